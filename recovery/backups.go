@@ -12,23 +12,26 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
 )
 
-// backups is the store, as seen by this member.
-type backups struct {
+// remoteStore is the store, as seen by this member.
+type remoteStore struct {
 	*session
-	volume      *volume
+	volume      *localVolume
 	last        contents  // the last answer
 	silentSince time.Time // since when the store has not answered; zero if it has, or was not asked
 	heartbeat   heartbeat // of the process that writes the generation to be replaced
 }
 
-// An contents is what was read from the store.
+// The contents are what was read from the store.
 type contents struct {
 	relation.Store
 	judgment relation.Judgment
@@ -39,7 +42,7 @@ type contents struct {
 
 // readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
 // deletes it first, and it may be damaged: the first generation names the cluster as well.
-func (b *backups) readCluster(ctx context.Context) (seen contents, err error) {
+func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
 		return seen, why
@@ -64,7 +67,7 @@ func (b *backups) readCluster(ctx context.Context) (seen contents, err error) {
 
 // observe reads what the store has, except for the backups themselves, and compares the volume with it. A valid member
 // of several rejoins the others instead of adopting its own store.
-func (b *backups) observe(ctx context.Context) (seen contents, err error) {
+func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
 	}
@@ -95,7 +98,7 @@ func (b *backups) observe(ctx context.Context) (seen contents, err error) {
 }
 
 // describeVolume describes the volume, with what the running members report.
-func (b *backups) describeVolume() relation.Data {
+func (b *remoteStore) describeVolume() relation.Data {
 	v := b.volume
 	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
 	switch {
@@ -124,7 +127,7 @@ var storeStates = map[relation.Relation]StoreState{
 var otherStates = []StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}
 
 // find observes the store, and finds the backup that would be restored.
-func (b *backups) find(ctx context.Context) (seen contents, state StoreState, err error) {
+func (b *remoteStore) find(ctx context.Context) (seen contents, state StoreState, err error) {
 	if seen, err = b.observe(ctx); err != nil {
 		return seen, "", err
 	}
@@ -150,45 +153,45 @@ func (b *backups) find(ctx context.Context) (seen contents, state StoreState, er
 }
 
 // describeRelation describes how the volume relates to the store.
-func (b *backups) describeRelation(seen contents) string {
+func (b *remoteStore) describeRelation(seen contents) string {
 	return seen.judgment.Sentence(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
 // isDone reports whether the requested restore was done, on any volume.
-func (b *backups) isDone(seen contents) bool {
+func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
 // queryStore asks which cluster the store belongs to and what it has.
-func (b *backups) queryStore() (Event, Facts) {
+func (b *remoteStore) queryStore() (Event, Facts, error) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
 	seen, state, err := b.find(ctx)
 	if err != nil {
-		return b.queryFailed(ctx, err)
+		told, why := b.queryFailed(ctx, err)
+		return Answered, Facts{Told: told, Err: why}, nil
 	}
 	b.last = seen
 	answer := Facts{Told: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}
 	if answer.RestoreDone { // so that the next start need not ask the store
-		if err := b.updateRecord(func(r *record) { r.addDone(b.options.Request.ID) }); err != nil {
-			return failure(err)
+		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
+			return "", Facts{}, err
 		}
 		b.requested = false
 		b.volume.logDone()
 	}
 	if why := b.findMissingKey(seen); why != nil && !slices.Contains(otherStates, state) {
-		return Answered, Facts{Told: StoreLocked, RestoreDone: answer.RestoreDone, Err: why}
+		return Answered, Facts{Told: StoreLocked, RestoreDone: answer.RestoreDone, Err: why}, nil
 	}
 	if state == StoreOurs && seen.path.Revision > 0 && b.mayReplace() {
-		why, err := b.checkWriter(ctx, seen)
+		writer, err := b.checkWriter(ctx, seen)
 		if err != nil {
-			event, facts := b.unreachable(err)
-			answer.Told, answer.Err = facts.Told, facts.Err
-			return event, answer
+			answer.Told, answer.Err = b.awayState(), err
+			return Answered, answer, nil
 		}
-		if b.silentSince = (time.Time{}); why != nil {
-			answer.Told, answer.Err = StoreInUse, why
-			return Answered, answer
+		if b.silentSince = (time.Time{}); writer != nil {
+			answer.Told, answer.Err = StoreInUse, writer
+			return Answered, answer, nil
 		}
 	}
 	b.retries, b.silentSince = 0, time.Time{}
@@ -196,11 +199,11 @@ func (b *backups) queryStore() (Event, Facts) {
 	if state == StoreOurs && seen.path.Revision == 0 {
 		answer.Told = StoreBare
 	}
-	return Answered, answer
+	return Answered, answer, nil
 }
 
 // limitWait bounds a request to the store: if valid data wait for the answer, by what is left of their time.
-func (b *backups) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
+func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	if b.silentSince.IsZero() {
 		b.silentSince = b.now()
 	}
@@ -210,46 +213,45 @@ func (b *backups) limitWait(limit time.Duration) (context.Context, context.Cance
 	return context.WithTimeout(b.ctx, limit)
 }
 
-// unreachable returns the event for a store that cannot be asked now.
-func (b *backups) unreachable(why error) (Event, Facts) {
-	state := StoreAway
+// awayState returns the state of a store that cannot be asked now.
+func (b *remoteStore) awayState() StoreState {
 	if b.now().Sub(b.silentSince) >= b.serveAfter {
-		state = StoreLongAway
+		return StoreLongAway
 	}
-	return Answered, Facts{Told: state, Err: why}
+	return StoreAway
 }
 
-// queryFailed returns the event for a store whose contents are unknown. If the volume is valid, nothing has to be
-// restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
-func (b *backups) queryFailed(ctx context.Context, why error) (Event, Facts) {
+// queryFailed returns the state of a store whose contents are unknown, and why. If the volume is valid, nothing has to
+// be restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
+func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, error) {
 	if b.requested && b.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, remove --restore-to: this member then gets its data from the others", why, b.options.Request.ID)
 	}
 	if !notVerified(why) {
-		return b.unreachable(why)
+		return b.awayState(), why
 	}
 	if f := b.facts; (f.Alone || f.Unidentified) && b.isValid() && !b.requested {
 		older, err := b.compareNames(ctx, why)
 		switch {
 		case err != nil:
-			return b.unreachable(err)
+			return b.awayState(), err
 		case older == nil:
 			b.options.Log.Warn().Err(why).Msg("recovery: the store cannot be verified; etcd serves, as the data are valid and no object name suggests that they lack anything")
-			return Answered, Facts{Told: StoreUnverified, Err: why}
+			return StoreUnverified, why
 		}
 		why = older
 	}
 	b.last = contents{} // earlier answers no longer count
-	if isOneOf(why, format.ErrUntrusted) {
-		return Answered, Facts{Told: StoreLocked, Err: why}
+	if errors.Is(why, format.ErrUntrusted) {
+		return StoreLocked, why
 	}
-	return Answered, Facts{Told: StoreDamaged, Err: why}
+	return StoreDamaged, why
 }
 
 // compareNames returns why a valid volume may have been rolled back, by names in a store that cannot be verified. They
 // prove nothing, but a volume that was not rolled back has everything they suggest. Any other error of the store is
 // returned unchanged.
-func (b *backups) compareNames(ctx context.Context, why error) (older, err error) {
+func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
 	}
@@ -261,7 +263,7 @@ func (b *backups) compareNames(ctx context.Context, why error) (older, err error
 }
 
 // compareRevision reports that names suggest more than a valid volume has; nil if they do not.
-func (b *backups) compareRevision(revision int64, why error) error {
+func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
 	}
@@ -271,7 +273,7 @@ func (b *backups) compareRevision(revision int64, why error) error {
 
 // findMissingKey returns why a volume cannot be judged until more keys are trusted: everything that could be restored
 // is signed with other keys, or the names of what the volume lacks are.
-func (b *backups) findMissingKey(seen contents) error {
+func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
@@ -285,7 +287,7 @@ func (b *backups) findMissingKey(seen contents) error {
 }
 
 // describe returns what is reported about the store in addition to the rule's reason: its cluster, or what it lacks.
-func (b *backups) describe(state StoreState) error {
+func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state):
 		return errors.New(b.describeRelation(seen) + b.describeAdoption())
@@ -300,7 +302,7 @@ func (b *backups) describe(state StoreState) error {
 }
 
 // describeAdoption returns why an adoption that was requested is not done.
-func (b *backups) describeAdoption() string {
+func (b *remoteStore) describeAdoption() string {
 	if b.options.Adopt == "" {
 		return ""
 	}
@@ -309,7 +311,7 @@ func (b *backups) describeAdoption() string {
 
 // mayReplace reports whether a new generation may replace the newest one in the store. One of several members gets its
 // data from the others, who continue to write the backups, unless none of them has any, or a restore is requested.
-func (b *backups) mayReplace() bool {
+func (b *remoteStore) mayReplace() bool {
 	f := b.facts
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
@@ -330,7 +332,7 @@ type heartbeat struct {
 // checkWriter returns why the process that writes the newest generation may still run: it has not released the
 // generation, did not run on this volume, was not ruled out by the user, and has not been silent long enough. The end
 // of the generation protects the data in any case; this protects users from two clusters.
-func (b *backups) checkWriter(ctx context.Context, seen contents) (why, err error) {
+func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
 	ended := seen.Head.Newest().Released || seen.Head.Ending() != nil
@@ -364,7 +366,7 @@ func (b *backups) checkWriter(ctx context.Context, seen contents) (why, err erro
 }
 
 // describeWriter describes the process that wrote the end of the newest generation.
-func (b *backups) describeWriter(seen contents) string {
+func (b *remoteStore) describeWriter(seen contents) string {
 	id := seen.Head.Newest().Member
 	if id == hex(b.volume.position.MemberID) {
 		return "this member itself, from this volume or a copy of it,"
@@ -381,7 +383,7 @@ func (b *backups) describeWriter(seen contents) string {
 
 // isLocalWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
 // what its session has stored are a copy, or older: etcd had that on disk before it was stored.
-func (b *backups) isLocalWriter(seen contents) bool {
+func (b *remoteStore) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
 	}
@@ -390,7 +392,7 @@ func (b *backups) isLocalWriter(seen contents) bool {
 
 // uploadSpool uploads segments that wait on the volume, unless a valid volume has their content itself. If the store
 // does not answer for a moment, recovery waits: after a restore they could not be added any more.
-func (b *backups) uploadSpool() (Event, Facts) {
+func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	data := b.volume.identity
 	if b.volume.damage != nil {
 		data = archive.Identity{}
@@ -398,30 +400,28 @@ func (b *backups) uploadSpool() (Event, Facts) {
 	ctx, cancel := b.limitWait(math.MaxInt64)
 	defer cancel()
 	err := b.options.FlushSpool(ctx, data, b.volume.position.HighestRevision)
+	var errno syscall.Errno
 	switch {
-	case err == nil:
-		return "", Facts{}
-	case b.ctx.Err() != nil:
-		return failure(b.ctx.Err())
+	case err == nil, b.ctx.Err() != nil:
+		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
-		return b.unreachable(fmt.Errorf("uploading segments that wait on the volume: %w", err))
+		return Answered, Facts{Told: b.awayState(), Err: fmt.Errorf("uploading segments that wait on the volume: %w", err)}, nil
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
-		return Answered, Facts{Told: StoreLocked, Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}, nil
 	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
-		return Answered, Facts{Told: StoreDamaged, Err: err}
+		return Answered, Facts{Told: StoreDamaged, Err: err}, nil
 	}
 	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
-	var errno syscall.Errno
 	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
-		return failure(fmt.Errorf("segments that wait on the volume cannot be uploaded: %w", err))
+		return "", Facts{}, fmt.Errorf("segments that wait on the volume cannot be uploaded: %w", err)
 	}
-	return Stuck, Facts{Err: err}
+	return Stuck, Facts{Err: err}, nil
 }
 
 // uploadVolume uploads what only the volume has. A failure does not stop the restore, as the volume is preserved.
-func (b *backups) uploadVolume() (Event, Facts) {
+func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if b.options.Flush == nil || b.last.judgment.Lacks {
-		return Flushed, Facts{}
+		return Flushed, Facts{}, nil
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -433,30 +433,30 @@ func (b *backups) uploadVolume() (Event, Facts) {
 		} else {
 			b.options.Log.Warn().Err(err).Msg("recovery: not all revisions of the volume could be uploaded; the preserved copy keeps them")
 		}
-		return Flushed, Facts{Err: err}
+		return Flushed, Facts{Err: err}, nil
 	}
 	if logged := position.HighestRevision - position.Revision; logged > 0 {
 		b.options.Log.Warn().Msgf("recovery: up to %d of the last changes are only in the log of the killed etcd and are not uploaded; the preserved copy keeps them", logged)
 	}
-	return Flushed, Facts{}
+	return Flushed, Facts{}, nil
 }
 
 // findEnd reads the end of the backups again, after volumes have uploaded what only they had: later objects are
 // another process's. If a generation was created meanwhile, the claim will be lost.
-func (b *backups) findEnd() (Event, Facts) {
+func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
 	seen, _, err := b.find(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
-		return Answered, Facts{Told: StoreLocked, Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}, nil
 	case err != nil:
-		return StoreSilent, Facts{Err: err}
+		return StoreSilent, Facts{Err: err}, nil
 	}
 	if seen.Newest().Number == b.last.Newest().Number && seen.path.Revision > 0 {
 		b.last = seen
 	}
-	return "", Facts{}
+	return "", Facts{}, nil
 }
 
 // storeWayOut returns what the user can do about an error of the store: otherwise, unless the store has answered that
@@ -480,4 +480,147 @@ func notVerified(err error) bool {
 // isOneOf reports whether an error is one of several.
 func isOneOf(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
+}
+
+// This file founds, adopts and ends generations in the store, for the data that etcd will serve.
+
+// adoptOwners returns the owners that have adopted the store once this one has, if that is requested.
+func (b *remoteStore) adoptOwners(seen contents) []string {
+	before := archive.Adoptions(seen.Generations)
+	if !seen.adopted || slices.Contains(before, b.owner()) {
+		return before
+	}
+	return append(before, b.owner())
+}
+
+// endNamed ends the generation that the user has named before it is restored: a cluster that still writes it would
+// add something during every build, which would be outdated when it is done.
+func (b *remoteStore) endNamed() (Event, Facts, error) {
+	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
+		return "", Facts{}, nil
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
+	err := archive.ErrMoved
+	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx ends
+		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
+	}
+	if err != nil {
+		return StoreSilent, Facts{Err: err}, nil
+	}
+	return b.findEnd()
+}
+
+// adopt ends the newest generation and creates one for the data of the volume. After any error the store is asked
+// again.
+func (b *remoteStore) adopt() (Event, Facts, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	seen := b.last
+	lineage, err := b.options.Archive.Lineage(ctx)
+	seen.Lineage = lineage
+	next := archive.Generation{
+		Number: lineage.Next, Cluster: seen.Cluster.Cluster, Owner: b.owner(), Etcd: hex(b.volume.position.ClusterID), Session: b.id, Created: b.now(),
+		Restored: archive.Restores(lineage.Generations), Adopted: b.adoptOwners(seen),
+	}
+	if err == nil && lineage.Newest().Number > 0 {
+		err = b.endGeneration(ctx, lineage.Newest(), next, format.Position{})
+	}
+	if err == nil {
+		err = b.options.Archive.BeginGeneration(ctx, next)
+	}
+	if err != nil {
+		return StoreSilent, Facts{Err: err}, nil
+	}
+	b.volume.identity = archive.Identity{Cluster: next.Cluster, Generation: next.Number}
+	b.options.Log.Warn().Str("cluster", next.Cluster).Int("generation", next.Number).
+		Msg("recovery: the store was adopted: a new generation starts with the data on the volume")
+	return Taken, Facts{}, nil
+}
+
+// endGeneration ends the last generation for the one that follows, so that nothing can be added to what was read of
+// it, up to a position if one is given. An end by another process is completed. If nothing was read and the head cannot
+// be verified, no writer can continue from it either.
+func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
+	head, err := b.options.Archive.Head(ctx, last.Number)
+	switch {
+	case archive.NotVerified(err) && read.IsZero():
+		return nil
+	case err != nil:
+		return err
+	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats count as well
+		return archive.ErrMoved
+	}
+	err = b.options.Archive.End(ctx, last, head, next.Session, format.Ending{Successor: next.Number, Nonce: cmp.Or(next.Session, next.Cluster), At: next.Created})
+	if errors.Is(err, archive.ErrEnded) {
+		return nil
+	}
+	return err
+}
+
+// writeIdentity stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
+// ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
+// cannot be read now, the backup writer or the next start does it.
+func (b *remoteStore) writeIdentity(result Event) error {
+	if b.options.Archive == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, brief)
+	defer cancel()
+	identity, err := b.volume.identity, error(nil)
+	switch {
+	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Told == StoreEmpty:
+		identity, err = b.foundCluster(ctx)
+	case !b.isValid() && b.survey.ID != "":
+		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
+	case !b.isValid() && result != RestoreData: // it gets its data from others that do not report one
+		var seen contents
+		identity = archive.Identity{}
+		if seen, err = b.readCluster(ctx); err == nil && seen.Cluster.Cluster != "" {
+			identity = seen.Identity()
+		}
+	}
+	switch {
+	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
+		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "it is tried again"))
+	case err != nil:
+		b.options.Log.Warn().Err(err).Msg("recovery: cannot record yet which cluster the data belong to")
+		return nil
+	}
+	b.volume.identity = identity
+	before, err := archive.ReadIdentity(b.member.DataDir)
+	if err != nil || before.Cluster == identity.Cluster && before.Generation == identity.Generation || !identity.Known() {
+		return err
+	}
+	return identity.Write(b.member.DataDir)
+}
+
+// foundCluster creates the ID of a new cluster, or returns the one that another member has created.
+func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
+	etcd := b.volume.position.ClusterID
+	if etcd == 0 {
+		founded := b.newSeed()
+		if len(b.member.Members) > 0 {
+			founded.Members = b.member.Members
+		}
+		id, err := founded.ClusterID()
+		if err != nil {
+			return archive.Identity{}, err
+		}
+		etcd = id
+	}
+	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
+	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
+		err = fmt.Errorf("%s was founded at the same time by %s", b.options.Archive, manifest.Owner)
+	}
+	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err
+}
+
+// newSeed returns the data directory to build. Its token determines etcd's cluster ID.
+func (b *remoteStore) newSeed() seed.Seed {
+	return seed.Seed{
+		DataDir: b.volume.restoredDir(), Name: b.member.Name, Token: b.member.Token,
+		Members: map[string]types.URLs{b.member.Name: b.member.PeerURLs}, Generation: b.last.Next,
+	}
 }

@@ -257,7 +257,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
 	err := w.run()
 	assert.Equal(t, exitcode.Clean, w.statusOf(err))
-	assert.DirExists(t, w.member.DataDir+restored, "it is claimed, and all there is")
+	assert.DirExists(t, w.member.DataDir+restoredSuffix, "it is claimed, and all there is")
 	w.options.Validate = verify
 	require.NoError(t, w.run())
 	w.requireEnd([]string{"a", "key"}, 1)

@@ -16,11 +16,11 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// cluster is this member's cluster, as seen by the other members.
-type cluster struct {
+// peerGroup is this member's cluster, as seen by the other members.
+type peerGroup struct {
 	*session
-	volume    *volume
-	backups   *backups
+	volume    *localVolume
+	backups   *remoteStore
 	newer     error     // what the store has more than a valid volume; nil if nothing, or unknown
 	needed    int64     // revision that a member of a quorum must have, by the store; 0 if unknown
 	id        string    // ID of this member's cluster, as far as the volume or the store name it
@@ -32,7 +32,7 @@ type cluster struct {
 
 // queryPeers asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin is
 // stored: the cluster's list of members is the state.
-func (c *cluster) queryPeers() (Event, Facts) {
+func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
 	self := peers.Self{
 		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.IsOnlyVoter(), Index: v.position.Index,
@@ -43,7 +43,7 @@ func (c *cluster) queryPeers() (Event, Facts) {
 	}
 	c.survey = c.member.Peers.Query(c.ctx, self)
 	if c.ctx.Err() != nil {
-		return failure(c.ctx.Err())
+		return "", Facts{}, c.ctx.Err()
 	}
 	s := &c.survey
 	if s.Cluster != "" {
@@ -57,11 +57,11 @@ func (c *cluster) queryPeers() (Event, Facts) {
 	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkFreeSpace(s))
 	return PeersTold, Facts{
 		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isWaitDone(), Err: c.reason(s),
-	}
+	}, nil
 }
 
 // isWaitDone reports whether no member has had usable data for as long as a late mount takes.
-func (c *cluster) isWaitDone() bool {
+func (c *peerGroup) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
 		return false
@@ -73,7 +73,7 @@ func (c *cluster) isWaitDone() bool {
 }
 
 // stateForPeers returns the state of the volume for the others.
-func (c *cluster) stateForPeers() peers.Volume {
+func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
 		return peers.Ruins
@@ -87,7 +87,7 @@ func (c *cluster) stateForPeers() peers.Volume {
 
 // compare checks whether the cluster has continued without the volume, and whether the others belong to this member's
 // cluster.
-func (c *cluster) compare(s *peers.Survey) {
+func (c *peerGroup) compare(s *peers.Survey) {
 	v := c.volume
 	if err := c.checkCluster(s); err != nil {
 		s.Blocked = cmp.Or(s.Blocked, err)
@@ -111,7 +111,7 @@ func (c *cluster) compare(s *peers.Survey) {
 // checkCluster reports that the others do not belong to this member's cluster, so that their members are not changed.
 // The volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
 // cluster ID. An empty store proves nothing.
-func (c *cluster) checkCluster(s *peers.Survey) error {
+func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (c *cluster) checkCluster(s *peers.Survey) error {
 }
 
 // compareCluster handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
-func (c *cluster) compareCluster(s *peers.Survey, id string) {
+func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
 		own, theirs = 0, 0
@@ -164,7 +164,7 @@ func (c *cluster) compareCluster(s *peers.Survey, id string) {
 // compareStore returns why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd
 // would: after a power cut all are silent. Everything in the store was acknowledged by a quorum, so no quorum without
 // all of it must form: a member that is older than the store waits for one that runs and has it.
-func (c *cluster) compareStore(s *peers.Survey) error {
+func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // to the others, when they were asked
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
@@ -193,7 +193,7 @@ var errVotesAlone = errors.New("by its log this member is the only one with a vo
 
 // findNewer returns what the store has of the cluster and the volume lacks; newer is nil if that is nothing. err is the
 // reason why the store cannot be read.
-func (c *cluster) findNewer() (newer, err error) {
+func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
 	position, data := c.volume.position, c.backups.describeVolume()
@@ -222,7 +222,7 @@ var crashes = map[string]string{
 }
 
 // checkCrash returns how the data contradict those of the other members, if etcd died of that at its last start.
-func (c *cluster) checkCrash() error {
+func (c *peerGroup) checkCrash() error {
 	if c.replaced || c.options.Died == nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (c *cluster) checkCrash() error {
 
 // checkMember reports that the volume belongs to another member of this cluster. etcd would use that identity, which
 // would exist twice.
-func (c *cluster) checkMember() error {
+func (c *peerGroup) checkMember() error {
 	data, self := c.volume.position, c.member
 	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
 	if data.Name == self.Name || self.Members[data.Name] == nil || moved {
@@ -249,7 +249,7 @@ func (c *cluster) checkMember() error {
 // checkQuorum prevents valid data from being given up for a cluster that may lack writes that they acknowledged.
 // Members that were removed in order were removed by a quorum of those that the data know, which has every
 // acknowledged write. A member that was forced to continue alone is not such a quorum.
-func (c *cluster) checkQuorum(s *peers.Survey) error {
+func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() {
 		return nil
@@ -269,8 +269,8 @@ func (c *cluster) checkQuorum(s *peers.Survey) error {
 
 // checkFreeSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
 // deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
-func (c *cluster) checkFreeSpace(s *peers.Survey) error {
-	if quorum[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
+func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
+	if quorumStates[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
 	}
 	err := c.volume.freeSpace(restore.Source{DatabaseBytes: s.Size}, roomTimeout)
@@ -285,7 +285,7 @@ func (c *cluster) checkFreeSpace(s *peers.Survey) error {
 }
 
 // reason returns what is reported in addition to the reason of the row.
-func (c *cluster) reason(s *peers.Survey) error {
+func (c *peerGroup) reason(s *peers.Survey) error {
 	damage, archived := c.volume.damage, c.options.Archive != nil
 	switch {
 	case c.requested:
@@ -316,7 +316,7 @@ func (c *cluster) reason(s *peers.Survey) error {
 }
 
 // wayOut returns the way out if too few members are left.
-func (c *cluster) wayOut() string {
+func (c *peerGroup) wayOut() string {
 	if c.options.Archive != nil {
 		return "if the data are lost for good, restore them from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
 	}
@@ -324,7 +324,7 @@ func (c *cluster) wayOut() string {
 }
 
 // describeRejoin describes what is replaced, and from which members the data come.
-func (c *cluster) describeRejoin() string {
+func (c *peerGroup) describeRejoin() string {
 	state := "the volume is empty"
 	if why := cmp.Or(c.volume.damage, c.survey.Outdated); why != nil {
 		state = "the data on the volume cannot be used: " + why.Error()
@@ -339,21 +339,21 @@ func (c *cluster) describeRejoin() string {
 }
 
 // removeMember removes the identity whose log was lost from the cluster.
-func (c *cluster) removeMember() (Event, Facts) {
+func (c *peerGroup) removeMember() (Event, Facts, error) {
 	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), Left, fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
 }
 
-func (c *cluster) addMember() (Event, Facts) {
+func (c *peerGroup) addMember() (Event, Facts, error) {
 	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), Entered, "the cluster has added this member again")
 }
 
 // changed returns the event of a change of the members.
-func (c *cluster) changed(err error, done Event, message string) (Event, Facts) {
+func (c *peerGroup) changed(err error, done Event, message string) (Event, Facts, error) {
 	if err != nil {
-		return PeersSilent, Facts{Err: err}
+		return PeersSilent, Facts{Err: err}, nil
 	}
 	c.options.Log.Info().Msg("recovery: " + message)
-	return done, Facts{}
+	return done, Facts{}, nil
 }
 
 // errNotAllHere reports a survey in which a member was missing.
@@ -361,7 +361,7 @@ var errNotAllHere = errors.New("not every other member has reported that it has 
 
 // confirmPeers asks the other members once more before a generation is ended: one may have returned with data while
 // these were built, or while this program did not run.
-func (c *cluster) confirmPeers(ctx context.Context, next archive.Generation) error {
+func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil
 	}

@@ -1,10 +1,13 @@
 package recovery
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/statemachine"
 )
 
 // A Case is all that a decision depends on.
@@ -41,9 +44,7 @@ func anyOf[T comparable](list []T, value T) bool {
 
 // evaluate is the only place that decides the fate of a volume. The first rule that fits wins, and the last one fits
 // every case.
-func evaluate(c Case) Decision { return evaluateRules(rules, c) }
-
-func evaluateRules(rules []rule, c Case) Decision {
+func evaluate(rules []rule, c Case) Decision {
 	for _, r := range rules {
 		if r.fits(c) {
 			return r.Decision
@@ -54,33 +55,25 @@ func evaluateRules(rules []rule, c Case) Decision {
 
 // Lists that several rules use.
 var (
-	usable    = []VolumeState{VolumeValid, VolumeStored}
-	empty     = []VolumeState{VolumeEmpty, VolumeLost}
-	lostData  = []VolumeState{VolumeLost}
-	corrupt   = []VolumeState{VolumeCorrupt}
-	anonymous = []VolumeState{VolumeUnnamed}
-	without   = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeBehind}
-	single    = []PeerState{PeersNone, PeersItself}
-	nothing   = []StoreState{StoreNone, StoreEmpty, StoreFounded}
-	nameless  = []PeerState{PeersUnnamed, PeersExisting}
-	unasked   = []PeerState{PeersUnasked}
-	heard     = []PeerState{
+	usableVolumes   = []VolumeState{VolumeValid, VolumeStored}
+	emptyVolumes    = []VolumeState{VolumeEmpty, VolumeLost}
+	corruptVolumes  = []VolumeState{VolumeCorrupt}
+	unusableVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeBehind}
+	singlePeers     = []PeerState{PeersNone, PeersItself}
+	emptyStores     = []StoreState{StoreNone, StoreEmpty, StoreFounded}
+	namelessPeers   = []PeerState{PeersUnnamed, PeersExisting}
+	unaskedPeers    = []PeerState{PeersUnasked}
+	heardPeers      = []PeerState{
 		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
-	known        = slices.Concat(single, nameless, heard)
-	away         = []StoreState{StoreAway, StoreLongAway}
+	knownPeers   = slices.Concat(singlePeers, namelessPeers, heardPeers)
+	awayStores   = []StoreState{StoreAway, StoreLongAway}
 	nothingAsked = []RequestKind{AskedNothing, AskedNever}
 	isAuto       = []RequestKind{AskedNothing}
 	isNever      = []RequestKind{AskedNever}
 	restoreAsked = []RequestKind{AskedRestore}
 )
-
-func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
-func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
-func result(result Event, why string) Decision {
-	return Decision{Result: result, Why: why}
-}
 
 // Sentences that several rules have.
 const (
@@ -96,75 +89,273 @@ const (
 // and testdata/decisions.golden are generated from it.
 var rules = []rule{
 	// Stores that rule out everything else.
-	{nil, nil, []StoreState{StoreOthers}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
-	{nil, nil, []StoreState{StoreNotOwned}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{StoreUnclaimed}, nil, reject("the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
-	{nil, nil, []StoreState{StoreAdopted}, nil, result(AdoptStore, "--adopt names the cluster of the store, so these data continue in it")},
-	{nil, nil, []StoreState{StoreDamaged}, nil, reject("an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
-		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store")},
-	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
-		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id")},
+	{nil, nil, []StoreState{StoreOthers}, nil, Decision{Refuse, "backups of another cluster are never restored here", relation.OtherCluster.WayOut()}},
+	{nil, nil, []StoreState{StoreNotOwned}, nil, Decision{Refuse, "backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut()}},
+	{nil, nil, []StoreState{StoreUnclaimed}, nil, Decision{Refuse, "the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut()}},
+	{nil, nil, []StoreState{StoreAdopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so these data continue in it", ""}},
+	{nil, nil, []StoreState{StoreDamaged}, nil, Decision{Refuse, "an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
+		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store"}},
+	{nil, nil, []StoreState{StoreLocked}, nil, Decision{Refuse, "the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
+		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id"}},
 
 	// A store that does not answer.
-	{without, nil, away, isNever, reject("nothing can be restored without the store, and --recover=never does not wait for it", checkStore)},
-	{usable, known, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data are compared as soon as it answers"}},
-	{nil, nil, away, nil, Decision{Wait, "the store cannot be read, and may show that the data are lost or were rolled back", reachStore}},
+	{unusableVolumes, nil, awayStores, isNever, Decision{Refuse, "nothing can be restored without the store, and --recover=never does not wait for it", checkStore}},
+	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data are compared as soon as it answers"}},
+	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, and may show that the data are lost or were rolled back", reachStore}},
 
 	// Requested restores.
-	{nil, nameless, nil, restoreAsked, rejectRequest("a member is restored together with the others, but the configuration does not name them",
-		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
-	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("the target cannot be restored, and nothing was moved",
-		"name a target that etcd-wrapper backup list shows, or remove --restore-to")},
-	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, result(ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before")},
-	{nil, unasked, []StoreState{StoreInUse}, restoreAsked, result(ConsultPeers, "the other members may be the ones that still write the backups")},
-	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, result(Wait, "a restore starts when every member is stopped and requests the same one")},
+	{nil, namelessPeers, nil, restoreAsked, Decision{Decline, "a member is restored together with the others, but the configuration does not name them",
+		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away"}},
+	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, restoreAsked, Decision{Decline, "the target cannot be restored, and nothing was moved",
+		"name a target that etcd-wrapper backup list shows, or remove --restore-to"}},
+	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before", ""}},
+	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may be the ones that still write the backups", ""}},
+	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts when every member is stopped and requests the same one", ""}},
 	{nil, nil, []StoreState{StoreInUse}, nil, Decision{
 		Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
 		"if it runs elsewhere, stop it; or point --backup-store at another place",
 	}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, restoreAsked, result(FlushFirst, "all members are restored, and what only this volume has is uploaded first")},
-	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, restoreAsked, result(RestoreData, "all members are restored, and the store has all that can be read of this volume")},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored, and what only this volume has is uploaded first", ""}},
+	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, restoreAsked, Decision{RestoreData, "all members are restored, and the store has all that can be read of this volume", ""}},
 
 	// Data that may be opened, and new members.
-	{empty, []PeerState{PeersItself}, nothing, nil, reject("initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
-		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
-	{lostData, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, nothing, nil, reject("etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
-		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
-	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, nothing, nil, result(FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up")},
-	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, result(StartEtcd, "with --recover=never, valid data are opened as they are")},
-	{nil, single, []StoreState{StoreUnasked}, nil, result(ConsultStore, "the store may have more, and segments that wait on the volume are uploaded")},
-	{anonymous, known, []StoreState{StoreUnasked}, nil, result(ConsultStore, "the data name no cluster, and the store shows whether it belongs to one")},
-	{[]VolumeState{VolumeRefused}, known, []StoreState{StoreUnasked}, nil, result(ConsultStore, "these data were refused after a comparison with the store, so they are compared again")},
-	{usable, known, nil, nothingAsked, result(StartEtcd, "the data are valid, and nothing is known to have more")},
-	{empty, []PeerState{PeersExisting, PeersExpect}, nil, nil, result(StartEtcd, "this member has never started, and its cluster expects it")},
-	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, result(StartEtcd, "with --recover=never, the list of members is left to the user")},
+	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, Decision{Refuse, "initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
+		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster"}},
+	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, emptyStores, nil, Decision{Refuse, "etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
+		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume"}},
+	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, emptyStores, nil, Decision{FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up", ""}},
+	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data are opened as they are", ""}},
+	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store may have more, and segments that wait on the volume are uploaded", ""}},
+	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data name no cluster, and the store shows whether it belongs to one", ""}},
+	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "these data were refused after a comparison with the store, so they are compared again", ""}},
+	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data are valid, and nothing is known to have more", ""}},
+	{emptyVolumes, []PeerState{PeersExisting, PeersExpect}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
+	{emptyVolumes, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},
 
 	// Data that are lost or were rolled back.
-	{corrupt, nameless, nil, nil, reject(notRestoredAlone, "")},
-	{corrupt, unasked, nil, isNever, reject(notRestoredAlone, "")},
-	{corrupt, []PeerState{PeersExpect}, nil, nil, reject("the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away")},
-	{nil, unasked, nil, nil, result(ConsultPeers, "the other members may have what the volume lacks")},
-	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never", recoverAuto)},
-	{nil, []PeerState{PeersBusy}, nil, nil, result(Wait, "the member rejoins as soon as nothing prevents that")},
-	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, result(Rejoin, "the other members have everything, and replace the volume's data")},
-	{empty, []PeerState{PeersMissing}, nil, nil, Decision{
+	{corruptVolumes, namelessPeers, nil, nil, Decision{Refuse, notRestoredAlone, ""}},
+	{corruptVolumes, unaskedPeers, nil, isNever, Decision{Refuse, notRestoredAlone, ""}},
+	{corruptVolumes, []PeerState{PeersExpect}, nil, nil, Decision{Refuse, "the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away"}},
+	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have what the volume lacks", ""}},
+	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, Decision{Refuse, "the member was lost and could get its data from the others, but --recover=never", recoverAuto}},
+	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "the member rejoins as soon as nothing prevents that", ""}},
+	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, Decision{Rejoin, "the other members have everything, and replace the volume's data", ""}},
+	{emptyVolumes, []PeerState{PeersMissing}, nil, nil, Decision{
 		Wait, "another member may have data",
 		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any",
 	}},
-	{nil, []PeerState{PeersMissing, PeersMinority}, nil, nil, result(Wait, "waiting for a quorum of the other members, which has what this one lacks")},
+	{nil, []PeerState{PeersMissing, PeersMinority}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has what this one lacks", ""}},
 
 	// Data that all members have lost.
-	{nil, []PeerState{PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, result(ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before")},
-	{empty, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to a cluster that exists, and the members that may have its data are not named",
-		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store")},
-	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, result(Wait, "waiting for the members that have not reported yet that they have no data")},
-	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, result(ConsultPeers, "another member may have the data by now")},
-	{nil, []PeerState{PeersUnstored}, nil, nil, result(Wait, "waiting until the other members have uploaded what only their volumes have")},
-	{nil, []PeerState{PeersJustLost}, nil, nil, result(Wait, "no volume has usable data; waiting 10 s for volumes that are mounted late")},
-	{without, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{StoreOurs}, isAuto, result(RestoreData, "no volume has the data any more, and the store has the newest backup")},
-	{nil, nil, []StoreState{StoreOurs}, isNever, reject("the data could be restored, but --recover=never", recoverAuto)},
-	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
-		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
-	{nil, nil, nil, nil, reject("there is no backup to restore",
-		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
+	{nil, []PeerState{PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before", ""}},
+	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, Decision{Refuse, "the store belongs to a cluster that exists, and the members that may have its data are not named",
+		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store"}},
+	{unusableVolumes, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, Decision{Wait, "waiting for the members that have not reported yet that they have no data", ""}},
+	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, Decision{ConsultPeers, "another member may have the data by now", ""}},
+	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting until the other members have uploaded what only their volumes have", ""}},
+	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10 s for volumes that are mounted late", ""}},
+	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{StoreOurs}, isAuto, Decision{RestoreData, "no volume has the data any more, and the store has the newest backup", ""}},
+	{nil, nil, []StoreState{StoreOurs}, isNever, Decision{Refuse, "the data could be restored, but --recover=never", recoverAuto}},
+	{nil, nil, []StoreState{StoreBare}, nil, Decision{Refuse, "the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
+		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/"}},
+	{nil, nil, nil, nil, Decision{Refuse, "there is no backup to restore",
+		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given"}},
+}
+
+// A Membership is how the other members list this one.
+type Membership = peers.Membership
+
+// Facts are the input of guards, and the payload of events. The zero value belongs to a run with --recover=auto
+// that has just started.
+type Facts struct {
+	Never bool // --recover=never
+	Store bool // there is a store
+
+	// Reported by Examined; the last one also by Installed and Answered.
+	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
+	Alone        bool        // the member is alone in its cluster, or would found one alone
+	Joins        bool        // the configuration joins an existing cluster
+	Peers        bool        // the configuration names other members
+	Remains      bool        // the path of the data directory is occupied
+	Unidentified bool        // the volume is valid and names no cluster
+	Rejected     bool        // the volume is valid, and its data were refused by a comparison with the store before
+	Lost         bool        // data were served from the data directory, which is empty now
+	Asked        bool        // a restore is requested that was not done before
+
+	// Reported by PeersTold.
+	Listing    Membership
+	Outdated   bool // the volume's data are not the ones that the member had last
+	Free       bool // nothing prevents the member from being replaced or added
+	AllBrought bool // the store has what only the volumes of the others had
+	Settled    bool // no member has had usable data for as long as a late mount takes
+	Heard      bool // the peers have answered, and the store was not asked since
+
+	// Reported by Answered.
+	Told        StoreState // empty if the store was not asked
+	Behind      bool       // the store has more than the volume
+	RestoreDone bool       // the requested restore was done before: it is no longer Asked, whatever the store answers
+
+	Brought bool // the store has what only this volume had, as far as possible
+
+	Err error // of an event: what went wrong, for the user
+}
+
+// Learn implements machine.Facts.
+func (f Facts) Learn(event Event, told Facts) Facts {
+	switch event { //nolint:exhaustive // the others tell nothing
+	case Examined:
+		told.Never, told.Store, told.Err = f.Never, f.Store, nil
+		return told // Conclude has reset the rest
+	case PeersTold:
+		f.Listing, f.Outdated, f.Free = told.Listing, told.Outdated, told.Free
+		f.AllBrought, f.Settled, f.Heard = told.AllBrought, told.Settled, true
+	case Flushed:
+		f.Brought = true
+	case Moved:
+		f.Volume, f.Remains, f.Lost = VolumeEmpty, false, false
+	case Installed:
+		f.Asked = told.Asked
+	case Answered:
+		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
+		if !f.Told.isKnown() { // an earlier answer may have shown that it has more
+			f.Behind = f.Behind || told.Behind
+			break
+		}
+		f.Heard, f.Behind = false, told.Behind
+		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what is queued for the store is uploaded before it is asked
+	}
+	return f
+}
+
+// Conclude implements machine.Facts. Facts about the volume and the store are reset when both are inspected again,
+// and those about the store after a pause for peers.
+func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
+	if from == AskPeers && event == Elapsed {
+		f.Told = ""
+	}
+	if to == Examine {
+		return Facts{Never: f.Never, Store: f.Store}
+	}
+	return f
+}
+
+// hasStoreMismatch reports whether a comparison with the store speaks against a valid volume.
+func (f Facts) hasStoreMismatch() bool {
+	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
+}
+
+// Holds reports whether the guard's condition is true. An unknown guard never holds.
+func (f Facts) Holds(guard statemachine.Guard) bool {
+	holds, known := conditions[guard]
+	return guard == always || known && holds(f)
+}
+
+// conditions are the meanings of the guards.
+var conditions = map[statemachine.Guard]func(Facts) bool{
+	NoStore:     func(f Facts) bool { return !f.Store },
+	Several:     func(f Facts) bool { return !f.Alone },
+	StillAsked:  func(f Facts) bool { return f.Asked },
+	PeersHeard:  func(f Facts) bool { return slices.Contains(heardPeers, f.peerState()) },
+	InItsPlace:  func(f Facts) bool { return f.Remains },
+	StillListed: func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },
+	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
+}
+
+// caseOf reduces the facts to a case.
+func (f Facts) caseOf() Case {
+	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
+}
+
+func (f Facts) request() RequestKind {
+	switch {
+	case f.Asked:
+		return AskedRestore
+	case f.Never:
+		return AskedNever
+	default:
+		return AskedNothing
+	}
+}
+
+func (f Facts) volumeState() VolumeState {
+	switch {
+	case f.Volume == VolumeEmpty && f.Lost:
+		return VolumeLost
+	case f.Volume == VolumeEmpty, f.Volume == VolumeCorrupt:
+		return f.Volume
+	case f.Asked && f.Brought:
+		return VolumeStored
+	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
+		return VolumeBehind
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.isKnown():
+		return VolumeRefused
+	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
+		return VolumeUnnamed
+	default:
+		return VolumeValid
+	}
+}
+
+func (f Facts) peerState() PeerState {
+	state, running := quorumStates[f.Listing]
+	confirmed := f.Heard && f.Told.isKnown() // by the peers, after the store has answered
+	switch {
+	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
+		return PeersItself
+	case f.Alone:
+		return PeersNone
+	case !f.Peers && !f.Heard && f.Joins:
+		return PeersExisting
+	case !f.Peers && !f.Heard && f.Listing == "":
+		return PeersUnnamed
+	case !f.Heard && (f.Asked || !f.isLost()):
+		return PeersUnasked
+
+	// A restore is requested here.
+	case f.Asked && f.Listing != peers.Asking:
+		return PeersNotAgreed
+	case f.Asked && !f.AllBrought:
+		return PeersUnstored
+	case f.Asked:
+		return PeersAgreed
+
+	// No other member has usable data.
+	case f.Listing == peers.Partial:
+		return PeersSomeNew
+	case f.isLost() && confirmed && !f.AllBrought:
+		return PeersUnstored
+	case f.isLost() && confirmed && !f.Settled:
+		return PeersJustLost
+	case f.isLost() && confirmed:
+		return PeersStillLost
+	case f.Listing == peers.Founding && f.Volume == VolumeEmpty:
+		return PeersNew
+	case f.isLost():
+		return PeersLost
+
+	case running && !f.Free && !f.Never:
+		return PeersBusy
+	case running:
+		return state
+	case f.Listing == peers.Expected:
+		return PeersExpect
+	case f.Listing == peers.Claimed:
+		return PeersMinority
+	default:
+		return PeersMissing
+	}
+}
+
+// quorum has the states in which a quorum of the others runs.
+var quorumStates = map[Membership]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
+
+func (f Facts) isLost() bool {
+	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial
+}
+
+func (f Facts) storeState() StoreState {
+	if f.Told == "" && f.Store {
+		return StoreUnasked
+	}
+	return cmp.Or(f.Told, StoreNone)
 }

@@ -76,7 +76,7 @@ func column(table []rule, of []Case) string {
 	for _, result := range allResults {
 		var stores []string
 		for _, c := range of {
-			if evaluateRules(table, c).Result == result {
+			if evaluate(table, c).Result == result {
 				stores = append(stores, string(c.Store))
 			}
 		}
@@ -132,7 +132,7 @@ func TestEveryRuleMatters(t *testing.T) {
 // A new cluster needs an empty volume, and only requests are declined.
 func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 	for _, c := range cases() {
-		switch result := evaluate(c).Result; result { //nolint:exhaustive // the others are told apart by what is done
+		switch result := evaluate(rules, c).Result; result { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
 			assert.Contains(t, []StoreState{StoreNone, StoreEmpty, StoreFounded}, c.Store, "%+v", c)
@@ -154,7 +154,7 @@ func decisionsMarkdown() string {
 
 // words returns a rule's list for readers.
 func words[T ~string](list []T) string {
-	if len(list) == len(known) { // no other list is as long
+	if len(list) == len(knownPeers) { // no other list is as long
 		return "all but \"" + string(PeersUnasked) + "\""
 	}
 	var all []string

@@ -59,12 +59,12 @@
 // A run consists of values that own their fields and use only those before them:
 //
 //   - session has the parts that all of them share: the member, the facts, and the last survey of the peers;
-//   - volume is the data directory in use, and what is built or preserved next to it;
-//   - backups is the store: it observes, asks package relation how the volume relates to what it has seen, and founds,
-//     adopts and ends generations (ownership.go);
-//   - cluster is the other members: it asks them through package peers, and compares the volume with their answers;
+//   - localVolume is the data directory in use, and what is built or preserved next to it;
+//   - remoteStore is the store: it observes, asks package relation how the volume relates to what it has seen, and founds,
+//     adopts and ends generations;
+//   - peerGroup is the other members: it asks them through package peers, and compares the volume with their answers;
 //   - job replaces the volume's data: it builds, claims and installs, and computes what is lost;
-//   - run drives the machine and binds its actions.
+//   - runner drives the machine and binds its actions.
 //
 // Recovery starts runs one at a time, and answers the lifecycle in the sidecar's terms.
 //
@@ -72,6 +72,6 @@
 //
 // It does not judge whether data are valid (package datadir), how they relate to a store (package relation), or how the
 // peers list this member (package peers). Package seed makes data directories. It does not watch a running etcd: the
-// writer of the backups ends an etcd whose generation has ended, and calls RememberRefusal, so that the data are
+// writer of the backups ends an etcd whose generation has ended, and calls RecordMismatch, so that the data are
 // compared again before they are served.
 package recovery

@@ -23,7 +23,7 @@ type explorer struct {
 
 // explore visits all places that are reachable from any input. It stops at the first violation.
 func explore() *explorer {
-	e := &explorer{Rules: NewRules(Table, Elsewhere), seen: map[place]bool{}}
+	e := &explorer{Rules: program, seen: map[place]bool{}}
 	for _, given := range allInputs() {
 		e.find(e.begin(given, origin(given)))
 	}
@@ -72,7 +72,7 @@ func (e *explorer) ends(here place) (all []place) {
 	if Action(action) == DecideNow {
 		there := here
 		there.chain = ""
-		return []place{e.take(there, evaluate(here.core.Facts.caseOf()).Result, Facts{})}
+		return []place{e.take(there, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {

@@ -26,37 +26,29 @@ const margin = archive.Margin
 // A job replaces the volume's data, with those of the store or to make place for those of the other members.
 type job struct {
 	*session
-	volume  *volume
-	backups *backups
-	cluster *cluster
-	claim   claim  // of what was built
-	resumed bool   // by an earlier run
-	outcome Result // without an end as long as nothing is restored
+	volume  *localVolume
+	backups *remoteStore
+	cluster *peerGroup
+	claim   restoreClaim // of what was built
+	resumed bool         // by an earlier run
+	outcome Result       // without an end as long as nothing is restored
 }
 
 // resume checks whether a run was cut off between its claim and its end.
-func (j *job) resume() (Event, Facts) {
+func (j *job) resume() (Event, Facts, error) {
 	r, err := j.readRecord()
-	if err != nil {
-		return failure(err)
-	}
-	if r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
-		return NothingBegun, Facts{}
+	if err != nil || r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
+		return NothingBegun, Facts{}, err
 	}
 	j.claim, j.resumed = *r.Claim, true
 	built, err := hasMember(j.volume.restoredDir())
 	switch {
-	case err != nil:
-		return failure(err)
-	case j.matchesClaim():
-		return InstallFound, Facts{}
-	case !built: // the user has removed it
-		return NothingBegun, Facts{}
+	case err != nil || !built && !j.matchesClaim(): // the user has removed it
+		return NothingBegun, Facts{}, err
+	case !built:
+		return InstallFound, Facts{}, nil
 	}
-	if err = j.volume.lock(); err != nil {
-		return failure(err)
-	}
-	return ClaimFound, Facts{}
+	return ClaimFound, Facts{}, j.volume.lock()
 }
 
 // matchesClaim reports whether the data directory is what was claimed.
@@ -66,27 +58,27 @@ func (j *job) matchesClaim() bool {
 	return err == nil && !built && failed == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number
 }
 
-func (j *job) recordClaim() (Event, Facts) {
-	return continueOrFail(j.updateRecord(func(r *record) { r.Claim = &j.claim }))
+func (j *job) recordClaim() (Event, Facts, error) {
+	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = &j.claim })
 }
 
-func (j *job) dropClaim() (Event, Facts) {
+func (j *job) dropClaim() (Event, Facts, error) {
 	r, err := j.readRecord()
-	if err != nil || r.Claim == nil {
-		return continueOrFail(err) // a full volume must not keep what was built from being removed
+	if err == nil && r.Claim != nil { // a full volume must not keep what was built from being removed
+		err = j.updateRecord(func(r *journal) { r.Claim = nil })
 	}
-	return continueOrFail(j.updateRecord(func(r *record) { r.Claim = nil }))
+	return "", Facts{}, err
 }
 
 // checkSpace compares the required space with the free space, before anything is fetched.
-func (j *job) checkSpace() (Event, Facts) {
-	if err := j.volume.checkRename(); err != nil {
-		return failure(err)
+func (j *job) checkSpace() (Event, Facts, error) {
+	err := j.volume.checkRename()
+	if err == nil {
+		if lacks := j.volume.freeSpace(j.restoreSource(), patience); lacks != nil {
+			return RoomLacking, Facts{Err: lacks}, nil
+		}
 	}
-	if err := j.volume.freeSpace(j.restoreSource(), patience); err != nil {
-		return RoomLacking, Facts{Err: err}
-	}
-	return RoomEnough, Facts{}
+	return RoomEnough, Facts{}, err
 }
 
 // restoreSource returns what the data directory is built from.
@@ -95,9 +87,9 @@ func (j *job) restoreSource() restore.Source {
 }
 
 // build fetches and builds. The event shows whether the store, the backup or the volume failed.
-func (j *job) build() (Event, Facts) {
-	if event, facts := j.volume.removeUnfinished(); event != "" {
-		return event, facts
+func (j *job) build() (Event, Facts, error) {
+	if _, _, err := j.volume.removeUnfinished(); err != nil {
+		return "", Facts{}, err
 	}
 	plan := j.backups.newSeed()
 	plan.Token = seed.NewToken()
@@ -118,19 +110,19 @@ func (j *job) build() (Event, Facts) {
 	}
 	revision := j.backups.last.path.Revision
 	if j.member.Alone && !j.requested && result.Voters > 1 {
-		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, revision)}
+		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, revision)}, nil
 	}
 	j.claim, j.resumed = j.newClaim(result), false
 	identity := archive.Identity{Cluster: j.claim.Generation.Cluster, Generation: j.claim.Generation.Number}
-	if err := cmp.Or(identity.Write(j.volume.restoredDir()), j.volume.lock()); err != nil {
-		return failure(err)
+	if err = cmp.Or(identity.Write(j.volume.restoredDir()), j.volume.lock()); err != nil {
+		return "", Facts{}, err
 	}
 	if len(result.Alarms) > 0 {
 		j.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms of the backed-up cluster are not restored")
 	}
 	j.options.Log.Info().Int64("revision", revision).Int64("continues_above", j.minRevision()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(started)).Msg("recovery: the data directory was built from the backup")
-	return Built, Facts{}
+	return Built, Facts{}, nil
 }
 
 // minRevision returns the revision from which the restored cluster continues, so that none is handed out twice.
@@ -148,9 +140,9 @@ func (j *job) lastRevision() int64 {
 }
 
 // newClaim returns the claim of what was built.
-func (j *job) newClaim(result seed.Result) claim {
+func (j *job) newClaim(result seed.Result) restoreClaim {
 	last, now := j.backups.last, time.Now()
-	c := claim{
+	c := restoreClaim{
 		Generation: archive.Generation{
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
@@ -195,78 +187,77 @@ func (j *job) useFallback(from, to archive.Path, why error) error {
 }
 
 // classify returns the event for an error of building, by its cause: the store, the keys, the volume or the backups.
-func (j *job) classify(err error) (Event, Facts) {
+func (j *job) classify(err error) (Event, Facts, error) {
 	var fault *archive.Fault
-	event := Broke
 	switch {
 	case j.ctx.Err() != nil:
-		return failure(j.ctx.Err())
+		return "", Facts{}, j.ctx.Err()
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity):
-		return Answered, Facts{Told: StoreLocked, Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}, nil
 	case errors.Is(err, errMissing):
-		event = Missing
+		return Missing, Facts{Err: err}, nil
 	case store.FailureOf(err) != "":
-		event = StoreSilent
+		return StoreSilent, Facts{Err: err}, nil
 	case isOneOf(err, restore.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
-		event = RoomLacking
+		return RoomLacking, Facts{Err: err}, nil
 	case j.shouldRetry(err):
-		event = Missing
+		return Missing, Facts{Err: err}, nil
 	case errors.As(restore.Blamed(err, j.backups.last.path), &fault), errors.Is(err, format.ErrNewer):
-		event = Unbuildable
+		return Unbuildable, Facts{Err: err}, nil
 	}
-	return event, Facts{Err: err}
+	return "", Facts{}, err
 }
 
 // verify validates what was built like any data directory, in full, and checks that older data which it replaces are an
 // earlier state of it.
-func (j *job) verify() (Event, Facts) {
+func (j *job) verify() (Event, Facts, error) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
 	case j.ctx.Err() != nil, datadir.IsTransient(err): // as when memory is exhausted
-		return failure(cmp.Or(j.ctx.Err(), err))
+		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
-		return Unproved, Facts{Err: err}
+		return Unproved, Facts{Err: err}, nil
 	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // requested, compared before, or nothing to compare
-		return Proved, Facts{}
+		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
 	switch {
 	case err != nil:
-		return failure(fmt.Errorf("cannot compare the volume with the restored data: %w", err))
+		return "", Facts{}, fmt.Errorf("cannot compare the volume with the restored data: %w", err)
 	case revision != 0:
-		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}
+		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}, nil
 	}
-	return Proved, Facts{}
+	return Proved, Facts{}, nil
 }
 
 // publish comes before a generation is created: a member that finds it in the store and asks the others must not
 // take this one for one without data.
-func (j *job) publish() (Event, Facts) {
+func (j *job) publish() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
 	}
-	return "", Facts{}
+	return "", Facts{}, nil
 }
 
 // createGeneration reserves revisions and then creates the next generation, unless another process has. If the store
 // cannot be verified by now, the claim is given up, as waiting does not help; the next question to the store reports
 // what is wrong.
-func (j *job) createGeneration() (Event, Facts) {
+func (j *job) createGeneration() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, patience)
 	defer cancel()
 	switch err := j.tryClaim(ctx); {
 	case err == nil:
 		j.retries = 0
-		return Claimed, Facts{}
+		return Claimed, Facts{}, nil
 	case errors.Is(err, errNotAllHere):
-		return PeersSilent, Facts{Err: err}
+		return PeersSilent, Facts{Err: err}, nil
 	case isOneOf(err, errClaimLost, archive.ErrMoved), notVerified(err):
-		return ClaimLost, Facts{Err: err}
+		return ClaimLost, Facts{Err: err}, nil
 	default:
-		return StoreSilent, Facts{Err: err}
+		return StoreSilent, Facts{Err: err}, nil
 	}
 }
 
@@ -319,32 +310,31 @@ func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) er
 }
 
 // preserveVolume moves the data directory to its preserved copy.
-func (j *job) preserveVolume() (Event, Facts) {
+func (j *job) preserveVolume() (Event, Facts, error) {
 	return j.volume.preserve(cmp.Or(j.claim.Aside, disk.PreservedName(j.member.DataDir, time.Now())))
 }
 
 // install gives what was built the name of the data directory.
-func (j *job) install() (Event, Facts) {
+func (j *job) install() (Event, Facts, error) {
 	if j.matchesClaim() {
-		return "", Facts{}
+		return "", Facts{}, nil
 	}
-	if err := disk.Rename(j.volume.restoredDir(), j.member.DataDir); err != nil {
-		return failure(fmt.Errorf("cannot install the restored data: %w", err))
+	err := disk.Rename(j.volume.restoredDir(), j.member.DataDir)
+	if err != nil {
+		err = fmt.Errorf("cannot install the restored data: %w", err)
 	}
-	return "", Facts{}
+	return "", Facts{}, err
 }
 
 // complete records durably that the restore was done.
-func (j *job) complete() (Event, Facts) {
-	err := j.updateRecord(func(r *record) {
+func (j *job) complete() (Event, Facts, error) {
+	err := j.updateRecord(func(r *journal) {
 		r.Claim = nil
 		r.addDone(j.claim.Generation.Restore)
 	})
-	if err = cmp.Or(err, j.volume.readIdentity()); err != nil {
-		return failure(err)
-	}
+	err = cmp.Or(err, j.volume.readIdentity())
 	j.outcome.Ended, j.cluster.newer = Restored, nil
-	return Installed, Facts{Asked: j.requested}
+	return Installed, Facts{Asked: j.requested}, err
 }
 
 // noteCause records the cause before it is repaired.
@@ -367,7 +357,7 @@ func (j *job) logUnused(path string) {
 }
 
 // reportRejoin reports what is replaced, and from which members the data come.
-func (j *job) reportRejoin() (Event, Facts) {
+func (j *job) reportRejoin() (Event, Facts, error) {
 	j.replaced = true
 	j.noteCause()
 	j.outcome.Ended = Rejoined
@@ -376,20 +366,20 @@ func (j *job) reportRejoin() (Event, Facts) {
 		j.progress.change(func(p *Progress) { p.Loss = loss })
 		j.options.Log.Warn().Msg("recovery: " + loss)
 	}
-	return "", Facts{}
+	return "", Facts{}, nil
 }
 
 // reportLost reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
 // better.
-func (j *job) reportLost() (Event, Facts) {
+func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
-		return Answered, Facts{Told: StoreLocked, Err: why}
+		return Answered, Facts{Told: StoreLocked, Err: why}, nil
 	case why != nil && j.shouldRetry(why): // damage lasts, and is reported
-		return Missing, Facts{Err: why}
+		return Missing, Facts{Err: why}, nil
 	}
 	j.logLost()
-	return "", Facts{}
+	return "", Facts{}, nil
 }
 
 func (j *job) logLost() {

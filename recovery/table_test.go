@@ -47,7 +47,7 @@ func (e transition) steps(rules *statemachine.Rules[Facts, Facts]) map[State]sta
 	return all
 }
 
-var program = NewRules(Table, Elsewhere)
+var program = statemachine.NewRules[Facts](Table, Elsewhere, Ready)
 
 func TestTransitions(t *testing.T) {
 	for _, e := range transitions {

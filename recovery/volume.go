@@ -24,12 +24,12 @@ import (
 // Suffixes of names next to the data directory. The first belongs to a complete data directory that is not installed
 // yet; while it is built, its name also has the second.
 const (
-	restored   = ".restored"
-	unfinished = ".restoring"
+	restoredSuffix   = ".restored"
+	unfinishedSuffix = ".restoring"
 )
 
-// A volume is this member's volume: the data directory in use, and what is built next to it.
-type volume struct {
+// A localVolume is this member's volume: the data directory in use, and what is built next to it.
+type localVolume struct {
 	*session
 	examine  func(context.Context) error
 	served   bool             // data were served from the data directory, by the notes on the volume
@@ -40,9 +40,9 @@ type volume struct {
 	held     *os.File         // what was built, locked; nil if nothing is
 }
 
-func (v *volume) restoredDir() string { return v.member.DataDir + restored }
+func (v *localVolume) restoredDir() string { return v.member.DataDir + restoredSuffix }
 
-func (v *volume) dbPath() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
+func (v *localVolume) dbPath() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
 
 // hasMember reports whether a data directory has anything of etcd's.
 func hasMember(dir string) (bool, error) {
@@ -54,21 +54,17 @@ func hasMember(dir string) (bool, error) {
 }
 
 // validate examines the data directory in use.
-func (v *volume) validate() (Event, Facts) {
+func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
 		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
-		return failure(cmp.Or(v.ctx.Err(), v.damage))
+		return "", Facts{}, cmp.Or(v.ctx.Err(), v.damage)
 	}
 	exists, err := hasMember(v.member.DataDir)
-	if err = cmp.Or(err, v.readIdentity(), v.readPosition(exists)); err != nil {
-		return failure(err)
-	}
-	if v.options.Request != nil && !v.requested {
-		v.logDone()
-	}
+	err = cmp.Or(err, v.readIdentity(), v.readPosition(exists))
+	v.logDone()
 	alone, remains := v.member.Alone && v.position.Members <= 1, exists || v.damage != nil
 	state := VolumeValid
 	switch {
@@ -85,12 +81,12 @@ func (v *volume) validate() (Event, Facts) {
 		Lost:         state == VolumeEmpty && v.served,
 		Rejected:     valid && v.rejected,
 		Unidentified: valid && v.position.ClusterID != 0 && !v.identity.Known(),
-	}
+	}, err
 }
 
 // readPosition reads how far the data reach. Valid data that cannot be read completely must not be taken for less than
 // they are: they are damaged, or cannot be compared now, which is the error.
-func (v *volume) readPosition(exists bool) (err error) {
+func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
 	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise there is nothing to compare it with
 		v.position, err = datadir.ReadPosition(v.member.DataDir)
@@ -106,7 +102,7 @@ func (v *volume) readPosition(exists bool) (err error) {
 }
 
 // readIdentity reads which cluster the data belong to, and whether a restore is requested that was not done there.
-func (v *volume) readIdentity() (err error) {
+func (v *localVolume) readIdentity() (err error) {
 	if v.identity, err = archive.ReadIdentity(v.member.DataDir); err != nil {
 		return fmt.Errorf("%w; move that file away, and start with --adopt and the ID in the store's cluster.json", err)
 	}
@@ -116,53 +112,53 @@ func (v *volume) readIdentity() (err error) {
 	return err
 }
 
-// logDone logs once why a requested restore is not carried out again.
-func (v *volume) logDone() {
-	if !v.logged {
+// logDone logs once if a requested restore is not carried out, as it was done before.
+func (v *localVolume) logDone() {
+	if v.options.Request != nil && !v.requested && !v.logged {
 		v.options.Log.Info().Msgf("recovery: restore %q was done before and is not repeated; another restore needs another --restore-id", v.options.Request.ID)
+		v.logged = true
 	}
-	v.logged = true
 }
 
 // removeUnfinished removes what an unsuccessful attempt has built: copies of what the store has.
-func (v *volume) removeUnfinished() (Event, Facts) {
+func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
-	for _, path := range []string{v.restoredDir() + unfinished, v.restoredDir()} {
+	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
 		held, err := seed.Lock(path)
 		if errors.Is(err, seed.ErrInUse) {
-			return failure(err)
+			return "", Facts{}, err
 		}
 		_ = held.Close() // even if it does not exist
 		if err := os.RemoveAll(path); err != nil {
-			return failure(fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err))
+			return "", Facts{}, fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err)
 		}
 	}
-	return "", Facts{}
+	return "", Facts{}, nil
 }
 
 // lock locks what was built for this process until release.
-func (v *volume) lock() (err error) {
+func (v *localVolume) lock() (err error) {
 	v.release()
 	v.held, err = seed.Lock(v.restoredDir())
 	return err
 }
 
-func (v *volume) release() {
+func (v *localVolume) release() {
 	_ = v.held.Close() // it was not written to
 	v.held = nil
 }
 
 // preserve moves the data directory out of the way, unless that was done before.
-func (v *volume) preserve(name string) (Event, Facts) {
+func (v *localVolume) preserve(name string) (Event, Facts, error) {
 	err := cmp.Or(v.checkRename(), v.checkUnchanged())
 	if err == nil {
 		err = moveData(v.member.DataDir, name)
 	}
 	if err != nil {
-		return failure(fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err))
+		return "", Facts{}, fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err)
 	}
 	v.position, v.identity, v.damage = datadir.Position{}, archive.Identity{}, nil
-	return Moved, Facts{}
+	return Moved, Facts{}, nil
 }
 
 func moveData(dir, name string) error {
@@ -187,7 +183,7 @@ func moveData(dir, name string) error {
 }
 
 // checkRename returns what prevents the data directory from being replaced by a rename.
-func (v *volume) checkRename() error {
+func (v *localVolume) checkRename() error {
 	if strings.HasPrefix(seed.ResolvePath(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
 	}
@@ -195,7 +191,7 @@ func (v *volume) checkRename() error {
 }
 
 // checkUnchanged checks that the data directory is as it was examined, and that no process has it open.
-func (v *volume) checkUnchanged() error {
+func (v *localVolume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
 		return errors.Join(err, errors.New("data have appeared there since it was examined"))
 	}
@@ -207,7 +203,7 @@ func (v *volume) checkUnchanged() error {
 
 // preserved returns the copies next to the data directory and the spool, oldest first, without the newest of each if
 // that must stay.
-func (v *volume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
+func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
 		if newest := len(copies) - 1; newest >= 0 && mustStay(copies[newest]) {
@@ -222,7 +218,7 @@ func (v *volume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all [
 // freeSpace deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
 // another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
 // time.
-func (v *volume) freeSpace(source restore.Source, limit time.Duration) error {
+func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
 	if !errors.Is(err, restore.ErrNoRoom) {
@@ -243,7 +239,7 @@ func (v *volume) freeSpace(source restore.Source, limit time.Duration) error {
 }
 
 // isVerifiedSince reports whether a backup from after a time was restored to test it.
-func (v *volume) isVerifiedSince(ctx context.Context, at time.Time) bool {
+func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	if v.options.Archive == nil {
 		return false
 	}
@@ -262,7 +258,7 @@ const roomTimeout = 5 * time.Second
 
 // prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
 // defragmentation needs that much, and etcd stops when the volume is full. It also warns of problems of a later restore.
-func (v *volume) prepareStart() {
+func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {
 		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)

@@ -161,7 +161,7 @@ func locked(t *testing.T, path string) {
 
 // Two wrappers with different volumes have the same data directory.
 func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
-	for _, ending := range []string{restored, restored + unfinished} {
+	for _, ending := range []string{restoredSuffix, restoredSuffix + unfinishedSuffix} {
 		t.Run(ending, func(t *testing.T) {
 			w := newFilledWorld(t)
 			w.damage()
@@ -182,7 +182,7 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 	require.NoError(t, w.runWith(func(action Action) error {
 		if action == ProveData || action == ClaimGeneration || action == InstallData {
 			seen++
-			_, err := seed.Lock(w.member.DataDir + restored)
+			_, err := seed.Lock(w.member.DataDir + restoredSuffix)
 			require.ErrorIs(t, err, seed.ErrInUse, action)
 		}
 		return nil

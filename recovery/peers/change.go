@@ -1,20 +1,28 @@
 package peers
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/member/maintenance"
 )
 
@@ -198,4 +206,244 @@ func (p *Peers) withHint(err error, user string) error {
 		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
 			"or a client certificate whose common name is root: %w", remoteError{err})
 	}
+}
+
+const (
+	// minVoters is the number of voting members that a cluster needs so that one can be replaced: the others are a
+	// quorum, and remain one if another one fails for a moment.
+	minVoters = 3
+	// quietTime is the time without a sign of another process with this member's data, if its absence cannot be proved
+	// immediately.
+	quietTime = time.Minute
+	// silentTime applies instead if this process has the member's address, and only the count of a silent connection
+	// speaks against it: a running member answers many heartbeats in that time, or asks for votes.
+	silentTime = 10 * time.Second
+	// maxCheckPause is the longest pause between two checks that count as continuous.
+	maxCheckPause = time.Minute
+)
+
+// ErrTooFew reports that the cluster has no quorum without this member, so that it cannot even be replaced.
+var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
+
+// checkReplacement returns what prevents this member from being replaced or added now.
+func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // then no other member can be promoted or removed either
+		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
+	}
+	if err := checkPending(s); err != nil {
+		return err
+	}
+	for _, m := range s.Members {
+		if err := p.checkURLs(nameOf(m), m.PeerURLs); err != nil {
+			return err
+		}
+	}
+	if s.Membership == Unlisted {
+		return nil
+	}
+	if err := p.checkVersions(ctx, s, responses); err != nil {
+		return err
+	}
+	return p.checkDataInUse(ctx, s, waiting)
+}
+
+// checkURLs returns an error if a member has a peer URL that initial-cluster lacks: a name may lead to another cluster
+// for a moment, which may have a member of the same name.
+func (p *Peers) checkURLs(name string, urls []string) error {
+	for _, url := range urls {
+		if !slices.Contains(p.listed, url) {
+			return fmt.Errorf("the cluster that answers has %s at %s, which initial-cluster does not name, so it may be another cluster, and its members are not changed; "+
+				"if it is this one, name that URL in initial-cluster", shorten(name), shorten(url))
+		}
+	}
+	return nil
+}
+
+// checkVersions returns an error if the members run different minor versions: a cluster is not changed during an
+// upgrade. Members that keep their data readable for an older etcd announce its version and do not count.
+func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*response) error {
+	for _, r := range responses {
+		if r.cluster != s.Cluster {
+			continue
+		}
+		var reported version.Versions
+		if _, err := p.fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
+			return fmt.Errorf("the version of the member at %s is not known: %w", r.url, err)
+		}
+		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", r.url, shorten(reported.Server), dataversion.Embedded)
+		}
+	}
+	return nil
+}
+
+// checkDataInUse returns an error if this member's data may be in use elsewhere. They are not if the others have no
+// connection to it and all they send arrives here: then no process can use the data as long as this one runs. If one of
+// the two cannot be known, nothing may speak against it for a minute; for a connection that another member counts and
+// that stays silent, for ten seconds.
+func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status) error {
+	now := p.now()
+	unsure := p.checkConnections(ctx, s, waiting)
+	if errors.Is(unsure, errConnected) {
+		p.quietSince = time.Time{}
+		return unsure
+	}
+	needed := quietTime
+	if err := p.checkOwnURLs(ctx, slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.urls, s.Own.PeerURLs))))); err != nil {
+		unsure = err
+	} else if errors.Is(unsure, errSilent) {
+		needed = silentTime
+	}
+	if p.quietSince.IsZero() || now.Sub(p.checkedAt) > maxCheckPause {
+		p.quietSince = now
+	}
+	p.checkedAt = now
+	if unsure == nil || now.Sub(p.quietSince) >= needed {
+		return nil
+	}
+	return fmt.Errorf("whether another process has its data is watched for %v: %w", needed, unsure)
+}
+
+var errConnected = errors.New("it is connected to a process that has this member's data; end that")
+
+// errSilent reports a connection over which nothing arrives.
+var errSilent = errors.New("it is connected, and nothing arrives from there")
+
+// checkConnections asks the others whether they are connected to this member, which etcd shows in its metrics. A member
+// that was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real connection
+// something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure. Members that have
+// reported that they run no etcd have no connections.
+func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
+	silent := error(nil)
+	for _, m := range s.Others() {
+		if slices.ContainsFunc(waiting, func(status Status) bool { return status.Name == m.Name && status.Volume != Data }) {
+			delete(p.received, m.ID)
+			continue
+		}
+		page, err := p.fetchPage(ctx, m, "/metrics")
+		if err != nil {
+			unsure = fmt.Errorf("%s does not report its connections: %w", nameOf(m), err)
+			continue
+		}
+		count := metric(page, fmt.Sprintf("etcd_network_active_peers{Local=%q,Remote=%q}", m.ID, s.Own.ID))
+		if count == "" || count == "0" {
+			delete(p.received, m.ID)
+			continue
+		}
+		received := metric(page, fmt.Sprintf("etcd_network_peer_received_bytes_total{From=%q}", s.Own.ID))
+		if before, known := p.received[m.ID]; !known || before != received {
+			p.received[m.ID] = received
+			return fmt.Errorf("%s reports that %w", nameOf(m), errConnected)
+		}
+		silent = fmt.Errorf("%s reports that %w", nameOf(m), errSilent)
+	}
+	return cmp.Or(unsure, silent)
+}
+
+// fetchPage reads a page from a member's client URLs.
+func (p *Peers) fetchPage(ctx context.Context, m Member, path string) (text string, err error) {
+	err = errors.New("it has no client URL")
+	for _, url := range m.ClientURLs {
+		if _, err = p.fetch(ctx, p.client, strings.TrimSuffix(url, "/")+path, &text); err == nil {
+			return text, nil
+		}
+	}
+	return "", err
+}
+
+// metric returns the value of a metric with its labels; empty if the page lacks it.
+func metric(page, name string) string {
+	_, rest, _ := strings.Cut("\n"+page, "\n"+name+" ")
+	value, _, _ := strings.Cut(rest, "\n")
+	return value
+}
+
+// checkLog returns an error if the volume lacks what this member has confirmed to the leader: it was rolled back. etcd
+// would panic (tocommit is out of range) or violate raft's guarantees. A leader forgets this with its leadership, so
+// nil proves nothing.
+func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
+	if s.Membership != Started || self.Index == 0 {
+		return nil
+	}
+	for _, m := range s.Others() {
+		var published struct {
+			Raft struct {
+				Progress map[string]struct {
+					Match uint64 `json:"match"`
+				} `json:"progress"`
+			} `json:"raft.status"`
+		}
+		page, err := p.fetchPage(ctx, m, "/debug/vars")
+		if err != nil || json.Unmarshal([]byte(page), &published) != nil {
+			continue
+		}
+		if confirmed := published.Raft.Progress[s.Own.ID.String()].Match; confirmed > self.Index {
+			return fmt.Errorf("their log ends with entry %d, and this member has confirmed entry %d to %s", self.Index, confirmed, nameOf(m))
+		}
+	}
+	return nil
+}
+
+const (
+	// DowngradeWait bounds the wait of a new member until its peers have canceled a downgrade: they check once a second,
+	// and an election takes seconds more.
+	DowngradeWait = time.Minute
+	// downgradePoll is the pause between two questions whether a downgrade has ended.
+	downgradePoll = 500 * time.Millisecond
+)
+
+// AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins, and
+// returns the cluster's version. The error is a *dataversion.UpgradeError if a peer runs an etcd that this one must not
+// join; otherwise the peers have held a downgrade for longer than bound, or ctx has ended. report is called once, with the
+// reason for a wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as
+// well, and explains it better.
+func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
+	deadline := time.Now().Add(bound)
+	for first := true; p.isDowngrading(ctx); first = false {
+		if first {
+			report("waits until its peers end a downgrade, during which etcd admits no new member")
+		}
+		if time.Now().After(deadline) {
+			return dataversion.Version{}, fmt.Errorf("cannot join: for %s the cluster has been held at an older version by a downgrade, during "+
+				"which etcd admits no new member; end it with `etcdctl downgrade cancel` on one of its members", bound)
+		}
+		select {
+		case <-ctx.Done():
+			return dataversion.Version{}, fmt.Errorf("gave up while peers hold a downgrade: %w", ctx.Err())
+		case <-time.After(downgradePoll):
+		}
+	}
+	var highest, oldest dataversion.Version // a peer that was down may not know the cluster's version
+	for _, url := range p.otherURLs() {
+		var reported version.Versions
+		if _, err := p.fetch(ctx, p.peer, url+"/version", &reported); err != nil {
+			continue
+		}
+		if v := dataversion.Parse(reported.Cluster); highest.Less(v) {
+			highest = v
+		}
+		if v := dataversion.Parse(reported.Server); v != (dataversion.Version{}) && (oldest == (dataversion.Version{}) || v.Less(oldest)) {
+			oldest = v
+		}
+	}
+	return highest, dataversion.CheckOldest(oldest)
+}
+
+func (p *Peers) otherURLs() []string {
+	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(p.others))...)))
+}
+
+// isDowngrading reports whether a downgrade is enabled, by the first peer that answers. That peer asks its leader, so one
+// is enough.
+func (p *Peers) isDowngrading(ctx context.Context) bool {
+	for _, url := range p.otherURLs() {
+		var text string
+		if _, err := p.fetch(ctx, p.peer, url+etcdserver.DowngradeEnabledPath, &text); err != nil {
+			continue
+		}
+		if enabled, err := strconv.ParseBool(text); err == nil {
+			return enabled
+		}
+	}
+	return false
 }

@@ -7,27 +7,40 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log"
+	"maps"
 	"math/big"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/internal/disk"
 )
 
@@ -187,4 +200,348 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, err
+}
+
+// statusPath is the path at which a member that runs no etcd yet reports its status, to the others and to itself. etcd
+// does not use it.
+const statusPath = "/etcd-wrapper/call"
+
+// A statusServer answers at this member's peer address while it asks the others. Every other request is answered as
+// unavailable, so that rafthttp tries again.
+type statusServer struct {
+	http.Server
+	serving sync.WaitGroup
+	status  atomic.Pointer[Status]
+}
+
+func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || r.URL.Path != statusPath {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(s.status.Load()) // the caller has disconnected
+}
+
+// Publish reports the state of this member to the others, as Query does.
+func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener the others do not learn it
+
+// publish starts to answer if that is possible by now. The error is the reason if it is not.
+func (p *Peers) publish(self Self) error {
+	if err := p.serve(); err != nil {
+		return err
+	}
+	p.server.status.Store(&Status{
+		Name: p.name, Process: p.process, Cluster: formatID(self.ClusterID), Volume: self.Volume, Restore: self.Restore, Uploaded: self.Uploaded,
+	})
+	return nil
+}
+
+func (p *Peers) serve() error {
+	if p.server != nil {
+		return nil
+	}
+	s := &statusServer{}
+	s.status.Store(&Status{Name: p.name, Process: p.process})
+	s.Handler, s.ReadHeaderTimeout, s.ErrorLog = s, requestTimeout, log.New(io.Discard, "", 0)
+	for _, each := range p.listens {
+		listener, err := p.listen(each)
+		if err != nil {
+			s.close()
+			return fmt.Errorf("this member cannot listen for its peers: %w", err)
+		}
+		s.serving.Go(func() { _ = s.Serve(listener) }) // ends with the server
+	}
+	p.server = s
+	return nil
+}
+
+// listen listens as etcd will: with auto-tls, with a self-signed certificate.
+func (p *Peers) listen(address url.URL) (net.Listener, error) {
+	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
+	if !p.anyPeer || !speaksTLS {
+		info := p.peerTLS
+		return transport.NewListener(address.Host, address.Scheme, &info)
+	}
+	certificate, err := newSelfSignedCertificate()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := transport.NewListener(address.Host, plain, nil)
+	if err != nil {
+		return nil, err
+	}
+	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}), nil
+}
+
+func (s *statusServer) close() {
+	_ = s.Close() // no response is lost
+	s.serving.Wait()
+}
+
+// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the others, lead to this process.
+func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
+	if err := p.serve(); err != nil {
+		return err
+	}
+	for _, url := range urls {
+		var status Status
+		if _, err := p.fetch(ctx, p.peer, url+statusPath, &status); err != nil {
+			return fmt.Errorf("this member does not reach itself where its peers do: %w", err)
+		}
+		if status.Process != p.process {
+			return fmt.Errorf("another process answers at %s", url)
+		}
+	}
+	return nil
+}
+
+// Query asks every other member, and answers their requests from the first time on until Close. It returns within some
+// seconds, or when ctx ends.
+func (p *Peers) Query(ctx context.Context, self Self) Survey {
+	p.reloadCAs()
+	var notListening []string
+	if err := p.publish(self); err != nil {
+		notListening = []string{err.Error()}
+	}
+	responses, waiting, missing := p.queryAll(ctx, p.others)
+	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured ones may suffice
+	responses = append(responses, others...)
+	s := p.evaluate(responses)
+	if s.Membership == Unknown {
+		s.Membership = p.withoutCluster(self, responses, waiting)
+	}
+	revisions := p.queryRevisions(ctx, self, &s, responses)
+	s.Missing = joinErrors(slices.Concat(p.describeMissing(self, &s, responses, waiting), revisions, notListening, missing))
+	p.addCounts(&s, self, responses, waiting)
+	s.Uploaded = !slices.ContainsFunc(waiting, func(status Status) bool { return !status.Uploaded })
+	if s.Outdated = checkIdentity(self, &s); s.Outdated == nil && self.MemberID != 0 {
+		s.Outdated = p.checkLog(ctx, self, &s)
+	}
+	if s.Membership == Started || s.Membership == Unlisted {
+		s.Blocked = p.checkReplacement(ctx, &s, responses, waiting)
+	}
+	s.Blocked = cmp.Or(p.queryIdentity(ctx, &s), s.Blocked)
+	return s
+}
+
+// addCounts adds the numbers of members to a survey.
+func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting []Status) {
+	for _, r := range responses {
+		if r.cluster == strconv.FormatUint(self.ClusterID, 16) {
+			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
+		}
+	}
+	without, with := 0, 0 // members with and without data that could form a quorum of this cluster
+	for _, status := range waiting {
+		if status.Volume == Older {
+			s.Older++
+		}
+		if usable := status.Volume != Nothing && status.Volume != Ruins; usable && (status.Cluster == "" || status.Cluster == formatID(self.ClusterID)) {
+			with++
+		} else {
+			without++
+		}
+	}
+	quorum := (1+len(p.others))/2 + 1
+	s.NoQuorumElsewhere = without > 0 && with == 0 && len(p.others)-without < quorum
+}
+
+// formatID formats an ID as etcd does; 0 is empty.
+func formatID(id uint64) string {
+	if id == 0 {
+		return ""
+	}
+	return strconv.FormatUint(id, 16)
+}
+
+// onlyListed returns the members that a response names and the configuration does not.
+func (p *Peers) onlyListed(responses []*response) map[string][]string {
+	more, asked := map[string][]string{}, slices.Concat(slices.Collect(maps.Values(p.others))...)
+	for _, r := range responses {
+		for _, m := range r.members {
+			if !slices.ContainsFunc(m.PeerURLs, func(url string) bool { return p.isSelfURL(url) || slices.Contains(asked, url) }) {
+				more[m.ID.String()] = m.PeerURLs
+			}
+		}
+	}
+	return more
+}
+
+// queryAll asks members in parallel for the members of their cluster, or for their status if they run no etcd.
+func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (responses []*response, waiting []Status, missing []string) {
+	var mu sync.Mutex
+	var requests sync.WaitGroup
+	for name, urls := range members {
+		requests.Go(func() {
+			members, err := p.listMembers(ctx, name, urls)
+			var status Status
+			waits := err != nil && p.readStatus(ctx, name, urls, &status)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				responses = append(responses, members)
+			case waits:
+				waiting = append(waiting, status)
+			default:
+				missing = append(missing, fmt.Sprintf("%s does not answer (%v)", name, remoteError{err}))
+			}
+		})
+	}
+	requests.Wait()
+	slices.SortFunc(responses, func(a, b *response) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(waiting, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
+	slices.Sort(missing)
+	return responses, waiting, missing
+}
+
+// listMembers returns the first response from one of a member's URLs.
+func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*response, error) {
+	err := errors.New("it has no URL")
+	for _, url := range urls {
+		r := &response{name: name, url: url}
+		if r.cluster, err = p.fetch(ctx, p.peer, url+"/members", &r.members); err != nil {
+			continue
+		}
+		id, noID := types.IDFromString(r.cluster)
+		r.cluster = id.String()
+		if err = validate(r.members); err == nil && noID == nil {
+			return r, nil
+		}
+		err = fmt.Errorf("the response from %s is not used: %w", url, cmp.Or(err, errors.New("it names no cluster")))
+	}
+	return nil, err
+}
+
+// readStatus asks a member that runs no etcd for its status.
+func (p *Peers) readStatus(ctx context.Context, name string, urls []string, status *Status) bool {
+	return slices.ContainsFunc(urls, func(url string) bool {
+		_, err := p.fetch(ctx, p.peer, url+statusPath, status)
+		return err == nil && status.Name == name
+	})
+}
+
+// fetch reads a document, and the ID of the cluster that it came from.
+func (p *Peers) fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: status %d", url, response.StatusCode)
+	}
+	body := io.LimitReader(response.Body, maxResponse)
+	if text, plain := document.(*string); plain {
+		content, err := io.ReadAll(body)
+		*text = string(content)
+		return "", err
+	}
+	if err := json.NewDecoder(body).Decode(document); err != nil {
+		return "", fmt.Errorf("%s: the response cannot be read", url)
+	}
+	return response.Header.Get("X-Etcd-Cluster-ID"), nil
+}
+
+// openedRevision is the revision of the data that a member was started with, for other members, next to etcd's own
+// metrics. etcd shows only what it has applied; without a quorum its log may hold more.
+var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
+	Name: "etcd_wrapper_opened_revision",
+	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
+})
+
+// openedCluster names the cluster and generation of the data for other members. etcd computes its cluster ID from the
+// configuration, so another cluster may have the same.
+var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "etcd_wrapper_opened_cluster",
+	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
+}, []string{"cluster", "generation"})
+
+func init() { prometheus.MustRegister(openedRevision, openedCluster) } //nolint:gochecknoinits // etcd serves the default registry
+
+// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster that they belong to.
+func PublishOpened(revision int64, identity archive.Identity) {
+	openedRevision.Set(float64(revision))
+	openedCluster.Reset()
+	if identity.Known() {
+		openedCluster.WithLabelValues(identity.Cluster, strconv.Itoa(identity.Generation)).Set(1)
+	}
+}
+
+var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
+
+// queryIdentity asks the members that run for their cluster and generation in a store, and for the size of their data.
+// The error means that they differ.
+func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
+	for _, m := range s.Others() {
+		page, err := p.fetchPage(ctx, m, "/metrics")
+		if err != nil {
+			continue // another member may know
+		}
+		s.Size = max(s.Size, maxMetric(page, "etcd_mvcc_db_total_size_in_bytes"))
+		labels := openedClusterLine.FindStringSubmatch(page)
+		if labels == nil {
+			continue
+		}
+		if s.ID != "" && s.ID != labels[1] {
+			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", nameOf(m), labels[1], s.ID)
+		}
+		generation, _ := strconv.Atoi(labels[2]) // it has only digits
+		s.ID, s.Generation = labels[1], max(s.Generation, generation)
+	}
+	return nil
+}
+
+// queryRevisions asks members of the volume's cluster that run without a quorum for their revisions, which needs no
+// vote, and describes them.
+func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
+	if s.Membership != Claimed || self.ClusterID == 0 {
+		return nil
+	}
+	for _, r := range responses {
+		if r.cluster != formatID(self.ClusterID) {
+			continue
+		}
+		revision, err := p.queryRevision(ctx, r)
+		if err != nil {
+			clauses = append(clauses, fmt.Sprintf("the revision of %s is unknown (%v)", r.name, remoteError{err}))
+			continue
+		}
+		s.Revision = max(s.Revision, revision)
+		clauses = append(clauses, fmt.Sprintf("%s has revision %d", r.name, revision))
+	}
+	return clauses
+}
+
+// queryRevision returns the highest revision that a member is known to have.
+func (p *Peers) queryRevision(ctx context.Context, r *response) (int64, error) {
+	i := slices.IndexFunc(r.members, r.isFrom)
+	if i < 0 {
+		return 0, errors.New("it is not in its own list of members")
+	}
+	page, err := p.fetchPage(ctx, r.members[i], "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	revision := maxMetric(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
+	if revision == 0 {
+		return 0, errors.New("its metrics do not show it")
+	}
+	return revision, nil
+}
+
+// maxMetric returns the largest value of several metrics on a page; 0 if it has none.
+func maxMetric(page string, names ...string) (largest int64) {
+	for _, name := range names {
+		if value, err := strconv.ParseFloat(metric(page, name), 64); err == nil {
+			largest = max(largest, int64(value))
+		}
+	}
+	return largest
 }

@@ -2,16 +2,26 @@ package recovery
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -141,5 +151,171 @@ func backOff(ctx context.Context, times int) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(pause):
+	}
+}
+
+// Progress describes a run for users.
+type Progress struct {
+	State      State // empty before the first run
+	Since      time.Time
+	Reason     string  // why it is in that state: a sentence
+	Uncompared bool    // etcd may open the data, and it is unknown whether the store has more
+	Warning    bool    // etcd may open the data, and Reason is a warning
+	Loss       string  // what is lost or undone, in numbers; empty if nothing is restored
+	Bytes      int64   // bytes that were rebuilt
+	Of         int64   // expected total of Bytes; 0 if unknown
+	Rate       float64 // bytes per second
+}
+
+// Left returns how long building will take at the present rate; 0 if unknown.
+func (p Progress) Left() time.Duration {
+	if p.Rate <= 0 || p.Of <= p.Bytes {
+		return 0
+	}
+	return time.Duration(float64(p.Of-p.Bytes) / p.Rate * float64(time.Second))
+}
+
+// Restores reports whether a run restores something, or has.
+func (p Progress) Restores() bool { return p.Loss != "" }
+
+// A tracker holds the progress of the present or the last run. Its methods may be called from any goroutine.
+type tracker struct {
+	mu  sync.Mutex
+	now Progress
+}
+
+func (t *tracker) current() Progress {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now
+}
+
+func (t *tracker) change(change func(*Progress)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.now)
+}
+
+// A Result is the end of a run that had something to restore.
+type Result struct {
+	Cause string // the state of the volume, Wanted or Unfinished
+	Ended string // Restored, Rejoined or Denied
+	Lost  int64  // revisions that are known to be lost, without those that the user has undone
+}
+
+// The outcomes, and the causes that are not states of the volume.
+const (
+	Restored   = "restored"   // from the store
+	Rejoined   = "rejoined"   // with the data of the other members
+	Denied     = "refused"    // the user has to act
+	Wanted     = "requested"  // by --restore-to
+	Unfinished = "unfinished" // a run that was cut off was completed
+)
+
+// A RejectError is the reason why etcd may not open the data directory.
+type RejectError struct {
+	sentence string
+	cause    error
+	status   exitcode.Code
+}
+
+// Error returns a sentence that names the way out.
+func (r *RejectError) Error() string { return r.sentence }
+
+// Status returns the exit status: BadConfig if a request cannot be carried out, EtcdFailed if the user has to do
+// something else, Clean if the process should try again.
+func (r *RejectError) Status() exitcode.Code { return r.status }
+
+// Unwrap returns the error of the volume or the store.
+func (r *RejectError) Unwrap() error { return r.cause }
+
+const (
+	recordFile   = "recovery.json"
+	recordFormat = 1
+	maxRecord    = 64 << 10 // maximum bytes of the file
+	maxDone      = 100      // IDs of restores; the store has all
+)
+
+// A journal is what recovery stores durably on the volume.
+type journal struct {
+	Format int           `json:"format"`
+	Claim  *restoreClaim `json:"claim,omitempty"` // what may be claimed and is not installed yet
+	Done   []string      `json:"done,omitempty"`  // IDs of restores that were done, the newest last
+
+	Refused *mismatch `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
+}
+
+// A restoreClaim describes a restore, so that a later run can complete it.
+type restoreClaim struct {
+	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
+	Reservation int64              `json:"reservation"`   // the revision
+	Head        format.Position    `json:"head_position"` // where the generation before ended in the store; zero if it had nothing
+	Aside       string             `json:"aside"`         // where the old data directory goes
+	DataDir     string             `json:"data_dir"`      // that is replaced
+	At          time.Time          `json:"at"`
+}
+
+// A mismatch records that data were compared with the store and refused. They are compared again before they are
+// served, even if the store cannot be reached then.
+type mismatch struct {
+	DataDir string    `json:"data_dir"`
+	Why     string    `json:"why"`
+	At      time.Time `json:"at"`
+}
+
+// RecordMismatch stores on the volume that the data in a directory are not those of the store, for instance because
+// the generation of a running etcd has ended. Call it once etcd is closed.
+func (e *environment) RecordMismatch(dataDir string, why error) error {
+	return e.updateRecord(func(r *journal) { r.Refused = &mismatch{seed.ResolvePath(dataDir), why.Error(), e.now().UTC()} })
+}
+
+// readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.
+func (e *environment) readRecord() (r journal, err error) {
+	path := filepath.Join(e.options.VolumeDir, recordFile)
+	content, err := disk.ReadHere(path, maxRecord)
+	if errors.Is(err, fs.ErrNotExist) {
+		return journal{Format: recordFormat}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &r)
+	}
+	if err == nil && r.Format != recordFormat {
+		err = fmt.Errorf("it has format %d, and this program reads %d", r.Format, recordFormat)
+	}
+	if err != nil {
+		return journal{}, fmt.Errorf("cannot read %s, the record of recovery: %w; move the file away to start recovery again", path, err)
+	}
+	return r, nil
+}
+
+func (e *environment) updateRecord(change func(*journal)) error {
+	r, err := e.readRecord()
+	if err != nil {
+		return err
+	}
+	change(&r)
+	path := filepath.Join(e.options.VolumeDir, recordFile)
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = disk.Replace(path, append(content, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write %s, the record of recovery: %w", path, err)
+	}
+	return nil
+}
+
+// errClaimLost reports that what was built is outdated.
+var errClaimLost = errors.New("the claim is lost")
+
+func lostClaim(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errClaimLost, fmt.Errorf(format, args...))
+}
+
+// addDone adds the ID of a restore that was done.
+func (r *journal) addDone(id string) {
+	if id != "" && !slices.Contains(r.Done, id) {
+		r.Done = append(r.Done, id)
+		r.Done = r.Done[max(0, len(r.Done)-maxDone):]
 	}
 }
