@@ -6,6 +6,7 @@ package printable
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -27,6 +28,21 @@ func Text(text string) string { return escaped(credentials.ReplaceAllString(text
 
 // ForTerminal returns data that a user asked for as Text does, but keeps passwords.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
+
+// literals matches the texts in JSON.
+var literals = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// JSON returns a JSON document in which every text is as Line returns it.
+func JSON(document []byte) []byte {
+	return literals.ReplaceAllFunc(document, func(literal []byte) []byte {
+		var text string
+		if json.Unmarshal(literal, &text) != nil {
+			return literal // nothing can decode it
+		}
+		shown, _ := json.Marshal(Line(text)) // a text always has an encoding
+		return shown
+	})
+}
 
 func escaped(text, kept string) string {
 	var b strings.Builder

@@ -61,6 +61,12 @@ func TestTheLogStaysTheSameJSONAndHoldsNothingThatATerminalObeys(t *testing.T) {
 	assert.Equal(t, evil, read)
 }
 
+func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
+	document := []byte(`{"a": ["\u001b[2J \"x\\", 1.50, null], "b\n": {"c": "http://u:p@h two\nlines"}}`)
+	assert.Equal(t, `{"a": ["\\x1b[2J \"x\\", 1.50, null], "b": {"c": "http://redacted@h two lines"}}`, string(printable.JSON(document)))
+	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "a text that nothing can decode")
+}
+
 func TestTextKeepsLines(t *testing.T) {
 	assert.Equal(t, "a\n\tb \\r\\x1b[A", printable.Text("a\n\tb \r\x1b[A"))
 }

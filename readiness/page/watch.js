@@ -116,25 +116,13 @@ async function listen(reply) {
 let received;
 let unseen = false;
 
-// hear takes an event: a whole document, or a JSON merge patch (RFC 7396).
+// hear takes an event: a document, or a heartbeat.
 function hear(event) {
-  const [, patch, data] = /^(event: patch\n)?data: (.*)$/.exec(event) ?? [];
+  const [, data] = /^data: (.*)$/.exec(event) ?? [];
   if (!data) return;
-  received = patch ? patched(received, JSON.parse(data)) : JSON.parse(data);
+  received = JSON.parse(data);
   if (!unseen) setTimeout(showNewest);
   unseen = true;
-}
-
-// patched returns an object with a merge patch applied, and leaves the object alone: the page compares it with the next one.
-function patched(target, patch) {
-  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-  if (!isObject(patch)) return patch;
-  const result = isObject(target) ? { ...target } : {};
-  for (const [key, value] of Object.entries(patch)) {
-    if (value === null) delete result[key];
-    else result[key] = patched(result[key], value);
-  }
-  return result;
 }
 
 function showNewest() {

@@ -21,7 +21,7 @@ import (
 
 const (
 	requestTimeout = 5 * time.Second // until a reply starts: the machine may be busy
-	maxEvent       = 4 << 20         // maximum bytes of a document or an event
+	maxDocument    = 4 << 20         // bytes
 )
 
 // ErrNoAnswer is returned if no wrapper answers.
@@ -79,11 +79,18 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 		return Document{}, err
 	}
 	defer reply.Body.Close()
-	var document Document
-	if err := json.NewDecoder(io.LimitReader(reply.Body, maxEvent)).Decode(&document); err != nil {
+	text, err := io.ReadAll(io.LimitReader(reply.Body, maxDocument))
+	if err != nil {
 		return Document{}, fmt.Errorf("cannot read the status: %w", err)
 	}
-	return document.printable(), nil
+	return decode(text)
+}
+
+func decode(text []byte) (document Document, err error) {
+	if err := json.Unmarshal(printable.JSON(text), &document); err != nil {
+		return Document{}, fmt.Errorf("cannot read the status: %w", err)
+	}
+	return document, nil
 }
 
 // Watch calls receive with the current document and again after each change, until the wrapper ends, ctx ends or receive returns an error.
@@ -95,39 +102,21 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	}
 	defer reply.Body.Close()
 	lines := bufio.NewScanner(reply.Body)
-	lines.Buffer(nil, maxEvent)
-	object := map[string]any{}
+	lines.Buffer(nil, maxDocument)
 	for lines.Scan() {
 		event, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {
 			continue
 		}
-		document, err := applyEvent(object, event)
+		document, err := decode(event)
 		if err != nil {
-			return fmt.Errorf("cannot read the status: %w", err)
+			return err
 		}
-		if err := receive(document.printable()); err != nil {
+		if err := receive(document); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// applyEvent applies an event to the object and returns the document that results. The first event, a whole document, patches an empty object.
-func applyEvent(object map[string]any, event []byte) (document Document, err error) {
-	decoder := json.NewDecoder(bytes.NewReader(event))
-	decoder.UseNumber()
-	var patch map[string]any
-	if err := decoder.Decode(&patch); err != nil {
-		return Document{}, err
-	}
-	applyPatch(object, patch)
-	encoded, err := json.Marshal(object)
-	if err != nil {
-		return Document{}, err
-	}
-	err = json.Unmarshal(encoded, &document)
-	return document, err
 }
 
 // RejectedError is the wrapper's reason for rejecting a request, a sentence.

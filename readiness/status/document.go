@@ -6,12 +6,10 @@
 package status
 
 import (
-	"reflect"
 	"slices"
 	"time"
 
 	"etcd-wrapper/backup/facts"
-	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/member/state"
 	"etcd-wrapper/statemachine"
 )
@@ -140,40 +138,4 @@ type Recovery struct {
 	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
 	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes a second
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
-}
-
-// printable returns a copy in which no text contains control characters: messages may quote text of unknown origin.
-func (d Document) printable() Document {
-	return sanitize(reflect.ValueOf(d)).Interface().(Document)
-}
-
-// sanitize returns a deep copy with printable texts.
-func sanitize(of reflect.Value) reflect.Value {
-	clean := reflect.New(of.Type()).Elem()
-	clean.Set(of)
-	switch of.Kind() {
-	case reflect.String:
-		clean.SetString(printable.Line(of.String()))
-	case reflect.Pointer:
-		if !of.IsNil() {
-			clean.Set(sanitize(of.Elem()).Addr())
-		}
-	case reflect.Slice:
-		if of.Type().Elem().Kind() == reflect.Float32 { // numbers only
-			return of
-		}
-		if !of.IsNil() {
-			clean.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
-		}
-		for i := range of.Len() {
-			clean.Index(i).Set(sanitize(of.Index(i)))
-		}
-	case reflect.Struct:
-		for i := range of.NumField() {
-			if field := clean.Field(i); field.CanSet() { // the fields of a time are not exported
-				field.Set(sanitize(of.Field(i)))
-			}
-		}
-	}
-	return clean
 }

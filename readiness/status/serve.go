@@ -10,6 +10,10 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/klauspost/compress/gzhttp"
+
+	"etcd-wrapper/internal/printable"
 )
 
 const (
@@ -44,11 +48,11 @@ type endpoint struct {
 	clients map[string]int // open streams by the client's address
 }
 
-// Handler serves the document. With ?watch it streams server-sent events: the whole document first, then, as events of the type "patch",
-// a JSON merge patch (RFC 7396) of every change. A stream ends when its request's context does, after the latest change. One client may
-// have 8 streams, all clients together 32. Text in the document that a terminal would obey is escaped.
+// Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change. It compresses for
+// clients that accept that: of a document that is repeated, little more than the change is left. A stream ends when its request's context
+// does, after the latest change. One client may have 8 streams, all clients together 32. Text that a terminal would obey is escaped.
 func Handler(source Source) http.Handler {
-	return &endpoint{source: source, clients: map[string]int{}}
+	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
 
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -93,12 +97,12 @@ func (e *endpoint) leave(client string) {
 }
 
 func (e *endpoint) serveDocument(w http.ResponseWriter) {
-	text, err := json.MarshalIndent(e.source.Document().printable(), "", "  ")
+	text, err := json.MarshalIndent(e.source.Document(), "", "  ")
 	if err != nil {
 		http.Error(w, "cannot encode the document: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	text = append(text, '\n')
+	text = append(printable.JSON(text), '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	_, _ = w.Write(text) // a client that has left misses nothing
@@ -116,9 +120,8 @@ type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte         // the document as of the last event, encoded
-	sent    map[string]any // the document that the client has
-	at      time.Time      // of the last event
+	last    []byte    // the document as of the last event
+	at      time.Time // of the last event
 }
 
 func (s *stream) run(ctx context.Context) {
@@ -142,34 +145,20 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// update sends what changed since the last event.
+// update sends the document if it has changed since the last event.
 func (s *stream) update() error {
-	document := s.source.Document()
-	encoded, err := json.Marshal(document)
+	document, err := json.Marshal(s.source.Document())
 	switch {
 	case err != nil:
 		return err
-	case bytes.Equal(encoded, s.last):
-		if time.Since(s.at) >= heartbeat {
-			return s.send(": heartbeat\n\n")
-		}
+	case !bytes.Equal(document, s.last):
+		s.last = document
+		return s.send("data: %s\n\n", printable.JSON(document))
+	case time.Since(s.at) >= heartbeat:
+		return s.send(": heartbeat\n\n")
+	default:
 		return nil
 	}
-	s.last = encoded
-	current, err := decodeObject(document.printable())
-	if err != nil {
-		return err
-	}
-	event, content := "", current
-	if s.sent != nil {
-		event, content = "event: "+patchEvent+"\n", mergePatch(s.sent, current)
-	}
-	s.sent = current
-	data, err := json.Marshal(content)
-	if err != nil {
-		return err
-	}
-	return s.send("%sdata: %s\n\n", event, data)
 }
 
 // send writes an event with a deadline of its own. The server's deadline is for a whole reply.

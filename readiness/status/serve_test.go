@@ -2,6 +2,7 @@ package status_test
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -177,17 +178,46 @@ func TestStreamHasHeartbeats(t *testing.T) {
 }
 
 // A page that is left open must not cost a document for each heartbeat of the member.
-func TestStreamSendsOnlyChanges(t *testing.T) {
+func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	run := newFakeRun()
-	run.now.Timeline = make([]status.TimelineEvent, 90)
-	address, _ := serve(t, run)
-	stream := watch(t, address)
+	for i := range 90 {
+		run.now.Timeline = append(run.now.Timeline, status.TimelineEvent{Kind: "problem", Message: fmt.Sprint("event ", i)})
+	}
+	document, err := json.Marshal(run.now)
+	require.NoError(t, err)
+	address, end := serve(t, run)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"?watch", nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept-Encoding", "gzip")
+	reply, err := client.Do(request)
+	require.NoError(t, err)
+	defer reply.Body.Close()
+	require.Equal(t, "gzip", reply.Header.Get("Content-Encoding"))
+	compressed := &counter{from: reply.Body}
+	plain, err := gzip.NewReader(compressed)
+	require.NoError(t, err)
+	stream := &events{t, bufio.NewScanner(plain)}
 	_, ok := stream.next()
 	require.True(t, ok)
+	first := compressed.bytes
 	run.enter("Wait")
-	_, ok = stream.next()
+	next, ok := stream.next()
 	require.True(t, ok)
-	require.Equal(t, `data: {"state":"Wait"}`, stream.lines.Text())
+	require.Equal(t, "Wait", next.State)
+	require.Less(t, compressed.bytes-first, len(document)/20, "of %d bytes", len(document))
+	end()
+}
+
+// counter counts the bytes that are read.
+type counter struct {
+	from  io.Reader
+	bytes int
+}
+
+func (c *counter) Read(into []byte) (n int, err error) {
+	n, err = c.from.Read(into)
+	c.bytes += n
+	return n, err
 }
 
 func TestStreamsAreBounded(t *testing.T) {
