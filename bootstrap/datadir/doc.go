@@ -64,10 +64,10 @@
 //
 // # The files
 //
-// survey lists the directory. log, segment, notes, damage and database read one kind of file each, guarded against any content: files
-// are mapped into memory, and a bad offset is a fault that becomes an error. structure and verify judge for Verify, inspect and members for
-// Inspect, and refusal has the sentences. position serves recovery, which compares the data of several members; fingerprint serves the exit
-// record.
+// survey lists the directory, checks which files are there, and takes the fingerprint for the exit record. log, segment and database read
+// one kind of file each, guarded against any content: files are mapped into memory, and a bad offset is a fault that becomes an error.
+// verify judges for Verify, look and inspect judge for a start, and refusal has the sentences. position serves recovery, which compares
+// the data of several members.
 //
 // # What it does not do
 //

@@ -2,13 +2,17 @@ package datadir
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"regexp"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
@@ -28,6 +32,9 @@ type history struct {
 	notes     []note           // the entries that matter to a judgement
 	lowest    uint64           // index of the entry with the lowest index; 0 if there is none
 	unread    error            // why its segment can't be read
+
+	listsWrites bool     // whether writes is filled in
+	writes      []uint64 // the indexes of entries that may each have made a revision
 }
 
 // snapshotRecord is a snapshot that the log knows.
@@ -165,10 +172,23 @@ func (h *history) skim(s *segment) {
 		switch r.kind {
 		case wal.EntryType:
 			h.note(r.data)
+			h.last = entryIndex(r.data)
 		case wal.SnapshotType:
 			_ = h.addSnapshot(r.data) // see above
 		}
 	}
+}
+
+// skimSegments skims segments, including entries that are not known to be committed: a follower learns of a commit one message
+// later. The error means that a segment cannot be read.
+func (h *history) skimSegments(m *member, segments []string) (unread error) {
+	for _, name := range segments {
+		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
+			h.skim(s)
+			return nil
+		}))
+	}
+	return unread
 }
 
 // isCommitted reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
@@ -303,38 +323,98 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	})
 }
 
-// eachRecord calls take with all records of the segments, without comparing checksums. It skips records that cannot
-// be parsed; the error means that a segment cannot be read.
-func (m *member) eachRecord(segments []string, take func(r record)) (unread error) {
-	for _, name := range segments {
-		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
-			for f := range s.frames() {
-				if r, err := f.parse(); err == nil {
-					take(r)
-				}
-			}
-			return nil
-		}))
-	}
-	return unread
-}
-
 // membersNamed returns the members in the log's changes and snapshots. An etcd before 3.5 records none with a snapshot.
 func (m *member) membersNamed() (named []uint64, unread error) {
-	unread = m.eachRecord(m.segments(), func(r record) {
-		var change raftpb.ConfChange
-		var snapshot walpb.Snapshot
-		switch {
-		case r.kind == wal.EntryType && changesMembers(r.data):
-			if change.Unmarshal(message(r.data, entryData)) == nil && change.NodeID != 0 {
-				named = append(named, change.NodeID)
-			}
-		case r.kind == wal.SnapshotType && snapshot.Unmarshal(r.data) == nil && snapshot.ConfState != nil:
-			state := snapshot.ConfState
+	var log history
+	unread = log.skimSegments(m, m.segments())
+	for _, n := range log.notes {
+		if n.change != nil && n.change.NodeID != 0 {
+			named = append(named, n.change.NodeID)
+		}
+	}
+	for _, snapshot := range log.snapshots {
+		if state := snapshot.ConfState; state != nil {
 			named = slices.Concat(named, state.Voters, state.VotersOutgoing, state.Learners)
 		}
-	})
+	}
 	return named, unread
+}
+
+// A note is what a judgement needs of one entry of the log. Most entries get none.
+type note struct {
+	index   uint64
+	version string             // the cluster version that the entry sets, such as 3.6.0
+	change  *raftpb.ConfChange // the member that it adds, promotes, updates or removes
+	method  string             // of a request of the v2 API that etcd 3.6 refuses to replay
+}
+
+// note reads one entry. An entry overrides what was noted from its index on, as raft does after a change of leader.
+func (h *history) note(entry []byte) {
+	index := entryIndex(entry)
+	if index == 0 {
+		return
+	}
+	if h.lowest == 0 || index < h.lowest {
+		h.lowest = index
+	}
+	h.notes = trimNotes(h.notes, index)
+	if h.listsWrites {
+		kept, _ := slices.BinarySearch(h.writes, index)
+		if h.writes = h.writes[:kept]; mayChange(entry) {
+			h.writes = append(h.writes, index)
+		}
+	}
+	if n, ok := noteOf(entry); ok {
+		n.index = index
+		h.notes = append(h.notes, n)
+	}
+}
+
+// trimNotes returns the notes of the entries before an index. Notes are in the order of their entries.
+func trimNotes(notes []note, index uint64) []note {
+	kept, _ := slices.BinarySearchFunc(notes, index, func(n note, at uint64) int { return cmp.Compare(n.index, at) })
+	return notes[:kept]
+}
+
+// longestRequest is more than an entry takes, in bytes, that sets a version or a member's attributes, or reads through the
+// v2 API. Larger entries are not searched: most of a log's bytes are in them.
+const longestRequest = 512
+
+// attributesPath matches the paths of requests that set a member's attributes.
+var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
+
+// noteOf returns what is noted of an entry. A request of the v2 API is an entry of its own, or is in a request of the v3 API.
+// etcd 3.5 and older set the cluster version and the members' attributes that way, and etcd 3.6 replays these two and panics
+// over any other: etcd 3.4 writes one for each probe of its /health.
+func noteOf(entry []byte) (n note, ok bool) {
+	if changesMembers(entry) {
+		n.change = &raftpb.ConfChange{}
+		return n, n.change.Unmarshal(message(entry, entryData)) == nil
+	}
+	if len(entry) > longestRequest {
+		return n, false
+	}
+	data := message(entry, entryData)
+	if message(data, clusterVersionSet) == nil && message(data, requestV2) == nil {
+		return n, false
+	}
+	var request etcdserverpb.InternalRaftRequest
+	if err := request.Unmarshal(data); err != nil {
+		request = etcdserverpb.InternalRaftRequest{V2: &etcdserverpb.Request{}}
+		if err := request.V2.Unmarshal(data); err != nil {
+			return n, false
+		}
+	}
+	switch v2 := request.V2; {
+	case request.ClusterVersionSet != nil:
+		return note{version: request.ClusterVersionSet.Ver}, true
+	case v2 == nil:
+		return n, false
+	case v2.Method == http.MethodPut && v2.Path == membership.StoreClusterVersionKey():
+		return note{version: v2.Val}, true
+	default:
+		return note{method: v2.Method}, v2.Method != http.MethodPut || !attributesPath.MatchString(v2.Path)
+	}
 }
 
 // The numbers of fields: of an entry (raft's raft.proto), of the requests in it of the v2 API and for the cluster's version
@@ -353,34 +433,6 @@ func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 
 // entryIndex returns the index of an entry, which is near its start: the rest may be large. 0 means none.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
-
-// A field is a field of a protobuf message.
-type field struct {
-	tag   uint64 // its number and kind
-	value uint64 // of a number
-	text  []byte // of a text, or of a message
-}
-
-// consumeField returns the first field of a message, and what follows it. ok is false if the message is empty or malformed.
-func consumeField(message []byte) (f field, rest []byte, ok bool) {
-	tag, n := protowire.ConsumeVarint(message)
-	if n < 0 {
-		return f, nil, false
-	}
-	f, rest = field{tag: tag}, message[n:]
-	switch number, kind := protowire.DecodeTag(tag); kind {
-	case protowire.VarintType:
-		f.value, n = protowire.ConsumeVarint(rest)
-	case protowire.BytesType:
-		f.text, n = protowire.ConsumeBytes(rest)
-	default:
-		n = protowire.ConsumeFieldValue(number, kind, rest)
-	}
-	if n < 0 {
-		return f, nil, false
-	}
-	return f, rest[n:], true
-}
 
 // skipTo returns a message from the value of a field on, or nil if it has no such field. Other fields are skipped by their
 // lengths, and nothing behind the field is read: all entries of a long log are read at each start.

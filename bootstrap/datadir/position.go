@@ -3,8 +3,8 @@ package datadir
 import (
 	"bytes"
 	"errors"
-	"maps"
 	"os"
+	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -47,15 +46,18 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	unread := errors.Join(m.root.readError(), m.dir.readError(), m.wal.readError(), m.snap.readError(), err)
 	found, err := p.read(m)
 	unread = errors.Join(unread, err)
-	beyond, err := m.readTail(found.applied)
+	log := history{listsWrites: true}
+	err = log.skimSegments(m, m.segmentsFrom(found.applied))
 	self := found.members[p.MemberID]
 	p.Name, p.PeerURLs, p.Learner = self.Name, self.PeerURLs, self.IsLearner
-	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
-	if !beyond.members {
+	p.Members, p.Index = len(found.members), max(log.last, found.applied)
+	isNew := func(index uint64) bool { return index > found.applied }
+	if !slices.ContainsFunc(log.notes, func(n note) bool { return n.change != nil && isNew(n.index) }) {
 		p.Voters = found.voterCount()
 	}
-	if p.HighestRevision = p.Revision; p.MemberID != 0 || beyond.changes > 0 {
-		p.HighestRevision = max(p.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
+	writes := int64(len(slices.DeleteFunc(log.writes, func(index uint64) bool { return !isNew(index) })))
+	if p.HighestRevision = p.Revision; p.MemberID != 0 || writes > 0 {
+		p.HighestRevision = max(p.Revision, 1) + writes // etcd is at revision 1 before the first change
 	}
 	return p, errors.Join(unread, err)
 }
@@ -90,55 +92,14 @@ func lastRevision(tx *bolt.Tx) []byte {
 	return last
 }
 
-// beyond describes the log after an index.
-type logTail struct {
-	changes int64  // entries that may each have made a revision
-	members bool   // there are entries that change the members
-	last    uint64 // index of the last entry
-}
-
-// beyond reads the log after an index, including entries that are not known to be committed: a follower learns of a
-// commit one message later. The error means that a segment cannot be read; records that cannot be parsed are skipped.
-func (m *member) readTail(index uint64) (b logTail, unread error) {
-	type entry struct{ changes, members bool }
-	entries := map[uint64]entry{}
-	unread = m.eachRecord(m.segmentsFrom(index), func(r record) {
-		switch r.kind {
-		case wal.SnapshotType:
-			b.last = max(b.last, varint(r.data, snapshotIndexField))
-		case wal.EntryType:
-			at := entryIndex(r.data)
-			if at <= b.last { // another leader's entries take the place of those that were not committed
-				maps.DeleteFunc(entries, func(behind uint64, _ entry) bool { return behind >= at })
-			}
-			if b.last = at; at > index {
-				entries[at] = entry{changes: mayChange(r.data), members: changesMembers(r.data)}
-			}
-		}
-	})
-	for _, e := range entries {
-		b.members = b.members || e.members
-		if e.changes {
-			b.changes++
-		}
-	}
-	return b, unread
-}
-
 // changing are the numbers of the requests that may change a key (etcd's raft_internal.proto).
-var changing = map[protowire.Number]bool{4: true, 5: true, 6: true, 9: true} // put, delete range, transaction, lease revoked
+var changing = []protowire.Number{4, 5, 6, 9} // put, delete range, transaction, lease revoked
 
 // mayChange reports whether an entry is a request that may create a revision.
 func mayChange(entry []byte) bool {
-	if changesMembers(entry) {
-		return false
-	}
-	for f, rest, ok := consumeField(message(entry, entryData)); ok; f, rest, ok = consumeField(rest) {
-		if number, kind := protowire.DecodeTag(f.tag); changing[number] && kind == protowire.BytesType {
-			return true
-		}
-	}
-	return false
+	request := message(entry, entryData)
+	return !changesMembers(entry) &&
+		slices.ContainsFunc(changing, func(number protowire.Number) bool { return message(request, number) != nil })
 }
 
 // maxCompared bounds how many rows are compared, the newest ones.
