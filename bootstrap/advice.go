@@ -17,8 +17,7 @@ import (
 // full a disk is, or which user this process runs as. dir is where the error happened, unless it names a file itself.
 // The result wraps err; an error with advice is returned as it is. It reads the disk, so it may block.
 func ExplainError(err error, dir string) error {
-	var already *explainedError
-	if err == nil || errors.As(err, &already) {
+	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
 	}
 	if path := pathOf(err); path != "" {
@@ -81,12 +80,10 @@ func freeSpace(dir string) string {
 
 // pathOf returns the file that an error names, or "".
 func pathOf(err error) string {
-	var about *fs.PathError
-	var renamed *os.LinkError
-	switch {
-	case errors.As(err, &about):
-		return about.Path
-	case errors.As(err, &renamed):
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return file.Path
+	}
+	if renamed, ok := errors.AsType[*os.LinkError](err); ok {
 		return renamed.New
 	}
 	return ""

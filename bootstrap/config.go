@@ -66,10 +66,6 @@ func StoreConfig(path string, yaml []byte) error {
 // discard the result of a validation. The check of etcd's configuration and the wrapper's own server return it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
 
-// ErrSetup means that only another configuration, or another version of the program, removes an error. The process ends
-// with exitcode.BadConfig.
-var ErrSetup = errors.New("the configuration or the program must be changed")
-
 // Mark returns an error that is kind as well, for errors.Is, and has the text of err alone.
 func Mark(err, kind error) error { return marked{err, kind} }
 

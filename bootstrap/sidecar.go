@@ -236,8 +236,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 
 // explainTLS adds the way out to an error about a server that does not speak TLS.
 func explainTLS(err error) error {
-	var plain tls.RecordHeaderError
-	if errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) {
+	if _, plain := errors.AsType[tls.RecordHeaderError](err); plain || errors.Is(err, http.ErrSchemeMismatch) {
 		return fmt.Errorf("it speaks plain HTTP, and --backup-restore-tls-enabled asks for HTTPS: give the sidecar a certificate, or leave out the flag (%w)", err)
 	}
 	return err
@@ -257,8 +256,7 @@ func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLas
 
 // withoutURL drops the layer of the error that repeats method and URL.
 func withoutURL(err error) error {
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}
 	return err

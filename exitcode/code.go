@@ -11,6 +11,7 @@
 package exitcode
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,6 +63,26 @@ func (c Code) String() string {
 		return words
 	}
 	return fmt.Sprintf("status %d", int(c))
+}
+
+// FinalError is an error that a retry cannot change: the run ends with Status.
+type FinalError struct {
+	Status Code
+	Err    error
+}
+
+// Error implements error.
+func (e *FinalError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error without the status.
+func (e *FinalError) Unwrap() error { return e.Err }
+
+// StatusOf returns the status of an error that is final, and otherwise the given one.
+func StatusOf(err error, otherwise Code) Code {
+	if final, ok := errors.AsType[*FinalError](err); ok {
+		return final.Status
+	}
+	return otherwise
 }
 
 // Codes are all statuses that a run ends with but those of a second signal, in the order of their numbers.

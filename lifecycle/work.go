@@ -23,14 +23,8 @@ type Sidecar interface {
 
 // FailureReporter is a Sidecar that knows why its last initialization failed.
 type FailureReporter interface {
-	// WhyFailed returns the reason, one sentence that names the file, or nil.
+	// WhyFailed returns the reason, one sentence that names the file, or nil. An exitcode.FinalError ends the run.
 	WhyFailed() error
-}
-
-// Final is a reason that a retry cannot change: the run ends with Status, unless that is Clean.
-type Final interface {
-	error
-	Status() exitcode.Code
 }
 
 // Volume holds the exit record and the data.
@@ -164,10 +158,7 @@ func (w *work) queryStatus(ctx context.Context) completion {
 	}
 	if explainer, is := w.runtime.Sidecar.(FailureReporter); is && word == bootstrap.Failed {
 		payload.Err = explainer.WhyFailed()
-		var final Final
-		if errors.As(payload.Err, &final) {
-			payload.Status = final.Status()
-		}
+		payload.Status = exitcode.StatusOf(payload.Err, exitcode.Clean)
 	}
 	return completion{Replied, payload}
 }
@@ -269,11 +260,7 @@ func (w *work) removeRecord(ctx context.Context) completion {
 
 func (w *work) openEtcd(ctx context.Context) completion {
 	if err := w.runtime.Member.Open(ctx); err != nil {
-		payload := Payload{Err: err, Status: exitcode.EtcdFailed}
-		if errors.Is(err, bootstrap.ErrSetup) {
-			payload.Status = exitcode.BadConfig
-		}
-		return completion{EtcdFailed, payload}
+		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.StatusOf(err, exitcode.EtcdFailed)}}
 	}
 	return completion{EtcdReady, Payload{}}
 }

@@ -298,8 +298,8 @@ func (m *Member) start() {
 // isListenError reports whether etcd failed to bind an address. It opens its data after it has bound those of peers
 // and clients, but before that of metrics.
 func isListenError(err error) bool {
-	var failed *net.OpError
-	return errors.As(err, &failed) && failed.Op == "listen"
+	failed, ok := errors.AsType[*net.OpError](err)
+	return ok && failed.Op == "listen"
 }
 
 // serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted

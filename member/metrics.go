@@ -15,8 +15,7 @@ import (
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)
-		var existing prometheus.AlreadyRegisteredError
-		if err := prometheus.Register(equal); errors.As(err, &existing) {
+		if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](prometheus.Register(equal)); ok {
 			return existing.ExistingCollector
 		}
 		return equal

@@ -58,7 +58,7 @@ func New(options Options) *Recovery {
 func (r *Recovery) Progress() Progress { return r.progress.current() }
 
 // prepare brings the data directory into a state in which etcd may open it. It returns the members of an existing
-// cluster that the member joins, empty if its configuration applies, or a *RejectError if etcd may not open
+// cluster that the member joins, empty if its configuration applies, or the reason why etcd may not open
 // it. When ctx ends it returns the cause; the next run continues. It is called before etcd is opened, by the holder
 // of the volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
@@ -428,7 +428,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 		reason += "; " + way
 	}
 	if decision.To == Refused {
-		r.rejected = newRejectError(row.On, reason, facts.Err)
+		r.rejected = rejection(row.On, reason, facts.Err)
 	}
 	if event != Elapsed { // the reason for waiting stays while the question is repeated
 		r.reason = reason
@@ -488,11 +488,16 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// newRejectError returns the refusal that an event leads to.
-func newRejectError(event Event, reason string, cause error) *RejectError {
-	status, other := map[Event]exitcode.Code{Broke: exitcode.Clean, Decline: exitcode.BadConfig}[event]
-	if !other {
-		status = exitcode.EtcdFailed // the others need the user
+// rejection returns why etcd may not open the data directory: a sentence that names the way out, marked with the error of the volume or
+// the store. It is final unless the process should try again.
+func rejection(event Event, sentence string, cause error) error {
+	err := bootstrap.Mark(errors.New(sentence), cause)
+	switch event {
+	case Broke:
+		return err
+	case Decline:
+		return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
+	default: // the user has to do something else
+		return &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: err}
 	}
-	return &RejectError{sentence: reason, cause: cause, status: status}
 }

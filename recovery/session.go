@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
-	"etcd-wrapper/exitcode"
 	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
@@ -211,23 +210,6 @@ const (
 	Wanted     = "requested"  // by --restore-to
 	Unfinished = "unfinished" // a run that was cut off was completed
 )
-
-// A RejectError is the reason why etcd may not open the data directory.
-type RejectError struct {
-	sentence string
-	cause    error
-	status   exitcode.Code
-}
-
-// Error returns a sentence that names the way out.
-func (r *RejectError) Error() string { return r.sentence }
-
-// Status returns the exit status: BadConfig if a request cannot be carried out, EtcdFailed if the user has to do
-// something else, Clean if the process should try again.
-func (r *RejectError) Status() exitcode.Code { return r.status }
-
-// Unwrap returns the error of the volume or the store.
-func (r *RejectError) Unwrap() error { return r.cause }
 
 const (
 	recordFile   = "recovery.json"

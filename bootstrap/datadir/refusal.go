@@ -113,14 +113,14 @@ var ErrUnable = errors.New("the data could not be looked at")
 // IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
 // or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.
 func IsTransient(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
+	_, system := errors.AsType[syscall.Errno](err)
+	return system || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
 // isRefusal reports whether an error has a way out.
 func hasWayOut(err error) bool {
-	var named *reasonError
-	return errors.As(err, &named)
+	_, ok := errors.AsType[*reasonError](err)
+	return ok
 }
 
 // withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.

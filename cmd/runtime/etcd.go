@@ -204,9 +204,6 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 func (r *Runtime) Open(ctx context.Context) error {
 	began, etcd := time.Now(), r.etcd.Load()
 	if err := etcd.Open(ctx); err != nil {
-		if upgrade := (*dataversion.UpgradeError)(nil); errors.As(err, &upgrade) {
-			return bootstrap.Mark(err, bootstrap.ErrSetup)
-		}
 		return bootstrap.ExplainError(err, r.config.Etcd.Dir)
 	}
 	if r.config.Etcd.ForceNewCluster {

@@ -95,9 +95,8 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 
 // withoutPath drops the layer that repeats operation and path.
 func withoutPath(err error) error {
-	var in *os.PathError
-	if errors.As(err, &in) {
-		return in.Err
+	if wrapped, ok := errors.AsType[*os.PathError](err); ok {
+		return wrapped.Err
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package dataversion
 
 import (
+	"etcd-wrapper/exitcode"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -31,7 +32,7 @@ func TestCheckUpgrade(t *testing.T) {
 			assert.NoError(t, err, "%+v", c)
 			continue
 		}
-		require.ErrorAs(t, err, new(*UpgradeError), "%+v", c)
+		require.Equal(t, exitcode.BadConfig, exitcode.StatusOf(err, exitcode.EtcdFailed), "%+v", c)
 		assert.ErrorContains(t, err, c.refused)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/exitcode"
 )
 
 // Version is a minor version of etcd. The zero value stands for one that is not known, or not wanted.
@@ -87,7 +89,7 @@ func ActualVersion(announced string) string {
 // api/version).
 var undecided = Version{3, 0}
 
-// CheckUpgrade returns an *UpgradeError if the embedded etcd must not open the data of a cluster. recorded is the highest
+// CheckUpgrade returns an error if the embedded etcd must not open the data of a cluster. recorded is the highest
 // version in the data, and others reports whether the cluster has more members than this one.
 //
 // etcd supports one minor version at a time. An etcd 3.4 panics over the first entry that an etcd 3.6 proposes, and at each of
@@ -95,8 +97,8 @@ var undecided = Version{3, 0}
 // be as old as 3.0. No etcd opens data of a newer one.
 func CheckUpgrade(recorded Version, others bool) error {
 	if Parse(Embedded).Less(recorded) {
-		return &UpgradeError{fmt.Sprintf("the data are of a cluster at etcd %s, which etcd %s cannot open; start the etcd-wrapper that "+
-			"has etcd %s, or downgrade the cluster with that one first", recorded, Embedded, recorded)}
+		return upgradeError("the data are of a cluster at etcd %s, which etcd %s cannot open; start the etcd-wrapper that "+
+			"has etcd %s, or downgrade the cluster with that one first", recorded, Embedded, recorded)
 	}
 	if !others || recorded == undecided {
 		return nil
@@ -104,17 +106,17 @@ func CheckUpgrade(recorded Version, others bool) error {
 	return CheckOldest(recorded)
 }
 
-// CheckOldest returns an *UpgradeError if a cluster of that version, or with a member of it, cannot have the embedded etcd.
+// CheckOldest returns an error if a cluster of that version, or with a member of it, cannot have the embedded etcd.
 func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
 	}
-	return &UpgradeError{fmt.Sprintf("the cluster runs etcd %s, and a member of etcd %s would make its other members crash, as etcd is "+
+	return upgradeError("the cluster runs etcd %s, and a member of etcd %s would make its other members crash, as etcd is "+
 		"upgraded one minor version at a time; start this member with its old etcd again, upgrade all members to etcd 3.5.26 or a later 3.5, "+
-		"and then replace them by etcd-wrapper", oldest, Embedded)}
+		"and then replace them by etcd-wrapper", oldest, Embedded)
 }
 
-// UpgradeError means that the embedded etcd cannot open the data, or join the cluster. Its text names the way out.
-type UpgradeError struct{ text string }
-
-func (e *UpgradeError) Error() string { return e.text }
+// upgradeError returns an error that only another version of the program removes. Its text names the way out.
+func upgradeError(format string, parts ...any) error {
+	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
+}

@@ -189,7 +189,7 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 		return t.interval
 	case err != nil:
 		pause = t.pause.NextBackOff()
-		if failed := (*StatusError)(nil); errors.As(err, &failed) {
+		if failed, ok := errors.AsType[*StatusError](err); ok {
 			pause = max(pause, failed.After)
 		}
 		pause = min(pause, maxPause)

@@ -102,8 +102,8 @@ func (e *StatusError) Error() string {
 
 // IsConflict reports whether err means that the object was changed concurrently.
 func IsConflict(err error) bool {
-	var failed *StatusError
-	return errors.As(err, &failed) && failed.Status == http.StatusConflict
+	failed, ok := errors.AsType[*StatusError](err)
+	return ok && failed.Status == http.StatusConflict
 }
 
 // Get reads an object from the pod's namespace.
@@ -186,9 +186,8 @@ func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name 
 
 // withoutURL removes the URL from an error and replaces timeouts with errTimeout.
 func withoutURL(err error) error {
-	var about *url.Error
-	if errors.As(err, &about) {
-		err = about.Err
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errTimeout

@@ -289,8 +289,7 @@ func (w *worker) runCommand(ctx context.Context) {
 	if err.Error() == "" {
 		err = w.defragment(ctx, f, r)
 	}
-	var failed failure
-	if err != nil && !errors.As(err, &failed) {
+	if _, recorded := errors.AsType[failure](err); err != nil && !recorded {
 		w.record(state.Defragmentation{At: time.Now(), Origin: ByCommand, BytesBefore: f.size, BytesAfter: f.size, Error: err.Error()})
 	}
 }

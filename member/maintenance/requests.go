@@ -87,13 +87,11 @@ func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any
 		r.schedule = s.newSchedule()
 		defer r.schedule.release(ctx)
 	}
-	var failed failure
-	switch outcome := k.defragment(ctx, f, r); {
-	case outcome == nil, errors.As(outcome, &failed):
+	outcome := k.defragment(ctx, f, r)
+	if _, started := errors.AsType[failure](outcome); started || outcome == nil {
 		return reply, err
-	default:
-		return nil, waitError(outcome)
 	}
+	return nil, waitError(outcome)
 }
 
 // waitError returns the error for a client that must wait.

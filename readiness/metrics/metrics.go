@@ -113,11 +113,11 @@ func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 }
 
 func outcome(err error) string {
-	var network net.Error
+	network, isNetwork := errors.AsType[net.Error](err)
 	switch {
 	case err == nil:
 		return "ok"
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+	case errors.Is(err, context.DeadlineExceeded), isNetwork && network.Timeout():
 		return "timeout"
 	default:
 		return "error"

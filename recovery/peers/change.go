@@ -393,7 +393,7 @@ const (
 )
 
 // AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins, and
-// returns the cluster's version. The error is a *dataversion.UpgradeError if a peer runs an etcd that this one must not
+// returns the cluster's version. The error is final if a peer runs an etcd that this one must not
 // join; otherwise the peers have held a downgrade for longer than bound, or ctx has ended. report is called once, with the
 // reason for a wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as
 // well, and explains it better.

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/member/dataversion"
 )
 
@@ -78,7 +78,7 @@ func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 		// The peers have not decided on a version, because this member has not started yet.
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
 		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
-		assert.Equal(t, refused, errors.As(err, new(*dataversion.UpgradeError)), "%s: %v", server, err)
+		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)
 	}
 }
 
