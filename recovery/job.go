@@ -224,6 +224,12 @@ func (j *job) verify() (Event, Facts, error) {
 		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
+	if revision != 0 {
+		changes, changed := j.volume.checkRows() // an error proves nothing
+		if revision, err = datadir.Divergence(j.member.DataDir, j.volume.restoredDir(), changes...); revision == 0 && err == nil {
+			j.options.Log.Warn().Err(changed).Msg("recovery: the volume is damaged, not a copy that was written to")
+		}
+	}
 	switch {
 	case err != nil:
 		return "", Facts{}, fmt.Errorf("cannot compare the volume with the restored data: %w", err)

@@ -65,6 +65,11 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	exists, err := hasMember(v.member.DataDir)
 	err = cmp.Or(err, v.readIdentity(), v.readPosition(exists))
 	v.logDone()
+	if err == nil && v.rejected && v.damage == nil && v.position.Revision > 0 {
+		if _, v.damage = v.checkRows(); datadir.IsTransient(v.damage) {
+			err = v.damage
+		}
+	}
 	alone, remains := v.member.Alone && v.position.Members <= 1, exists || v.damage != nil
 	state := VolumeValid
 	switch {
@@ -82,6 +87,14 @@ func (v *localVolume) validate() (Event, Facts, error) {
 		Rejected:     valid && v.rejected,
 		Unidentified: valid && v.position.ClusterID != 0 && !v.identity.Known(),
 	}, err
+}
+
+// checkRows returns the revisions that the disk has changed since etcd wrote them, by its log, and an error that names one.
+func (v *localVolume) checkRows() (revisions []int64, err error) {
+	if revisions, err = datadir.ChangedRevisions(v.member.DataDir); len(revisions) > 0 {
+		err = fmt.Errorf("revision %d on the volume is not what etcd's log has: the disk has changed it", revisions[0])
+	}
+	return revisions, err
 }
 
 // readPosition reads how far the data reach. Valid data that cannot be read completely must not be taken for less than

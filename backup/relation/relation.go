@@ -184,7 +184,7 @@ func (j Judgment) Sentence(data Data, s Store, store string) string {
 	case Copied:
 		difference := fmt.Sprintf("the data ends at revision %d", data.Revision)
 		if data.Rows == Different {
-			difference = fmt.Sprintf("revision %d there differs from that of the data", s.Head.Revision())
+			difference = fmt.Sprintf("revision %d there differs from that of the data (the next start checks whether the disk has changed it)", s.Head.Revision())
 		}
 		return fmt.Sprintf("another copy of this data continues its backups: %s has generation %d of cluster %s up to revision %d, and %s; the copy that reached the store first continues",
 			store, data.Identity.Generation, cluster, s.Head.Revision(), difference)

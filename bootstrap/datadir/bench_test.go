@@ -30,7 +30,7 @@ func BenchmarkDataDir(b *testing.B) {
 			return errors.Join(err, found.Inspect(Identity{Name: "default"}, zerolog.Nop()))
 		},
 		"log": func() error {
-			_, err := readLog(b.Context(), survey(dir, ""))
+			_, err := readLog(b.Context(), survey(dir, ""), nil)
 			return err
 		},
 	} {

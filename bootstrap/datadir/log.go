@@ -35,6 +35,8 @@ type history struct {
 
 	listsWrites bool     // whether writes is filled in
 	writes      []uint64 // the indexes of entries that may each have made a revision
+
+	puts loggedPuts // of the requests after the newest received snapshot; nil if they are not wanted
 }
 
 // snapshotRecord is a snapshot that the log knows.
@@ -46,9 +48,9 @@ type snapshotRecord struct {
 
 // readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
 // is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
-func readLog(ctx context.Context, m *member) (*history, error) {
+func readLog(ctx context.Context, m *member, puts loggedPuts) (*history, error) {
 	segments := m.segments()
-	written := &history{last: lastBefore(segments[0])}
+	written := &history{last: lastBefore(segments[0]), puts: puts}
 	for written.segment = range segments {
 		path, read := m.segment(segments[written.segment]), written.read
 		isLast := written.segment == len(segments)-1
@@ -124,6 +126,7 @@ func (h *history) add(r record) error {
 		}
 	case wal.EntryType:
 		h.note(r.data)
+		h.puts.addEntry(r.data)
 		return h.addEntry(r.data)
 	case wal.StateType:
 		var state raftpb.HardState
@@ -161,6 +164,7 @@ func (h *history) addSnapshot(data []byte) error {
 	h.snapshots = append(h.snapshots, snapshotRecord{snapshot, h.segment})
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
+		clear(h.puts)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)
-	whole, err := readLog(t.Context(), survey(dir, ""))
+	whole, err := readLog(t.Context(), survey(dir, ""), nil)
 	require.NoError(t, err)
 	require.Greater(t, len(whole.snapshots), 2)
 	noSuch, otherTerm := walpb.Snapshot{Index: 7, Term: 2}, walpb.Snapshot{Index: 51, Term: 1}
@@ -83,6 +83,6 @@ func openedByEtcd(t *testing.T, dir string) bool {
 func replayedHere(t *testing.T, dir string, from walpb.Snapshot) bool {
 	t.Helper()
 	m := survey(dir, "")
-	written, err := readLog(t.Context(), m)
+	written, err := readLog(t.Context(), m, nil)
 	return err == nil && checkReplayStart(m, written, from) == nil
 }

@@ -229,7 +229,7 @@ func bases() map[string]func(t *testing.T) string {
 func purged(t *testing.T) string {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)
-	newest, err := verifySnapshots(t.Context(), survey(dir, ""), must(readLog(t.Context(), survey(dir, ""))))
+	newest, err := verifySnapshots(t.Context(), survey(dir, ""), must(readLog(t.Context(), survey(dir, ""), nil)))
 	require.NoError(t, err)
 	for i, path := range segments[1:] {
 		if _, before, _ := parseSegmentName(filepath.Base(path)); before+1 <= newest.Index {

@@ -2,12 +2,16 @@ package datadir
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
@@ -108,11 +112,12 @@ const maxCompared = 10_000
 // revisionBytes is the size of the revision in a row's key; a deletion has one byte more.
 const revisionBytes = 17
 
-// Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none.
+// Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none
+// except those that are named.
 // The rows of a revision never change, so such data are no earlier state of the others: they were rolled back or
 // copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
 // writing.
-func Divergence(dataDir, other string) (revision int64, err error) {
+func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDB(data, func(tx *bolt.Tx) error {
 		return readDB(others, func(otherTx *bolt.Tx) error {
@@ -120,24 +125,88 @@ func Divergence(dataDir, other string) (revision int64, err error) {
 			if rows == nil || otherRows == nil {
 				return errors.New("a database is not etcd's: it has no bucket of keys")
 			}
-			revision = divergence(rows.Cursor(), otherRows.Cursor())
+			revision = divergence(rows.Cursor(), otherRows.Cursor(), except)
 			return nil
 		})
 	})
 	return revision, err
 }
 
-func divergence(rows, others *bolt.Cursor) int64 {
+func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	key, value := rows.Last()
 	for n := 0; key != nil && n < maxCompared; n++ {
 		at := key[:revisionBytes]
 		found, otherValue := others.Seek(at)
-		if bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value)) {
-			return mvcc.BytesToBucketKey(key).Main
+		differs := bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value))
+		if revision := mvcc.BytesToBucketKey(key).Main; differs && !slices.Contains(except, revision) {
+			return revision
 		}
 		key, value = rows.Prev()
 	}
 	return 0
+}
+
+// loggedPuts has digests of the keys with the values that requests may have stored. One that keeps a value has none.
+type loggedPuts map[[sha256.Size]byte]bool
+
+func digestPut(key, value []byte) [sha256.Size]byte { return sha256.Sum256(slices.Concat(key, value)) }
+
+// addEntry adds what the request in an entry stores.
+func (l loggedPuts) addEntry(entry []byte) {
+	var request etcdserverpb.InternalRaftRequest
+	if l != nil && !changesMembers(entry) && request.Unmarshal(message(entry, entryData)) == nil {
+		l.add(request.Put, request.Txn)
+	}
+}
+
+// add adds what a request stores. Which branch of a transaction was taken is not known, so it adds both.
+func (l loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
+	if put != nil {
+		l[digestPut(put.Key, put.Value)] = true
+	}
+	for _, op := range slices.Concat(txn.GetSuccess(), txn.GetFailure()) {
+		l.add(op.GetRequestPut(), op.GetRequestTxn())
+	}
+}
+
+// has reports whether a request may have stored a row.
+func (l loggedPuts) has(row mvccpb.KeyValue) bool {
+	return l[digestPut(row.Key, row.Value)] || l[digestPut(row.Key, nil)]
+}
+
+// ChangedRevisions returns the revisions in the database whose values no request in the log has, newest first: the disk
+// has changed them, as the log has checksums, and the database has none. They count only if an older row agrees with the
+// log, which then has all later requests, and if more rows agree than differ. So none does not prove that nothing was
+// changed. The data must be valid, and not be open for writing.
+func ChangedRevisions(dataDir string) (differ []int64, err error) {
+	m, puts := survey(dataDir, ""), loggedPuts{}
+	if len(m.segments()) == 0 {
+		return nil, nil
+	}
+	if _, err := readLog(context.Background(), m, puts); err != nil {
+		return nil, err
+	}
+	agree, older := 0, []int64{} // older than all that agree
+	err = readDB(m.database, func(tx *bolt.Tx) error {
+		rows := tx.Bucket(schema.Key.Name()).Cursor()
+		key, value := rows.Last()
+		for n := 0; key != nil && n < maxCompared; n++ {
+			var row mvccpb.KeyValue
+			switch {
+			case len(key) > revisionBytes: // a deletion
+			case row.Unmarshal(value) == nil && puts.has(row):
+				agree, differ, older = agree+1, append(differ, older...), nil
+			default:
+				older = append(older, mvcc.BytesToBucketKey(key).Main)
+			}
+			key, value = rows.Prev()
+		}
+		return nil
+	})
+	if err != nil || len(differ) >= agree {
+		return nil, err
+	}
+	return differ, nil
 }
 
 // LastWrite returns when etcd last wrote to the log of a data directory, by the file system: no write was

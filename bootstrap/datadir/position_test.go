@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,9 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/pkg/v3/pbutil"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
@@ -258,6 +261,7 @@ func TestDivergence_earlierState(t *testing.T) {
 	})
 	require.Equal(t, last, other)
 	requireDivergence(t, last, earlier, dir)
+	requireDivergence(t, 0, earlier, dir, last)
 }
 
 func TestDivergence_deletion(t *testing.T) {
@@ -278,9 +282,95 @@ func TestDivergence_deletion(t *testing.T) {
 	requireDivergence(t, last, other, dir)
 }
 
-func requireDivergence(t *testing.T, expected int64, dir, other string) {
+// changeRow changes the newest row of a closed database, as a disk may.
+func changeRow(t *testing.T, dir string, change func(row *mvccpb.KeyValue)) {
 	t.Helper()
-	revision, err := Divergence(dir, other)
+	db, err := bolt.Open(database(dir), 0o600, nil)
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.Update(func(tx *bolt.Tx) error {
+		rows := tx.Bucket(schema.Key.Name())
+		key, value := rows.Cursor().Last()
+		var row mvccpb.KeyValue
+		require.NoError(t, row.Unmarshal(value))
+		change(&row)
+		return rows.Put(bytes.Clone(key), pbutil.MustMarshal(&row))
+	}))
+}
+
+func TestChangedRevisions(t *testing.T) {
+	put := clientv3.OpPut
+	flip := func(row *mvccpb.KeyValue) { row.Value[0] ^= 1 }
+	for name, c := range map[string]struct {
+		last    clientv3.Op
+		change  func(*mvccpb.KeyValue)
+		changed bool
+	}{
+		"unchanged":                {put("a", "5"), func(*mvccpb.KeyValue) {}, false},
+		"a value":                  {put("a", "5"), flip, true},
+		"a key":                    {put("a", "5"), func(row *mvccpb.KeyValue) { row.Key[0] ^= 1 }, true},
+		"unchanged, a transaction": {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), func(*mvccpb.KeyValue) {}, false},
+		"to what a branch that was not taken has": {clientv3.OpTxn(nil, nil, []clientv3.Op{clientv3.OpTxn(nil, []clientv3.Op{put("a", "3")}, nil)}), flip, false},
+		"the value of a second put":               {clientv3.OpTxn(nil, []clientv3.Op{put("a", "5"), put("b", "6")}, nil), flip, true},
+		"unchanged, its value kept":               {put("a", "", clientv3.WithIgnoreValue()), func(*mvccpb.KeyValue) {}, false},
+		"what the log cannot show":                {put("a", "", clientv3.WithIgnoreValue()), flip, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			last := written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
+				for i := range 3 {
+					_, err := client.Put(t.Context(), "a", strconv.Itoa(i))
+					require.NoError(t, err)
+				}
+				reply, err := client.Do(t.Context(), c.last)
+				if txn := reply.Txn(); txn != nil {
+					return txn.Header.Revision, err
+				}
+				return reply.Put().Header.Revision, err
+			})
+			changeRow(t, dir, c.change)
+			revisions, err := ChangedRevisions(dir)
+			require.NoError(t, err)
+			if c.changed {
+				assert.Equal(t, []int64{last}, revisions)
+			} else {
+				assert.Empty(t, revisions)
+			}
+		})
+	}
+}
+
+// The log of a copy has what the copy has written, and a log that does not reach back proves nothing.
+func TestChangedRevisions_noProof(t *testing.T) {
+	puts := func(dir string, values ...string) {
+		written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
+			for _, value := range values {
+				reply, err := client.Put(t.Context(), "a", value)
+				require.NoError(t, err)
+				revision = reply.Header.Revision
+			}
+			return revision, nil
+		})
+	}
+	requireNone := func(dir string) {
+		revisions, err := ChangedRevisions(dir)
+		require.NoError(t, err)
+		assert.Empty(t, revisions)
+	}
+	dir, other := datadirtest.Initialized(t), t.TempDir()
+	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
+	puts(dir, "1", "2", "3", "4")
+	puts(other, "5", "6", "7", "8")
+	requireNone(other)
+	content, err := os.ReadFile(database(dir))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // as many differ as agree, or more
+	requireNone(other)
+}
+
+func requireDivergence(t *testing.T, expected int64, dir, other string, except ...int64) {
+	t.Helper()
+	revision, err := Divergence(dir, other, except...)
 	require.NoError(t, err)
 	require.Equal(t, expected, revision)
 }

@@ -111,7 +111,7 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 
 // verifyLog reads the WAL and the snapshots, and compares them with what the database records about itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
-	written, err := readLog(ctx, m)
+	written, err := readLog(ctx, m, nil)
 	if err != nil && !written.cut.isLoss(found.single36()) {
 		if ctx.Err() == nil {
 			err = damagedLog.errorf(err)

@@ -1,0 +1,77 @@
+package recovery
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/recovery/peers"
+)
+
+// changeOnDisk changes the last value on the volume, as a disk may.
+func (w *world) changeOnDisk() {
+	w.t.Helper()
+	db, err := bolt.Open(w.database(), 0o600, nil)
+	require.NoError(w.t, err)
+	defer db.Close()
+	require.NoError(w.t, db.Update(func(tx *bolt.Tx) error {
+		rows := tx.Bucket(schema.Key.Name())
+		key, value := rows.Cursor().Last()
+		changed := bytes.Clone(value)
+		changed[len(changed)-1] ^= 1
+		return rows.Put(bytes.Clone(key), changed)
+	}))
+}
+
+var errCopied = errors.New("another copy of this data continues its backups")
+
+// The writer cannot distinguish a copy from a value that the disk has changed; the log on the volume can.
+func TestValueThatTheDiskChangedIsRestoredFromTheStore(t *testing.T) {
+	for name, happens := range map[string]func(*world){
+		"refused by the writer": func(w *world) { require.NoError(w.t, w.recovery().RecordMismatch(w.member.DataDir, errCopied)) },
+		"found when it is replaced": func(w *world) {
+			w.copyVolume()
+			w.put("d")
+			w.backUp(1)
+			w.rollBack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFilledWorld(t)
+			w.put("a", "b", "c")
+			w.backUp(1)
+			happens(w)
+			w.changeOnDisk()
+			require.NoError(t, w.run(), w.log.String())
+			assert.Contains(t, w.log.String(), "revision 5 on the volume is not what etcd's log has: the disk has changed it")
+			assert.Len(t, w.preserved(), 1)
+			assert.Len(t, w.generations(), 2)
+			assert.NoError(t, w.run(), "it is not refused again")
+			assert.Len(t, w.generations(), 2)
+		})
+	}
+}
+
+func TestValueThatTheDiskChangedIsRestoredFromTheOthers(t *testing.T) {
+	w, o := ofThree(t)
+	w.put("a", "b", "c")
+	w.changeOnDisk()
+	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errCopied))
+	o.listing = peers.Started
+	w.requireRejoined()
+	assert.Contains(t, w.log.String(), "the disk has changed it")
+}
+
+// A copy has written what it has, and its log shows that.
+func TestCopyIsNotTakenForDamage(t *testing.T) {
+	w := newFilledWorld(t)
+	w.put("a", "b", "c")
+	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errCopied))
+	w.requireStarts()
+	assert.Empty(t, w.preserved())
+}
