@@ -30,7 +30,7 @@ import (
 )
 
 // Options configure a Member. All fields are required, except DataVersion, Maintenance, FindsPlace, AskForVote,
-// AwaitPeers, Unwanted and BeforeCompaction.
+// AwaitPeers, Unwanted, BeforeCompaction and RootPassword.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is called once for a failure that etcd calls fatal or that made it panic. The goroutine in which it
@@ -61,6 +61,9 @@ type Options struct {
 	// BeforeCompaction reads what a compaction by a client or etcd is about to remove. It is called where the
 	// compaction is requested, and its context ends soon. It may be nil.
 	BeforeCompaction func(context.Context)
+	// RootPassword makes the member create the user root in an empty cluster and enable authentication. It refuses
+	// clients until then. Empty leaves users to others.
+	RootPassword string
 }
 
 // streamWorkers is the number of goroutines that gRPC keeps for requests. In profiles of puts and gets by 100
@@ -79,6 +82,7 @@ type Member struct {
 	drain      *drain
 	requests   requests
 	compaction autoCompaction // etcd's own, if the member runs it
+	root       rootAuth
 
 	doing    atomic.Value // a string: the progress of the start or the close, for users
 	opened   bool
@@ -133,6 +137,11 @@ func New(config *embed.Config, options Options) *Member {
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(m.drain.stream, m.Maintainer.Stream),
 		grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped))
+	if options.RootPassword != "" {
+		m.root.password, m.root.log = options.RootPassword, options.Log
+		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
+			grpc.ChainStreamInterceptor(m.root.stream), grpc.ChainUnaryInterceptor(m.root.unary))
+	}
 	if options.BeforeCompaction != nil {
 		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
@@ -302,7 +311,7 @@ func isListenError(err error) bool {
 	return ok && failed.Op == "listen"
 }
 
-// serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted
+// serve starts the goroutines of a ready member: they create the user root, maintain the database, compact, keep the data at the wanted
 // version, check that the data are still on the volume, and keep the cluster's entry for the member up to date.
 func (m *Member) serve() {
 	b, server := &m.background, m.etcd.Server
@@ -311,6 +320,9 @@ func (m *Member) serve() {
 	m.files.open()
 	b.serving.Go(func() { m.files.watch(ctx, m.options.Log) })
 	b.serving.Go(func() { m.Maintainer.Run(ctx, server) })
+	if m.options.RootPassword != "" {
+		b.serving.Go(func() { m.root.run(ctx, server) })
+	}
 	if m.compaction.retention > 0 {
 		b.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
 	}

@@ -36,6 +36,7 @@ type StartEtcd struct {
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep the fetched configuration here for debugging."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: validate the data directory in this program."`
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: create the user root in a new cluster, with the password in this file, and enable authentication. A cluster with keys or users stays as it is."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
 	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least so many bytes are free, unless clients would wait longer than the pause; or never."`
 
@@ -60,6 +61,8 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
 	case f.EtcdConfigFile != "" && !f.Standalone:
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
+	case f.RootPasswordFile != "" && !f.Standalone:
+		return errors.New("--root-password-file: only with --standalone; a sidecar cannot log in")
 	case slices.Contains(f.Kubernetes, "leases") && !f.Standalone:
 		return errors.New("--kubernetes=leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
 	case slices.Contains(f.Kubernetes, "replicas") && !f.Standalone:
@@ -95,6 +98,25 @@ func (f *StartEtcd) DataVersion() string {
 		return "3.5"
 	}
 }
+
+// RootPassword returns the content of --root-password-file without the line break at its end; empty if it is not set.
+func (f *StartEtcd) RootPassword() (string, error) {
+	if f.RootPasswordFile == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(f.RootPasswordFile)
+	password := strings.TrimRight(string(content), "\r\n")
+	if err == nil && (password == "" || len(password) > maxPassword) {
+		err = fmt.Errorf("%s has %d bytes; etcd takes passwords of 1 to %d", f.RootPasswordFile, len(password), maxPassword)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--root-password-file: %w", err)
+	}
+	return password, nil
+}
+
+// maxPassword is the length of the longest password that bcrypt takes, in bytes.
+const maxPassword = 72
 
 // Level is the least severe level that is logged.
 func (f *StartEtcd) Level() zerolog.Level {

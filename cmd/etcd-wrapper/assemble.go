@@ -57,6 +57,10 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 		err = settings.Keys.CheckSigning()
 	}
 	var schedule backup.Schedule
+	var rootPassword string
+	if err == nil {
+		rootPassword, err = c.RootPassword()
+	}
 	if err == nil {
 		schedule, err = backup.ParseSchedule(c.Backups.FullSchedule)
 	}
@@ -69,12 +73,13 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, schedule, rt.Gate(), log)
-	recoverer := c.recovery(settings, kept, rt.LastCrash, counts, log)
+	reach := peers.NewOptions(c.EtcdCertPath, c.EtcdKeyPath, rootPassword)
+	recoverer := c.recovery(settings, kept, rt.LastCrash, reach, counts, log)
 	account, pod, err := c.pod()
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	connected := runtime.Parts{Backups: kept, Recovery: recoverer}
+	connected := runtime.Parts{Backups: kept, Recovery: recoverer, RootPassword: rootPassword}
 	if slices.Contains(c.Kubernetes, "leases") {
 		options := kubernetes.LeaseOptions{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
 		if kept != nil {
@@ -278,7 +283,7 @@ func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Lo
 
 // recovery returns the component that restores damaged or lost data, from a store or from other members; nil with a
 // sidecar, which is responsible for that.
-func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
+func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, reach peers.Options, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
 	}
@@ -291,7 +296,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
-		Reach: peers.NewOptions(c.EtcdCertPath, c.EtcdKeyPath),
+		Reach: reach,
 	}
 	if settings.Store != nil {
 		options.Owner, options.Adopt = c.Recovery.Owner, c.Recovery.Adopt

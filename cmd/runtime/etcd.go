@@ -59,7 +59,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 			MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
 		},
 		FindsPlace: r.flags.Standalone, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
-		BeforeCompaction: beforeCompaction, Unwanted: r.parts.Unwanted,
+		BeforeCompaction: beforeCompaction, Unwanted: r.parts.Unwanted, RootPassword: r.parts.RootPassword,
 	}))
 	r.record.Describe(r.describeData)
 	return nil
@@ -77,7 +77,7 @@ func (r *Runtime) describeData() []byte {
 
 // newPeers returns the other members, which are asked with the client certificate that recovery uses.
 func (r *Runtime) newPeers() (*peers.Peers, error) {
-	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
+	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath, r.parts.RootPassword))
 }
 
 func (r *Runtime) requestPromotion(ctx context.Context, cluster, member types.ID, members []membership.Member) error {

@@ -45,6 +45,8 @@ type Parts struct {
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
 	Unwanted func(context.Context) bool // reports whether the StatefulSet no longer includes the member; nil without --kubernetes=replicas
+
+	RootPassword string // of etcd's user root in a new cluster; empty without --root-password-file
 }
 
 // A Runtime implements the lifecycle's interfaces for its volume, its member and its server.

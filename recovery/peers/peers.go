@@ -56,11 +56,14 @@ type Options struct {
 	User, Password    string // with authentication: a user that may change the members
 }
 
-// NewOptions takes the user and password from etcdctl's environment.
-func NewOptions(certFile, keyFile string) Options {
+// NewOptions takes the user and password from etcdctl's environment, or else root with rootPassword, if there is one.
+func NewOptions(certFile, keyFile, rootPassword string) Options {
 	user, password, both := strings.Cut(os.Getenv("ETCDCTL_USER"), ":")
 	if !both {
 		password = os.Getenv("ETCDCTL_PASSWORD")
+	}
+	if user == "" && rootPassword != "" {
+		user, password = "root", rootPassword
 	}
 	return Options{CertFile: certFile, KeyFile: keyFile, User: user, Password: password}
 }

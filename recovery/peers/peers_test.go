@@ -235,8 +235,11 @@ func TestFetch_errorStatus(t *testing.T) {
 
 func TestNewOptions(t *testing.T) {
 	t.Setenv("ETCDCTL_USER", "root:secret")
-	assert.Equal(t, Options{User: "root", Password: "secret"}, NewOptions("", ""))
+	assert.Equal(t, Options{User: "root", Password: "secret"}, NewOptions("", "", "unused"))
 	t.Setenv("ETCDCTL_USER", "root")
 	t.Setenv("ETCDCTL_PASSWORD", "other")
-	assert.Equal(t, Options{CertFile: "c", KeyFile: "k", User: "root", Password: "other"}, NewOptions("c", "k"))
+	assert.Equal(t, Options{CertFile: "c", KeyFile: "k", User: "root", Password: "other"}, NewOptions("c", "k", ""))
+	t.Setenv("ETCDCTL_USER", "")
+	assert.Equal(t, Options{User: "root", Password: "of root"}, NewOptions("", "", "of root"))
+	assert.Empty(t, NewOptions("", "", "").User)
 }

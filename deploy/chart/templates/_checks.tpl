@@ -65,6 +65,9 @@
 {{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if $v.auth.rootPassword.secret -}}
+{{- fail "auth.rootPassword: with sidecar.enabled=true authentication would lock the sidecar out: leave it out" -}}
+{{- end -}}
 {{- if eq $v.dataVersion "3.6" -}}
 {{- fail "dataVersion: the sidecar's etcd 3.5 has to be able to read the data: leave dataVersion out" -}}
 {{- end -}}

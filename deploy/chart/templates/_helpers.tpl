@@ -239,6 +239,12 @@ the name of its pod. etcdConfig has the last word. */}}
 {{- with include "etcd.googleKey" . }}
 {{ . }}
 {{- end }}
+{{- with $v.auth.rootPassword }}
+{{- if .secret }}
+- name: ETCD_WRAPPER_ROOT_PASSWORD_FILE
+  value: /var/etcd/root-password/{{ .key }}
+{{- end }}
+{{- end }}
 - name: ETCD_WRAPPER_CLUSTER_NAME
   value: {{ printf "%s/%s" .Release.Namespace $name | quote }}
 {{- range $variable, $value := dict

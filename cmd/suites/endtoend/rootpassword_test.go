@@ -1,0 +1,50 @@
+package endtoend_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// The password of root survives restarts, and with a lost volume it comes from the backups, even those of an empty cluster.
+func TestRootPasswordOfANewCluster(t *testing.T) {
+	t.Parallel()
+	p := newBackedUpPod(t)
+	file := filepath.Join(p.Dir, "password")
+	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))
+	p.Flags = append(p.Flags, "--root-password-file="+file)
+	guarded := func(run *harness.Run) {
+		out, log, status := p.Begin("etcdctl", "get", "key").Wait()
+		assert.NotZero(t, status, out)
+		assert.Contains(t, log, "user name is empty")
+		visit(p, "etcdctl", "--user=root:se:cret", "user", "list")
+		assert.Equal(t, "ok", run.Status().Headline.Health, run.Status().Headline.Summary)
+		assert.Empty(t, run.Log.Containing("se:cret"))
+	}
+	run := p.StartReady()
+	guarded(run)
+	stopBackedUp(run)
+	lose(p)
+	run = p.StartReady()
+	guarded(run)
+
+	visit(p, "etcdctl", "--user=root:se:cret", "put", "key", "value")
+	visit(p, "backup", "now")
+	visit(p, "backup", "verify")
+	visit(p, "defrag")
+	stopBackedUp(run)
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its own
+	run = p.StartReady()
+	guarded(run)
+	run.Kill()
+	lose(p)
+	run = p.StartReady()
+	guarded(run)
+	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))
+	run.StopCleanly()
+}

@@ -1,0 +1,174 @@
+package member_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member"
+)
+
+// rooted is a bench with a password for root.
+func rooted(config *embed.Config, password string) *bench {
+	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
+	b.Member = member.New(config, member.Options{
+		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {},
+		RootPassword: password,
+	})
+	return b
+}
+
+// put writes a key as a user; empty means anonymously. It retries while the member refuses all clients.
+func put(t *testing.T, b *bench, user, password string) error {
+	t.Helper()
+	for {
+		client, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{endpoint(b.config)}, Username: user, Password: password, DialTimeout: patience,
+		})
+		if err == nil {
+			_, err = client.Put(soon(t), "key", "value")
+			assert.NoError(t, client.Close())
+		}
+		if status.Code(err) != codes.Unavailable && !strings.Contains(errorText(err), "not enabled yet") {
+			return err
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func (b *bench) mustClose(t *testing.T) {
+	t.Helper()
+	_, err := b.Close()
+	require.NoError(t, err)
+}
+
+func TestRootPassword_newCluster(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	first := rooted(config(t, dir), "first:secret")
+	anonymous := make(chan error)
+	go func() {
+		client := first.client(t)
+		for { // from before the member serves
+			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
+				anonymous <- err
+				return
+			}
+		}
+	}()
+	require.NoError(t, first.Open(soon(t)))
+	require.ErrorIs(t, <-anonymous, rpctypes.ErrUserEmpty, "no anonymous client was served, not even the first one")
+	require.ErrorIs(t, put(t, first, "root", "secret"), rpctypes.ErrAuthFailed)
+	require.NoError(t, put(t, first, "root", "first:secret"))
+	require.NoError(t, first.LinearizableRead(soon(t)))
+	require.Contains(t, first.log.String(), "authentication is enabled: the new cluster has the user root")
+	first.mustClose(t)
+	assert.NotContains(t, first.log.String(), "first:secret")
+
+	second := rooted(config(t, dir), "another")
+	require.NoError(t, second.Open(soon(t)))
+	defer second.Close()
+	require.ErrorIs(t, put(t, second, "", ""), rpctypes.ErrUserEmpty)
+	require.NoError(t, put(t, second, "root", "first:secret"), "the password of a cluster stays")
+	assert.NotContains(t, second.log.String(), "root-password-file")
+}
+
+// Clusters that already serve, with or without users, are not changed.
+func TestRootPassword_existingCluster(t *testing.T) {
+	t.Parallel()
+	for name, fill := range map[string]func(ctx context.Context, client *clientv3.Client) error{
+		"a key": func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.Put(ctx, "key", "value")
+			return err
+		},
+		"a deleted key": func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.Put(ctx, "key", "value")
+			if err == nil {
+				_, err = client.Delete(ctx, "key")
+			}
+			return err
+		},
+		"a user": func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.UserAdd(ctx, "somebody", "secret")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "new.etcd")
+			before := newBench(t, dir)
+			require.NoError(t, before.Open(soon(t)))
+			require.NoError(t, fill(soon(t), before.client(t)))
+			before.mustClose(t)
+
+			after := rooted(config(t, dir), "secret")
+			require.NoError(t, after.Open(soon(t)))
+			defer after.Close()
+			require.NoError(t, put(t, after, "", ""))
+			require.Contains(t, after.log.String(), "--root-password-file is ignored")
+		})
+	}
+}
+
+// A start may end between the steps.
+func TestRootPassword_interrupted(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	before := newBench(t, dir)
+	require.NoError(t, before.Open(soon(t)))
+	_, err := before.client(t).UserAdd(soon(t), "root", "old")
+	require.NoError(t, err)
+	before.mustClose(t)
+
+	after := rooted(config(t, dir), "new")
+	require.NoError(t, after.Open(soon(t)))
+	defer after.Close()
+	require.ErrorIs(t, put(t, after, "", ""), rpctypes.ErrUserEmpty)
+	require.ErrorIs(t, put(t, after, "root", "old"), rpctypes.ErrAuthFailed)
+	require.NoError(t, put(t, after, "root", "new"))
+}
+
+func TestRootPassword_severalMembers(t *testing.T) {
+	t.Parallel()
+	var members []*bench
+	var names []string
+	for _, name := range []string{"etcd-0", "etcd-1", "etcd-2"} {
+		c := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+		c.Name = name
+		names = append(names, c.InitialClusterFromName(name))
+		members = append(members, rooted(c, "secret"))
+	}
+	opened := make(chan error, len(members))
+	for _, b := range members {
+		b.config.InitialCluster = strings.Join(names, ",")
+		defer b.Close()
+		go func() { opened <- b.Open(soon(t)) }()
+	}
+	for range members {
+		require.NoError(t, <-opened)
+	}
+	for _, b := range members {
+		require.ErrorIs(t, put(t, b, "", ""), rpctypes.ErrUserEmpty)
+		require.NoError(t, put(t, b, "root", "secret"))
+		leads := b.Server().Leader() == b.Server().MemberID()
+		assert.Equal(t, leads, strings.Contains(b.log.String(), "authentication is enabled: "), "the leader does it")
+	}
+}
