@@ -68,3 +68,21 @@ func signing(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	return map[string]string{"key.pem": text("PRIVATE KEY", key), "trusted.pem": text("PUBLIC KEY", trusted)}
 }
+
+// The value is docs/deploy.md's. Every member has the password, and the bucket has the users.
+func TestANewClusterHasTheRootOfASecret(t *testing.T) {
+	w := newWorldWithBucket(t)
+	w.secret("etcd-root", map[string]string{"password": "se:cret"})
+	w.apply(three, "auth: {rootPassword: {secret: etcd-root}}")
+	w.awaitReady(3)
+	etcdctl := func(pod string, args ...string) string {
+		said, err := w.tell(pod, append([]string{"etcdctl"}, args...)...)
+		require.Error(t, err)
+		assert.Contains(t, said, "user name is empty")
+		return w.asked(pod, append([]string{"etcdctl", "--user=root:se:cret"}, args...)...)
+	}
+	etcdctl("etcd-main-2", "put", "key", "value")
+	w.asked("etcd-main-0", "backup", "now")
+	w.loseAll()
+	assert.Contains(t, etcdctl("etcd-main-1", "get", "key"), "value")
+}
