@@ -8,12 +8,13 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer"
 )
 
 func TestAVerificationNamesTheComparedHash(t *testing.T) {
 	var listed StoreContents
-	listed.addResult(&archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}})
+	listed.addResult(&archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &format.Hash{Revision: 1, Hash: 1084519789}})
 	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", listed.LastVerification.Reason)
 }
 

@@ -111,7 +111,7 @@ func (x index) startsChain(ctx context.Context, object step, end format.Position
 // IsCrossed reports whether the sequence in a merged object continues across a full snapshot: no segment there continues
 // from it. StoredFull.Passed reports the same of segments that are not merged.
 func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, err error) {
-	objects, err := r.list(ctx, full.Generation)
+	objects, err := r.Objects(ctx, full.Generation)
 	for _, object := range objects {
 		if !object.contains(full.Next) {
 			continue

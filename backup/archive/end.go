@@ -27,15 +27,9 @@ func (w *Writer) End(ctx context.Context, generation Generation, head Head, sess
 	if head.Ending() != nil {
 		return w.conflictError(generation, head.Newest())
 	}
-	there, err := w.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
-	switch {
-	case !errors.Is(err, store.ErrExists):
-		return err
-	case there.Ends != nil && there.Ends.Nonce == ending.Nonce:
-		return nil
-	default:
-		return w.conflictError(generation, there)
-	}
+	return w.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending}, func(there format.Manifest) bool {
+		return there.Ends != nil && there.Ends.Nonce == ending.Nonce
+	})
 }
 
 // Open makes a full snapshot count that starts a chain. ErrEnded reports that the generation has ended, ErrMoved that
@@ -44,15 +38,8 @@ func (w *Writer) Open(ctx context.Context, generation Generation, full Full, ses
 	if full.Behind == nil {
 		return nil
 	}
-	there, err := w.putEmpty(ctx, generation, *full.Behind, format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
-	switch {
-	case !errors.Is(err, store.ErrExists):
-		return err
-	case there.Opens == full.Next:
-		return nil
-	default:
-		return w.conflictError(generation, there)
-	}
+	source := format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next}
+	return w.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
 }
 
 // conflictError reports what occupies a position.
@@ -64,29 +51,31 @@ func (w *Writer) conflictError(generation Generation, there format.Manifest) err
 	return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, why)
 }
 
-// putEmpty creates an empty segment. With store.ErrExists it returns the manifest of the segment that is there.
-func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source) (there format.Manifest, err error) {
+// putEmpty creates an empty segment, unless one with the same effect is there.
+func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
 	builder, err := format.NewSegmentBuilder(w.reader.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
 	if err != nil {
-		return there, err
+		return err
 	}
 	object, err := builder.Finish(source)
 	if err != nil {
-		return there, err
+		return err
 	}
 	if err = w.PutStored(ctx, object.Generation, object.Position, object.Reader()); !errors.Is(err, store.ErrExists) {
-		return there, err
+		return err
 	}
-	there, failed := w.reader.Manifest(ctx, generation.Number, at.Position)
-	if NotVerified(failed) {
-		return format.Manifest{}, err
+	there, err := w.reader.Manifest(ctx, generation.Number, at.Position)
+	switch {
+	case NotVerified(err):
+		there = format.Manifest{}
+	case err != nil:
+		return err
+	case same(there):
+		return nil
 	}
-	if failed != nil {
-		return there, failed
-	}
-	return there, err
+	return w.conflictError(generation, there)
 }
 
 // LastAdded returns when the last object of a generation was created, by the store's clock; the zero time if that was

@@ -28,20 +28,13 @@ type Full struct {
 	Last       format.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
 	Data       format.Body     `json:"data"`              // the object next to the manifest
 	Database   format.Body     `json:"database"`          // the database alone, without the digest that follows it in a snapshot
-	Hash       *Hash           `json:"hash,omitempty"`    // etcd's own, if it was asked
+	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own, if it was asked
 	Buckets    []string        `json:"buckets,omitempty"` // names of the small buckets inside
 	Term       uint64          `json:"term"`              // raft's
 	Applied    uint64          `json:"applied,omitzero"`  // raft's index that its writer had applied once the transaction was open; 0 if unknown
 	Member     string          `json:"member"`            // who wrote it: etcd's member id, hexadecimal
 	Reason     string          `json:"reason"`            // why it was made: a clause
 	Encrypted  bool            `json:"encrypted,omitzero"`
-}
-
-// Hash is a result of etcd's HashKV.
-type Hash struct {
-	Revision  int64  `json:"revision"`
-	Compacted int64  `json:"compact"`
-	Hash      uint32 `json:"hash"`
 }
 
 const fullKind = "full"
@@ -228,18 +221,18 @@ const (
 // A Result describes a test restore.
 type Result struct {
 	format.Heading
-	Cluster    string      `json:"cluster"`
-	Generation int         `json:"generation"`
-	Full       string      `json:"full"`     // the name of the full snapshot that it started with
-	Revision   int64       `json:"revision"` // that was restored: of the full snapshot, or of a restore test
-	Segments   bool        `json:"segments"` // whether segments behind it were restored, too
-	Outcome    Outcome     `json:"outcome"`
-	Why        string      `json:"why,omitempty"` // it failed: a sentence
-	At         time.Time   `json:"at"`            // to the second
-	Seconds    float64     `json:"seconds"`       // how long it took
-	Database   format.Body `json:"database,omitzero"`
-	Hash       *Hash       `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
-	Member     string      `json:"member"`         // who did it: etcd's member id, hexadecimal
+	Cluster    string       `json:"cluster"`
+	Generation int          `json:"generation"`
+	Full       string       `json:"full"`     // the name of the full snapshot that it started with
+	Revision   int64        `json:"revision"` // that was restored: of the full snapshot, or of a restore test
+	Segments   bool         `json:"segments"` // whether segments behind it were restored, too
+	Outcome    Outcome      `json:"outcome"`
+	Why        string       `json:"why,omitempty"` // it failed: a sentence
+	At         time.Time    `json:"at"`            // to the second
+	Seconds    float64      `json:"seconds"`       // how long it took
+	Database   format.Body  `json:"database,omitzero"`
+	Hash       *format.Hash `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
+	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
 }
 
 const resultKind = "result"
@@ -331,17 +324,10 @@ type Link struct {
 	Before format.Digest `json:"before"` // the chain's digest there
 }
 
-// An Orphan is an object that belongs to no full snapshot.
-type Orphan struct {
-	Name   string
-	Stored time.Time // time of creation, by the store's clock
-	Size   int64     // bytes
-}
-
-// listSnapshots lists full snapshots, without reading them.
-func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []Orphan, err error) {
+// listSnapshots lists full snapshots, without reading them, and the objects that belong to none.
+func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
-	var waiting []Orphan // for the manifest of their full snapshot, which sorts after them
+	var waiting []store.Object // for the manifest of their full snapshot, which sorts after them
 	of := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
@@ -353,7 +339,7 @@ func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls 
 		}
 		revision, at, err := ParseFullName(label)
 		if err != nil || part != "manifest.json" {
-			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
+			waiting = append(waiting, object)
 			continue
 		}
 		full := StoredFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}

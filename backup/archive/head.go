@@ -82,7 +82,7 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	objects, err := r.list(ctx, generation)
+	objects, err := r.Objects(ctx, generation)
 	if err != nil {
 		return Head{}, err
 	}
@@ -150,7 +150,7 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 	if err != nil {
 		return past, err
 	}
-	objects, err := r.list(ctx, generation)
+	objects, err := r.Objects(ctx, generation)
 	if err != nil {
 		return past, err
 	}

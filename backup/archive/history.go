@@ -23,11 +23,11 @@ type History struct {
 // A GenerationContents lists what is stored of a generation.
 type GenerationContents struct {
 	Generation
-	Fulls   []StoredFull // oldest first
-	Objects []Object     // of all levels, by their first positions
-	Chains  []Chain      // oldest first
-	Orphans []Orphan     // data without a manifest, of full snapshots that are being made or were never finished
-	Ignored error        // an object that cannot be verified and that nothing leads to; nil if there is none
+	Fulls   []StoredFull   // oldest first
+	Objects []Object       // of all levels, by their first positions
+	Chains  []Chain        // oldest first
+	Orphans []store.Object // data without a manifest, of full snapshots that are being made or were never finished
+	Ignored error          // an object that cannot be verified and that nothing leads to; nil if there is none
 }
 
 // Newest returns the newest generation; nil if there is none.
@@ -93,7 +93,7 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 	if err = forEach(len(kept.Fulls), func(i int) error { return h.readFull(ctx, generation, &kept.Fulls[i], results, known) }); err != nil {
 		return kept, err
 	}
-	if kept.Objects, err = h.reader.list(ctx, generation.Number); err != nil {
+	if kept.Objects, err = h.reader.Objects(ctx, generation.Number); err != nil {
 		return kept, err
 	}
 	for {

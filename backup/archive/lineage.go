@@ -318,7 +318,7 @@ func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, erro
 	if err != nil {
 		return 0, err
 	}
-	objects, err := r.list(ctx, generation)
+	objects, err := r.Objects(ctx, generation)
 	return maxNamed(fulls, objects), err
 }
 

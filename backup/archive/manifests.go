@@ -164,13 +164,20 @@ func (r *objectStore) firstManifest(ctx context.Context, object Object) (first f
 	return first, err
 }
 
-func (r *objectStore) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
-	for last, err = range r.manifests(ctx, object) {
-		if err != nil {
-			return format.Manifest{}, err
-		}
+// lastManifest returns the manifest of the last segment of an object, from the cache if possible.
+func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.Manifest, error) {
+	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
+	if known, cached := r.cache.Get(key); cached {
+		return known.manifest, known.err
 	}
-	return last, nil
+	var last lastRead
+	for manifest, err := range r.manifests(ctx, object) {
+		last = lastRead{&manifest, err}
+	}
+	if object.Size > 0 && (last.err == nil || NotVerified(last.err)) {
+		r.cache.Add(key, last)
+	}
+	return last.manifest, last.err
 }
 
 // A partReader reads an object in parts, so that its user may move the offset.

@@ -9,18 +9,6 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// list lists all objects of a generation that hold segments.
-func (r *objectStore) list(ctx context.Context, generation int) (all []Object, err error) {
-	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which objects are merged, so that none is missed
-		objects, err := r.Objects(ctx, generation, level)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects...)
-	}
-	return all, nil
-}
-
 // nameTime is the layout of times in names, in UTC.
 const nameTime = "20060102T150405Z"
 
@@ -65,20 +53,26 @@ func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists the objects of a level, by their first positions.
-func (r *objectStore) Objects(ctx context.Context, generation int, level Level) (all []Object, err error) {
-	prefix := levelPrefix(generation, level)
-	for listed, err := range r.store.List(ctx, prefix, "") {
-		if err != nil {
-			return nil, err
+// Objects lists the objects of levels, or of all levels, each by their first positions. Levels are listed in the order in
+// which objects are merged, so that none is missed.
+func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
+	if len(levels) == 0 {
+		levels = []Level{Segment, Minute, Hour}
+	}
+	for _, level := range levels {
+		prefix := levelPrefix(generation, level)
+		for listed, err := range r.store.List(ctx, prefix, "") {
+			if err != nil {
+				return nil, err
+			}
+			start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
+			if err != nil {
+				continue // not one of ours
+			}
+			all = append(all, Object{
+				Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
+			})
 		}
-		start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
-		if err != nil {
-			continue // not one of ours
-		}
-		all = append(all, Object{
-			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
-		})
 	}
 	return all, nil
 }

@@ -14,11 +14,11 @@ import (
 
 // A Reading is the result of reading a path.
 type Reading struct {
-	Revision  int64                   // of the last row, or of the full snapshot
-	Chain     format.Digest           // digest at the end of the last segment
-	Buckets   []*format.Bucket        // that changed since the full snapshot, as of the last segment that ends at or before the path's revision
-	Compacted int64                   // etcd's scheduled compaction there
-	Hashes    []format.CompactionHash // of compactions, oldest first
+	Revision  int64            // of the last row, or of the full snapshot
+	Chain     format.Digest    // digest at the end of the last segment
+	Buckets   []*format.Bucket // that changed since the full snapshot, as of the last segment that ends at or before the path's revision
+	Compacted int64            // etcd's scheduled compaction there
+	Hashes    []format.Hash    // of compactions, oldest first
 	Rows      int64
 	Bytes     int64 // of the objects
 }
@@ -93,7 +93,7 @@ func (w *readingWalk) run() error {
 func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Revision }
 
 func (w *readingWalk) relist() error {
-	objects, err := w.reader.list(w.ctx, w.path.Generation.Number)
+	objects, err := w.reader.Objects(w.ctx, w.path.Generation.Number)
 	w.index = w.reader.index(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.errorOf(o.Name()) != nil }), nil)
 	return err
 }
@@ -164,7 +164,7 @@ func (w *readingWalk) addRecord(record format.Record, manifest format.Manifest) 
 		w.reading.Revision = revision
 		w.reading.Rows++
 		return w.row(*record)
-	case *format.CompactionHash:
+	case *format.Hash:
 		if record.Revision <= w.path.Revision {
 			w.reading.Hashes = append(w.reading.Hashes, *record)
 		}

@@ -45,7 +45,7 @@ func TestRead_result(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	rows := Rows(11, 13)
 	object := w.add(Segment(t, w.Keys(), w.next, format.Source{Compacted: 12}, &rows[0], &rows[1], &rows[2],
-		&format.CompactionHash{Revision: 12, Compacted: 12, Hash: 12}, &format.CompactionHash{Revision: 13, Compacted: 13, Hash: 13}))
+		&format.Hash{Revision: 12, Compacted: 12, Hash: 12}, &format.Hash{Revision: 13, Compacted: 13, Hash: 13}))
 
 	path := w.find(archive.Target{})
 	var fetched int

@@ -42,31 +42,38 @@ func (w *Writer) PutStored(ctx context.Context, generation int, position format.
 // checkDelayed checks a segment whose writer was suspended while it stored it: another segment may have had the
 // position, and be merged and deleted by now. Then this one is deleted again.
 func (w *Writer) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
-	held, err := w.reader.isMerged(ctx, generation, position)
-	if err == nil && held {
+	objects, err := w.reader.Objects(ctx, generation, Minute, Hour)
+	if err != nil {
+		return err
+	}
+	next := format.Position{Revision: position.Revision, Part: position.Part + 1}
+	merged, err := w.reader.overlaps(ctx, objects, Object{Start: position, Next: next})
+	if err == nil && len(merged) > 0 {
 		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
 		err = w.reader.wrapName(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
 	}
 	return err
 }
 
-// isMerged reports whether a merged object that can be verified covers a position.
-func (r *objectStore) isMerged(ctx context.Context, generation int, position format.Position) (bool, error) {
-	for _, level := range []Level{Minute, Hour} {
-		objects, err := r.Objects(ctx, generation, level)
-		if err != nil {
-			return false, err
+// overlaps returns those of some merged objects that have a part of a range and can be verified to their ends.
+func (r *objectStore) overlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
+	for _, object := range objects {
+		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
+			continue
 		}
-		for _, object := range objects {
-			if !object.contains(position) {
-				continue
-			}
-			if _, err := r.VerifyObject(ctx, object); err == nil || !Unusable(err) {
-				return err == nil, err
-			}
+		_, err := r.lastManifest(ctx, object) // remembers what is only a name
+		merged := Merged{Object: object}
+		if err == nil {
+			merged.Segments, err = r.VerifyObject(ctx, object)
+		}
+		switch {
+		case err == nil:
+			all = append(all, merged)
+		case !Unusable(err):
+			return nil, err
 		}
 	}
-	return false, nil
+	return all, nil
 }
 
 // A Merged is an object that holds the segments of others, with their manifests.
@@ -129,36 +136,34 @@ func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, erro
 // readers could not tell which of two such objects is right. Its source is read before the others are listed, and was
 // created long after the first merged object, so no listing is too old to have that.
 func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
-	objects, err := w.reader.list(ctx, merged.Generation)
+	others, err := w.reader.Objects(ctx, merged.Generation)
 	if err != nil {
 		return err
 	}
-	for _, other := range objects {
-		differs := false
-		switch {
-		case other.Level == Segment: // those within an hour were checked when the minutes were made
-			differs = merged.Level == Minute && merged.contains(other.Start) && len(merged.within(other)) == 0
-		case other.Name() == merged.Name() || slices.ContainsFunc(sources, func(s Object) bool { return s.Name() == other.Name() }):
-		case other.contains(merged.Start) || merged.contains(other.Start):
-			held := Merged{Object: other}
-			_, err := w.reader.lastSegment(ctx, other, merged.Segments[0].Cluster) // remembers what is only a name
-			if err == nil {
-				held.Segments, err = w.reader.VerifyObject(ctx, other)
-			}
-			if err != nil && !Unusable(err) {
-				return err
-			}
-			differs = err == nil && !slices.EqualFunc(merged.within(other), held.within(merged.Object), SameSegment)
-		}
-		if differs {
-			return fmt.Errorf("%w: %s has other segments than %s", ErrHole, other.Name(), merged.Name())
+	own := func(o Object) bool {
+		return o.Name() == merged.Name() || slices.ContainsFunc(sources, func(s Object) bool { return s.Name() == o.Name() })
+	}
+	others = slices.DeleteFunc(others, own)
+	for _, other := range others { // those within an hour were checked when the minutes were made
+		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.Within(other)) == 0 {
+			return differenceError(merged, other)
 		}
 	}
-	return nil
+	overlaps, err := w.reader.overlaps(ctx, others, merged.Object)
+	for _, other := range overlaps {
+		if !slices.EqualFunc(merged.Within(other.Object), other.Within(merged.Object), SameSegment) {
+			return differenceError(merged, other.Object)
+		}
+	}
+	return err
 }
 
-// within returns the segments whose positions an object covers.
-func (m Merged) within(object Object) []format.Manifest {
+func differenceError(merged Merged, other Object) error {
+	return fmt.Errorf("%w: %s has other segments than %s", ErrHole, other.Name(), merged.Name())
+}
+
+// Within returns the segments whose positions an object covers.
+func (m Merged) Within(object Object) []format.Manifest {
 	return slices.DeleteFunc(slices.Clone(m.Segments), func(s format.Manifest) bool {
 		return s.Position != object.Start && !object.contains(s.Position)
 	})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -19,11 +18,7 @@ type walk struct {
 	index index
 	trust bool      // names of merged objects say where they end; otherwise their manifests are read
 	time  time.Time // at which the last object was created, as far as known
-	End
-}
 
-// An End is the end of a sequence.
-type End struct {
 	format.Start       // what the next object would continue; without digests after a merged object that was not read
 	Err          error // why the object there does not continue the sequence; nil if there is none
 }
@@ -37,7 +32,7 @@ type step struct {
 // walk returns a walk from a start.
 func (x index) walk(from format.Start, trust bool) *walk {
 	x.merged = slices.Clone(x.merged)
-	return &walk{index: x, trust: trust, End: End{Start: from}}
+	return &walk{index: x, trust: trust, Start: from}
 }
 
 // steps yields the objects that follow one another. An error reports that an object could not be read.
@@ -111,19 +106,11 @@ func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 
 // lastSegment returns the manifest of the last segment of an object of a cluster, from the cache if possible.
 func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
-	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
-	known, cached := r.cache.Get(key)
-	if !cached {
-		last, err := r.lastManifest(ctx, object)
-		known = lastRead{&last, err}
-		if object.Size > 0 && (err == nil || NotVerified(err)) {
-			r.cache.Add(key, known)
-		}
+	last, err := r.lastManifest(ctx, object)
+	if err == nil && last.Cluster != cluster {
+		return nil, r.otherClusterError(object.Name(), last.Cluster, cluster)
 	}
-	if known.err == nil && known.manifest.Cluster != cluster {
-		return nil, r.otherClusterError(object.Name(), known.manifest.Cluster, cluster)
-	}
-	return known.manifest, known.err
+	return last, err
 }
 
 // An index finds listed objects by their positions.

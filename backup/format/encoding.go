@@ -92,18 +92,18 @@ func (m *Marker) decode(from *SegmentReader) error {
 }
 
 // addTo accepts a hash that comes late.
-func (h *CompactionHash) addTo(s *sequence) error {
+func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
 		return fmt.Errorf("a compaction's hash of revision %d is out of order", h.Revision)
 	}
 	return nil
 }
 
-func (h *CompactionHash) encode(b []byte) (fields, value []byte) {
+func (h *Hash) encode(b []byte) (fields, value []byte) {
 	return appendNumbers(b, typeHash, h.Revision, h.Compacted, int64(h.Hash)), nil
 }
 
-func (h *CompactionHash) decode(from *SegmentReader) error {
+func (h *Hash) decode(from *SegmentReader) error {
 	var hash int64
 	err := from.numbers(&h.Revision, &h.Compacted, &hash)
 	if err == nil && hash > math.MaxUint32 {

@@ -33,7 +33,7 @@ type SegmentReader struct {
 
 	row    Row
 	marker Marker
-	hash   CompactionHash
+	hash   Hash
 }
 
 // NewSegmentReader reads from r, in bounded memory for any content.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Record is a part of a segment: *[Row], *[Marker], *[CompactionHash] or *[Bucket].
+// Record is a part of a segment: *[Row], *[Marker], *[Hash] or *[Bucket].
 type Record interface {
 	// addTo checks that the record may follow those of a segment, and counts it.
 	addTo(*sequence) error
@@ -35,10 +35,11 @@ type Marker struct {
 	Time     time.Time // to the millisecond
 }
 
-// CompactionHash is etcd's hash of the revisions up to one, computed when it compacted them.
-type CompactionHash struct {
-	Revision, Compacted int64 // hashed up to Revision, of a database compacted at Compacted
-	Hash                uint32
+// Hash is etcd's hash of the revisions up to one, as HashKV returns it, or as it was computed when they were compacted.
+type Hash struct {
+	Revision  int64  `json:"revision"` // up to which was hashed
+	Compacted int64  `json:"compact"`  // of the database; 0 before its first compaction
+	Hash      uint32 `json:"hash"`
 }
 
 const (

@@ -27,7 +27,7 @@ type content struct {
 	format.Manifest
 	rows    []format.Row
 	markers []format.Marker
-	hashes  []format.CompactionHash
+	hashes  []format.Hash
 	buckets []*format.Bucket
 }
 
@@ -64,7 +64,7 @@ func (c *content) read(reader *format.SegmentReader) error {
 			c.rows = append(c.rows, format.Row{Key: bytes.Clone(record.Key), Value: bytes.Clone(record.Value)})
 		case *format.Marker:
 			c.markers = append(c.markers, *record)
-		case *format.CompactionHash:
+		case *format.Hash:
 			c.hashes = append(c.hashes, *record)
 		case *format.Bucket:
 			c.buckets = append(c.buckets, record)
@@ -85,7 +85,7 @@ func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
 	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
 		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: TimeAt(7)}, new(Tombstone(9, 0, "pear")),
-		&format.CompactionHash{Revision: 5, Compacted: 5, Hash: 1 << 31},
+		&format.Hash{Revision: 5, Compacted: 5, Hash: 1 << 31},
 		&format.Marker{Revision: 12, Time: TimeAt(12).Add(time.Microsecond)},
 		Bucket("lease", "1", "60", "2", ""), Bucket("alarm"))
 }
@@ -102,7 +102,7 @@ func TestSegment_roundTrip(t *testing.T) {
 			assert.Equal(t, object.Manifest, one.Manifest)
 			assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, one.rows)
 			assert.Equal(t, []format.Marker{{Revision: 7, Time: TimeAt(7)}, {Revision: 12, Time: TimeAt(12)}}, one.markers)
-			assert.Equal(t, []format.CompactionHash{{Revision: 5, Compacted: 5, Hash: 1 << 31}}, one.hashes)
+			assert.Equal(t, []format.Hash{{Revision: 5, Compacted: 5, Hash: 1 << 31}}, one.hashes)
 			require.Len(t, one.buckets, 2)
 			assert.Equal(t, Bucket("lease", "1", "60", "2", ""), one.buckets[0])
 			assert.Equal(t, 0, one.buckets[1].Len())
@@ -186,8 +186,8 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 		"a bucket out of order":           {Bucket("lease", "b", "", "a", "")},
 		"a bucket twice":                  {Bucket("a"), Bucket("a")},
 		"a row after a bucket":            {Bucket("a"), new(Row(7, 0, ""))},
-		"a hash of a later compaction":    {&format.CompactionHash{Revision: 1, Compacted: 2}},
-		"a hash of a negative revision":   {&format.CompactionHash{Revision: -1, Compacted: -1}},
+		"a hash of a later compaction":    {&format.Hash{Revision: 1, Compacted: 2}},
+		"a hash of a negative revision":   {&format.Hash{Revision: -1, Compacted: -1}},
 		"a row after the marker above it": {&format.Marker{Revision: 8, Time: TimeAt(8)}, new(Row(8, 0, ""))},
 	} {
 		t.Run(name, func(t *testing.T) {

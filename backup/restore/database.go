@@ -46,10 +46,10 @@ type Options struct {
 
 // Result describes the database.
 type Result struct {
-	Revision int64                   // the newest, including Options.Above
-	Rows     int64                   // inserted
-	Bytes    int64                   // of the file
-	Hashes   []format.CompactionHash // etcd's hashes of compactions since the full snapshot, oldest first
+	Revision int64         // the newest, including Options.Above
+	Rows     int64         // inserted
+	Bytes    int64         // of the file
+	Hashes   []format.Hash // etcd's hashes of compactions since the full snapshot, oldest first
 }
 
 // compression estimates how many times larger rows are than the objects in an archive.
@@ -211,7 +211,7 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 
 func insertAndFinish(
 	ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter,
-) ([]format.CompactionHash, error) {
+) ([]format.Hash, error) {
 	rows := &rowWriter{ctx: ctx, db: db, file: file, scratch: options.Scratch, progress: progress}
 	var changed archive.Reading
 	if source.Rows != nil {

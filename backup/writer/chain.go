@@ -39,7 +39,7 @@ type chain struct {
 // read them.
 type bucketState struct {
 	digests  map[string]format.Digest
-	hashes   map[format.CompactionHash]bool
+	hashes   map[format.Hash]bool
 	applied  uint64    // etcd's applied index when the buckets were last read
 	notUntil time.Time // they are not read earlier
 }
@@ -265,7 +265,7 @@ func (c *chain) finishSegment(d *segmentBuilder, changed []*format.Bucket) error
 			err = d.Add(&format.Marker{Revision: max(d.upTo, d.End()), Time: c.time()})
 		}
 	}
-	recorded := map[format.CompactionHash]bool{}
+	recorded := map[format.Hash]bool{}
 	for _, hash := range c.options.Etcd.Hashes() {
 		if err == nil && !c.small.hashes[hash] && hash.Revision <= d.End() {
 			err = d.Add(&hash)

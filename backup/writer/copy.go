@@ -19,7 +19,7 @@ type snapshotCopy struct {
 	sealed   bool // the file is the object to upload; otherwise it is the plain database
 	database format.Body
 	held     time.Duration
-	hash     *archive.Hash
+	hash     *format.Hash
 	size     int64        // bytes
 	sent     atomic.Int64 // of these bytes, in the current attempt
 

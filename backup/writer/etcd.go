@@ -7,7 +7,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
-	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 )
@@ -28,10 +27,10 @@ type Etcd interface {
 	// which a defragmentation may delay.
 	Members() int
 	// Hashes returns the hashes of the last few compactions.
-	Hashes() []format.CompactionHash
+	Hashes() []format.Hash
 	// Hash returns etcd's hash of the rows up to a revision. It reads the whole database under a lock of etcd, so it
 	// is called for small databases only.
-	Hash(revision int64) (archive.Hash, error)
+	Hash(revision int64) (format.Hash, error)
 }
 
 // Gate serializes snapshots of the database with its defragmentation, which would otherwise block etcd until the
@@ -58,22 +57,22 @@ func (r running) Identity() capture.Identity {
 
 func (r running) Members() int { return len(r.Cluster().Members()) }
 
-func (r running) Hashes() (found []format.CompactionHash) {
+func (r running) Hashes() (found []format.Hash) {
 	for _, hash := range r.KV().HashStorage().Hashes() {
-		found = append(found, format.CompactionHash(hashOf(hash)))
+		found = append(found, hashOf(hash))
 	}
 	return found
 }
 
-func (r running) Hash(revision int64) (archive.Hash, error) {
+func (r running) Hash(revision int64) (format.Hash, error) {
 	hash, _, err := r.KV().HashStorage().HashByRev(revision)
 	if err != nil {
-		return archive.Hash{}, err
+		return format.Hash{}, err
 	}
 	return hashOf(hash), nil
 }
 
 // hashOf converts a hash. Before its first compaction etcd reports revision -1, which becomes 0.
-func hashOf(hash mvcc.KeyValueHash) archive.Hash {
-	return archive.Hash{Revision: hash.Revision, Compacted: max(0, hash.CompactRevision), Hash: hash.Hash}
+func hashOf(hash mvcc.KeyValueHash) format.Hash {
+	return format.Hash{Revision: hash.Revision, Compacted: max(0, hash.CompactRevision), Hash: hash.Hash}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -22,7 +23,7 @@ type VerifyResult struct {
 	Segments   bool            `json:"segments"` // segments were restored, too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *archive.Hash   `json:"hash,omitempty"` // etcd's hash that the result was compared with; absent if none is known
+	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash that the result was compared with; absent if none is known
 	Seconds    float64         `json:"seconds"`
 	Recorded   bool            `json:"recorded"` // the result is in the store
 }

@@ -76,7 +76,7 @@ func TestVerify_gap(t *testing.T) {
 }
 
 func TestVerifyResult_hash(t *testing.T) {
-	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
+	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &format.Hash{Revision: 7}}
 	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
 }
 

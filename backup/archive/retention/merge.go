@@ -38,10 +38,9 @@ type object struct {
 	hole  bool      // the next object does not follow it
 	since time.Time // of a merged one: when it was first seen, by the monotonic clock
 
-	// What a merged object contained when it was created or read to its end. Its name proves nothing.
+	// What the object contained when it was merged or read to its end. Its name proves nothing.
 	size     int64
 	segments map[format.Position]format.Manifest // nil if they are unknown, empty if the object cannot be verified
-	compared map[string]bool                     // objects that were compared, by name, and whether this one contains them
 }
 
 // NewMerger returns a merger. It computes the ages of objects by the clock now.
@@ -61,15 +60,12 @@ type Merged struct {
 // at any time. If deletions are denied, it merges anyway and returns the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}, map[string]bool{}
-	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
-		objects, err := m.archive.Objects(ctx, generation, level)
-		if err != nil {
-			return r.done, fmt.Errorf("cannot merge: %w", err)
-		}
-		for _, object := range objects {
-			exist[object.Name()] = true
-		}
-		r.levels[level] = objects
+	objects, err := m.archive.Objects(ctx, generation)
+	if err != nil {
+		return r.done, fmt.Errorf("cannot merge: %w", err)
+	}
+	for _, object := range objects {
+		exist[object.Name()], r.levels[object.Level] = true, append(r.levels[object.Level], object)
 	}
 	maps.DeleteFunc(m.known, func(name string, _ *object) bool { return !exist[name] })
 	for _, step := range steps {
@@ -125,7 +121,9 @@ func (r *round) merge(ctx context.Context, step step) error {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
 		made.Modified = r.now() // the next listing has about the same time
-		r.lookup(made.Object).record(made.Size, made.Segments, group...)
+		for _, object := range append(group, made.Object) {
+			r.lookup(object).record(object.Size, made.Within(object))
+		}
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
 	}
@@ -257,52 +255,42 @@ func isOver(created time.Time, span time.Duration, before time.Time) bool {
 	return !created.Truncate(span).Add(span).After(before)
 }
 
-// record records the segments of a merged object, and the objects that were merged.
-func (o *object) record(size int64, segments []format.Manifest, sources ...archive.Object) {
-	o.size, o.segments, o.compared = size, map[format.Position]format.Manifest{}, map[string]bool{}
+// record records the segments of an object.
+func (o *object) record(size int64, segments []format.Manifest) {
+	o.size, o.segments = size, map[format.Position]format.Manifest{}
 	for _, manifest := range segments {
 		o.segments[manifest.Position] = manifest
 	}
-	for _, source := range sources {
-		o.compared[source.Name()] = true
-	}
 }
 
-// isMissing reports whether a merged object does not contain a segment.
-func (o *object) isMissing(segment format.Manifest) bool {
-	return !archive.SameSegment(o.segments[segment.Position], segment)
-}
-
-// contents returns what a merged object contains. It reads the object unless this process has created or read it.
-func (m *Merger) contents(ctx context.Context, merged archive.Object) (*object, error) {
-	known := m.lookup(merged)
-	if known.segments != nil && known.size == merged.Size {
-		return known, nil
+// contents returns what an object contains. It reads the object unless this process has merged or read it.
+func (m *Merger) contents(ctx context.Context, one archive.Object) (known *object, err error) {
+	if known = m.lookup(one); known.segments == nil || known.size != one.Size {
+		segments, err := m.archive.VerifyObject(ctx, one)
+		if err != nil && !archive.Unusable(err) {
+			return known, err
+		}
+		known.record(one.Size, segments)
 	}
-	segments, err := m.archive.VerifyObject(ctx, merged)
-	if err != nil && !archive.Unusable(err) {
-		return nil, err
-	}
-	known.record(merged.Size, segments)
 	return known, nil
 }
 
 // contains reports whether a merged object contains everything that another object does. Both were read to the end and verified.
 func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (bool, error) {
-	c, err := m.contents(ctx, merged)
+	outer, err := m.contents(ctx, merged)
+	if _, starts := outer.segments[source.Start]; err != nil || !starts {
+		return false, err
+	}
+	inner, err := m.contents(ctx, source)
 	if err != nil {
 		return false, err
 	}
-	held, known := c.compared[source.Name()]
-	if _, begins := c.segments[source.Start]; known || !begins {
-		return held, nil
+	for position, segment := range inner.segments {
+		if !archive.SameSegment(outer.segments[position], segment) {
+			return false, nil
+		}
 	}
-	segments, err := m.archive.VerifyObject(ctx, source)
-	if err != nil && !archive.Unusable(err) {
-		return false, err
-	}
-	c.compared[source.Name()] = err == nil && !slices.ContainsFunc(segments, c.isMissing)
-	return c.compared[source.Name()], nil
+	return len(inner.segments) > 0, nil
 }
 
 // notMerged returns the objects of a level that no object of a level above contains. Unverified objects contain nothing.

@@ -345,7 +345,7 @@ func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
-		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
+		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Modified).Before(p.From.Add(-remainsAfter)) {
 			continue // not ours, or may be in progress
 		}
 		if item.Objects == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 )
 
 func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
@@ -156,10 +157,10 @@ func TestPlan_unfinishedFulls(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
 	late := fullAt(past(3*day - 2*time.Minute))
-	h.Generations[0].Orphans = []archive.Orphan{
-		{Name: archive.DataName(1, old.Name()), Stored: old.Time},
-		{Name: archive.DataName(1, young.Name()), Stored: young.Time},
-		{Name: archive.DataName(1, late.Name()), Stored: now},
+	h.Generations[0].Orphans = []store.Object{
+		{Name: archive.DataName(1, old.Name()), Modified: old.Time},
+		{Name: archive.DataName(1, young.Name()), Modified: young.Time},
+		{Name: archive.DataName(1, late.Name()), Modified: now},
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes(plan(h), Remains))

@@ -38,7 +38,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	defer database.Close()
 	full, err = archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: rows, Time: time.Now(), Reason: "for a test", Chain: format.Seed(cluster, 1, rows),
-		Hash: &archive.Hash{Revision: rows, Compacted: rows / 2},
+		Hash: &format.Hash{Revision: rows, Compacted: rows / 2},
 	}, database)
 	require.NoError(t, err)
 	return a, full, source.DatabaseBytes

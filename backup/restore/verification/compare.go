@@ -41,11 +41,11 @@ func checkPages(ctx context.Context, path string) error {
 // compare compares the hash of the database with the newest hash of etcd that covers rows of this database: of a
 // compaction after the full snapshot, or of the snapshot. It returns the hash that etcd recorded, or nil if there is
 // none.
-func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
+func compare(ctx context.Context, database string, path archive.Path, compactions []format.Hash) (*format.Hash, error) {
 	recorded, atCompaction := path.Full.Hash, false
 	for _, compaction := range compactions {
 		if comparable(path.Full, compaction.Compacted) {
-			recorded, atCompaction = ofCompaction(compaction), true
+			recorded, atCompaction = &compaction, true
 		}
 	}
 	if recorded == nil || !comparable(path.Full, recorded.Compacted) {

@@ -103,7 +103,7 @@ func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, e
 
 // restoreBackup restores and checks the database. It returns etcd's hash with which it was compared, or nil if none
 // is known.
-func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *archive.Hash, err error) {
+func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *format.Hash, err error) {
 	if err := os.RemoveAll(scratch); err != nil {
 		return nil, err
 	}
@@ -131,9 +131,4 @@ const maxReserve = 4 << 30
 func reserve(dir string) int64 {
 	_, size, _ := disk.Space(dir) // 0 if unknown
 	return min(size/10, maxReserve)
-}
-
-// ofCompaction converts etcd's hash of a compaction, as a manifest records it.
-func ofCompaction(hash format.CompactionHash) *archive.Hash {
-	return &archive.Hash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash}
 }

@@ -72,7 +72,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	require.NoError(w.t, err)
 	full := archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a test", Chain: format.Seed(cluster, 1, revision),
-		Hash: &archive.Hash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash}, Compacted: max(w.server.Server.KV().FirstRev(), 0),
+		Hash: &format.Hash{Revision: hash.Revision, Compacted: hash.CompactRevision, Hash: hash.Hash}, Compacted: max(w.server.Server.KV().FirstRev(), 0),
 	}
 	for _, change := range change {
 		change(&full)
@@ -101,7 +101,7 @@ func (w *world) putSegment() {
 	require.NoError(w.t, builder.Add(&format.Marker{Revision: builder.End(), Time: formattest.TimeAt(builder.End())}))
 	for _, hash := range w.server.Server.KV().HashStorage().Hashes() {
 		if hash.Revision > w.hashed {
-			require.NoError(w.t, builder.Add(&format.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
+			require.NoError(w.t, builder.Add(&format.Hash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
 			w.hashed = hash.Revision
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
@@ -76,10 +75,10 @@ func (e *Closed) Identity() Identity { return e.identity }
 func (e *Closed) Members() int { return e.identity.Members }
 
 // Hashes returns nothing: etcd keeps them in memory.
-func (*Closed) Hashes() []format.CompactionHash { return nil }
+func (*Closed) Hashes() []format.Hash { return nil }
 
 // Hash returns an error.
-func (*Closed) Hash(int64) (archive.Hash, error) { return archive.Hash{}, errClosed }
+func (*Closed) Hash(int64) (format.Hash, error) { return format.Hash{}, errClosed }
 
 // closedBackend implements the part of backend.Backend that reads. Other methods panic.
 type closedBackend struct {
