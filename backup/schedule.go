@@ -64,7 +64,7 @@ func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) 
 		return nil, fmt.Errorf("is wrong: %w", err)
 	}
 	if times.Next(time.Unix(0, 0).UTC()).IsZero() {
-		return nil, errors.New("never comes: no such day is in any month")
+		return nil, errors.New("never occurs: no month has such a day")
 	}
 	return times, nil
 }
@@ -73,7 +73,7 @@ func parseInterval(text string) (interval, error) {
 	period, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, errors.New("has no duration behind @every, such as 6h or 90m")
+		return 0, errors.New("has no duration after @every, such as 6h or 90m")
 	case period < shortestEvery || period > longestEvery:
 		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
 	default:

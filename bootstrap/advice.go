@@ -32,7 +32,7 @@ func ExplainError(err error, dir string) error {
 	case isErrno(err, syscall.EADDRINUSE):
 		return &explainedError{err, "end the process that listens there"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
-		return &explainedError{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+		return &explainedError{err, fmt.Sprintf("check its owner and mode; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
 		return &explainedError{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
@@ -41,9 +41,9 @@ func ExplainError(err error, dir string) error {
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
 		return &explainedError{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
-		return &explainedError{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
+		return &explainedError{err, "none of the members that this one joins answered; the next start asks them again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
-		return &explainedError{err, "see etcdctl member list on another member; if this one was removed, start it no more, or, to have it back, " + joinAnew}
+		return &explainedError{err, "see etcdctl member list on another member; if this one was removed, do not start it again, or, to add it again, " + joinAnew}
 	}
 	return err
 }

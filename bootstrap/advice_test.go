@@ -27,8 +27,8 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		errors.New("entry 7 conflict with committed entry [committed(9)]"): "\\(the data contradict those of the other members.*--recover=auto.*\\)$",
 		errors.New("failed to update; member unknown"):                     "\\(the data contradict those of the other members.*--recover=auto.*\\)$",
 		errors.New("tocommit(9) is out of range [lastIndex(7)]"):           "\\(the data lack what this member has confirmed .*--recover=auto.*\\)$",
-		errors.New("cannot fetch cluster info from peer urls"):             "\\(.* none answered at that moment; the next start asks them again\\)$",
-		errors.New("a member that was removed from its cluster"):           "\\(.*if this one was removed, start it no more, or, .*--recover=auto.*\\)$",
+		errors.New("cannot fetch cluster info from peer urls"):             "\\(none of the members .* answered; the next start asks them again\\)$",
+		errors.New("a member that was removed from its cluster"):           "\\(.*if this one was removed, do not start it again, or, .*--recover=auto.*\\)$",
 	} {
 		advised := bootstrap.ExplainError(err, dir)
 		assert.Regexp(t, said, advised.Error())

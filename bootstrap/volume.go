@@ -80,7 +80,7 @@ func lockDirectory(path string) (*os.File, error) {
 func (v *Volume) Contains(path string) (bool, error) {
 	var here, there unix.Stat_t
 	if err := unix.Stat(v.path, &here); err != nil {
-		return false, fmt.Errorf("cannot look at volume %s: %w", v.path, err)
+		return false, fmt.Errorf("cannot inspect volume %s: %w", v.path, err)
 	}
 	err := unix.Stat(path, &there)
 	for errors.Is(err, unix.ENOENT) && path != filepath.Dir(path) {
@@ -105,7 +105,7 @@ func (v *Volume) Unlock() (err error) {
 }
 
 // ErrDataInUse means that another process has data open for writing, or has locked the data directory to do so.
-var ErrDataInUse = errors.New("an etcd that runs has its data on the volume")
+var ErrDataInUse = errors.New("a running etcd has its data on the volume")
 
 // Bounds of the search for databases. Real volumes have the data directory on their first level, and few others.
 const (

@@ -93,7 +93,7 @@ var descriptions = map[Code]string{
 	Crashed:     "crash",
 	Usage:       "wrong flag or environment variable",
 	ServerTaken: "the wrapper's own port cannot be served",
-	EtcdFailed:  "etcd did not start, or stopped unasked",
+	EtcdFailed:  "etcd did not start, or stopped by itself",
 	BadRecord:   "the exit record could not be removed or written",
 	NotReady:    "etcd was not ready in time",
 	BadConfig:   "etcd's configuration or a request cannot be used",

@@ -126,7 +126,7 @@ func (r *Record) Write(word Word) error {
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {
-			return fmt.Errorf("cannot note what the data look like: %w", err)
+			return fmt.Errorf("cannot record the state of the data's files: %w", err)
 		}
 	}
 	if err := disk.Replace(r.path, []byte(word)); err != nil {

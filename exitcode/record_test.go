@@ -201,7 +201,7 @@ func TestNoWordIsWrittenWithoutItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })
 	require.NoError(t, os.MkdirAll(filepath.Join(path+".data", "something"), 0o700))
-	require.ErrorContains(t, record.Write(exitcode.Terminated), "cannot note what the data look like")
+	require.ErrorContains(t, record.Write(exitcode.Terminated), "cannot record the state of the data's files")
 	assert.NoFileExists(t, path)
 }
 

@@ -33,7 +33,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.Close()
 		require.NoError(t, err)
-		assert.Contains(t, b.log.String(), "it starts afresh")
+		assert.Contains(t, b.log.String(), "it starts without data")
 		assert.Len(t, setAside(t, dir), round+1)
 	}
 }

@@ -80,7 +80,7 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 	}
 	m.replace(emptyReport())
 	if !w.awaitRead() {
-		m.log.Error().Msg("a linearizable read ignores that it was cancelled; leaving it behind")
+		m.log.Error().Msg("a linearizable read ignores its cancellation and is abandoned")
 	}
 }
 

@@ -190,7 +190,7 @@ func TestNothingIsReadyAfterRun(t *testing.T) {
 		start := time.Now()
 		<-done
 		require.Equal(t, readTimeout, time.Since(start))
-		require.Contains(t, log.String(), "ignores that it was cancelled")
+		require.Contains(t, log.String(), "ignores its cancellation")
 		close(release)
 		synctest.Wait()
 		require.False(t, ready(m))

@@ -78,7 +78,7 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		e.Log.Warn().Err(err).Str("client", r.RemoteAddr).Msg("cannot send the reply to POST /stop")
 	}
-	e.Log.Info().Str("client", r.RemoteAddr).Msg("stop asked for by POST /stop")
+	e.Log.Info().Str("client", r.RemoteAddr).Msg("stop requested by POST /stop")
 	e.Stop()
 }
 
@@ -103,7 +103,7 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusConflict, err.Error()+"\n")
 		return
 	}
-	e.Log.Info().Str("client", r.RemoteAddr).Msg("defragmentation asked for by POST /defrag")
+	e.Log.Info().Str("client", r.RemoteAddr).Msg("defragmentation requested by POST /defrag")
 	reply(w, http.StatusAccepted, "defragmenting\n")
 }
 

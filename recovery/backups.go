@@ -583,7 +583,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	}
 	switch {
 	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
-		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "it is tried again"))
+		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
 	case err != nil:
 		b.options.Log.Warn().Err(err).Msg("recovery: cannot record yet which cluster the data belong to")
 		return nil

@@ -174,7 +174,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 		}
 	case target.Revision == 0:
 		if chain.PastEnd != nil && target.Time.After(chain.certain) {
-			return Path{}, fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
+			return Path{}, fmt.Errorf("%s is %w: revision %d was the latest at %s, and what followed cannot be read: %w", target, ErrNotKept,
 				chain.To, chain.certain.UTC().Format(time.RFC3339), chain.PastEnd)
 		}
 		known, err := h.markerBefore(ctx, path, target.Time)

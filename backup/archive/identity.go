@@ -68,7 +68,7 @@ func (i Identity) Write(dataDir string) error {
 		err = disk.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, IdentityFile), err)
+		return fmt.Errorf("cannot record in %s which cluster etcd's data belong to: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return nil
 }

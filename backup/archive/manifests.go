@@ -65,7 +65,7 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 			case manifest.Cluster != of.Cluster:
 				err = fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
 			case manifest.Generation != of.Number || manifest.Position != next:
-				err = fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
+				err = fmt.Errorf("%w: it holds segment %s of generation %d instead of %s of generation %d",
 					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
 			}
 			if !yield(manifest, r.wrapName(object.Name(), err)) || err != nil {

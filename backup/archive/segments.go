@@ -50,7 +50,7 @@ func (w *Writer) checkDelayed(ctx context.Context, generation int, position form
 	merged, err := w.reader.overlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
 		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
-		err = w.reader.wrapName(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
+		err = w.reader.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
 	}
 	return err
 }

@@ -232,7 +232,7 @@ func TestNewerShowsWhatTheDataLack(t *testing.T) {
 	}{
 		"nothing":                         {func(*Data, *Store) {}, false, "", 20},
 		"revisions":                       {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data end with revision 19, and the store has revision 20", 20},
-		"reserved revisions":              {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had come to revision 25", 25},
+		"reserved revisions":              {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had reached revision 25", 25},
 		"revisions of another generation": {func(_ *Data, s *Store) { s.Reserved = reserved(3, 25) }, false, "", 20},
 		"a generation":                    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, true, "generation 2", 0},
 		"another cluster":                 {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, false, "", 0},

@@ -147,7 +147,7 @@ func (j Judgment) Newer(data Data, s Store, store string) (reached int64, newer 
 		reached = max(reached, s.Reserved.Revision-archive.Margin)
 	}
 	if newer == nil && reached > data.Revision {
-		newer = fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", data.Revision, reached)
+		newer = fmt.Errorf("the data end with revision %d, and by the store the cluster had reached revision %d", data.Revision, reached)
 	}
 	return reached, newer
 }

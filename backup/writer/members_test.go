@@ -277,7 +277,7 @@ func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
 	_, err := s.FullNow(t.Context(), "asked for")
-	require.ErrorContains(t, err, "one when it is over: cannot store the full snapshot of revision")
+	require.ErrorContains(t, err, "is made when this is resolved: cannot store the full snapshot of revision")
 	require.ErrorContains(t, err, "permission denied")
 	s.store.ClearFaults()
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it is made all the same")

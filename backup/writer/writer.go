@@ -371,7 +371,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 				sent = full.SentBytes
 			}
 		case time.Since(since) > w.pace.fullPatience:
-			return archive.Full{}, fmt.Errorf("no full snapshot while this lasts, but one when it is over: %s", facts.Trouble.Message)
+			return archive.Full{}, fmt.Errorf("the full snapshot is made when this is resolved: %s", facts.Trouble.Message)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (f *Inspection) Inspect(configured Identity, log zerolog.Logger) error {
 		log.Warn().Msg(warning)
 	}
 	if err := f.inspect(configured, log); err != nil {
-		return fmt.Errorf("%w (a validation that called the data valid, the sidecar's too, has not looked at this)", err)
+		return fmt.Errorf("%w (validation does not check this, nor does the sidecar's)", err)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 const uninitializedPrefix = "member.uninitialized-"
 
 // errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
-var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
+var errNoVoter = errors.New("it was lost, cut off or damaged, or belongs to another database")
 
 // moveIfUnused handles a log that names no voter. etcd would open it and wait forever to be elected; without
 // any log it would create a new one, and drop what is written until that is as long as the old one.
@@ -97,7 +97,7 @@ func moveUnused(m *member, log zerolog.Logger) error {
 	if err := os.Rename(m.dir.path, to); err != nil {
 		return fmt.Errorf("cannot move an uninitialized member out of the way: %w", err)
 	}
-	log.Warn().Str("moved_to", to).Msg("etcd was killed before it had stored anything; it starts afresh")
+	log.Warn().Str("moved_to", to).Msg("etcd was killed before it had stored anything; it starts without data")
 	return nil
 }
 

@@ -357,7 +357,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 			log := filepath.Join(dir, "member", "wal")
 			require.NoError(t, os.RemoveAll(filepath.Join(other, "member", "wal")))
 			require.NoError(t, os.CopyFS(filepath.Join(other, "member", "wal"), os.DirFS(log)))
-			says := fmt.Sprintf("database %s knows none of the members that the log in %s names: they are of two clusters",
+			says := fmt.Sprintf("database %s knows none of the members that the log in %s names: they belong to two clusters",
 				filepath.Join(other, "member", "snap", "db"), filepath.Join(other, "member", "wal"))
 			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says)
 			require.ErrorContains(t, result(t, other, bootstrap.Full), says)

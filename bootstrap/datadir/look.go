@@ -38,7 +38,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 			writing()
 		}
 		if !logged {
-			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it lets go")
+			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it is released")
 		}
 		select {
 		case <-ctx.Done():

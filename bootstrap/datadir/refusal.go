@@ -72,10 +72,10 @@ var (
 	corruptDatabase = newReason("database %s: %w", restoreBackup)
 	outrunLog       = newReason("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
 	damagedLog      = newReason("the log is damaged: %w", keepDatabase)
-	blockedSnapshot = newReason("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
+	blockedSnapshot = newReason("%s is a pipe, on which etcd would block forever", "move it out of the directory")
 	brokenReplay    = newReason("%s cannot be replayed from entry %d: %w", keepDatabase)
 	lostEntries     = newReason("%s ends at entry %d, but %s", keepDatabase)
-	otherCluster    = newReason("database %s knows none of the members that the log in %s names: they are of two clusters",
+	otherCluster    = newReason("database %s knows none of the members that the log in %s names: they belong to two clusters",
 		"put the one back that belongs to the other; otherwise, "+restoreBackup)
 	oldDatabase = newReason("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
 	crashed     = newReason("validation crashed: %s", restoreBackup)
@@ -89,7 +89,7 @@ var (
 	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
 	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
 		"power was lost while it was behind, or the log was cut off or damaged", replaceIt)
-	panicked = newReason("etcd panicked over what is in its data directory: %v", restoreBackup)
+	panicked = newReason("etcd panicked on the content of its data directory: %v", restoreBackup)
 	lostTail = newReason("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
 		"the database holds what came until index %d", giveUpTail)
 	v2Request = newReason("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
@@ -108,7 +108,7 @@ func PanicError(cause any) error { return panicked.errorf(cause) }
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
 // ErrUnable means that the data could not be read, so nothing is known about them.
-var ErrUnable = errors.New("the data could not be looked at")
+var ErrUnable = errors.New("the data could not be checked")
 
 // IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
 // or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.

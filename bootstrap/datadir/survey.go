@@ -357,7 +357,7 @@ func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 		taken.Files = append(taken.Files, file)
 	}
 	if err != nil {
-		return Fingerprint{}, fmt.Errorf("cannot look at the data's files: %w", err)
+		return Fingerprint{}, fmt.Errorf("cannot inspect the data's files: %w", err)
 	}
 	return taken, nil
 }
@@ -365,7 +365,7 @@ func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 // Changed returns how the data differ now; nil if they do not. Those of the zero value always do.
 func (f Fingerprint) Changed() error {
 	if f.DataDir == "" {
-		return errors.New("it is not known what the data looked like")
+		return errors.New("the state of the data's files was not recorded")
 	}
 	now, err := TakeFingerprint(f.DataDir, f.WALDir)
 	if err != nil {
@@ -392,7 +392,7 @@ func (f Fingerprint) Note() []byte {
 func ChangedSince(note []byte) error {
 	var then Fingerprint
 	if err := json.Unmarshal(note, &then); err != nil {
-		return fmt.Errorf("what the data looked like cannot be read: %w", err)
+		return fmt.Errorf("the recorded state of the data's files cannot be read: %w", err)
 	}
 	return then.Changed()
 }

@@ -73,7 +73,7 @@ func TestChangedSince_namesTheChange(t *testing.T) {
 	require.NoError(t, os.CopyFS(dir, os.DirFS(other)))
 	require.ErrorContains(t, ChangedSince(note), "was changed or removed", "a copy has other inodes")
 	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot be read")
-	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "it is not known")
+	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "was not recorded")
 }
 
 func TestFingerprint_memberWithoutData(t *testing.T) {

@@ -206,7 +206,7 @@ func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error 
 }
 
 // errReceived means that a log depends on a snapshot file that is missing or damaged.
-var errReceived = errors.New("it lacks entries that a snapshot stands for, and that snapshot is missing or damaged")
+var errReceived = errors.New("it lacks entries that a snapshot covers, and that snapshot is missing or damaged")
 
 // checkConsistency checks that WAL, snapshot and database fit together.
 //

@@ -26,7 +26,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
 	if len(warnings) > 0 { // the new document would lose their cause
-		return nil, keyErrorf("", "%s; take one out, nothing may be ambiguous in a file for several members", warnings[0])
+		return nil, keyErrorf("", "%s; take one out, because a file for several members must not be ambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
 	if err != nil {
@@ -55,7 +55,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", keyErrorf(perMemberKeys[0], "has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name")
+		return "", keyErrorf(perMemberKeys[0], "has URLs by member, and POD_NAME does not identify this member; set it from metadata.name")
 	case mapping[key] != nil && !isText:
 		return "", keyErrorf(key, "must be text")
 	case prefix != "":

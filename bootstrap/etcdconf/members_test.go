@@ -77,7 +77,7 @@ func TestAConfigurationForAllThatDoesNotFitIsRefusedInASentence(t *testing.T) {
 		old, changed, pod, want string
 		nameless                bool
 	}{
-		"no pod": {nameless: true, want: "initial-advertise-peer-urls: has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name"},
+		"no pod": {nameless: true, want: "initial-advertise-peer-urls: has URLs by member, and POD_NAME does not identify this member; set it from metadata.name"},
 		"a pod too many": {
 			pod:  "etcd-main-3",
 			want: `initial-advertise-peer-urls: has no URLs for this member, "etcd-main-3", as POD_NAME or the host name has it`,
@@ -104,7 +104,7 @@ func TestAConfigurationForAllThatDoesNotFitIsRefusedInASentence(t *testing.T) {
 		},
 		"cluster no text": {old: "initial-cluster: ", changed: "initial-cluster: []\nunknown: ", want: "initial-cluster: must be text"},
 		"prefix no text":  {old: "name: ", changed: "member-name-prefix: 3\nname: ", want: "member-name-prefix: must be text"},
-		"a key twice":     {old: "name: ", changed: "name: a\nname: ", want: "name is given twice, again on line 2: the last one counts; take one out, nothing may be ambiguous in a file for several members"},
+		"a key twice":     {old: "name: ", changed: "name: a\nname: ", want: "name is given twice, again on line 2: the last one counts; take one out, because a file for several members must not be ambiguous"},
 		"another prefix": {
 			old: "name: ", changed: "member-name-prefix: shoot\nname: ",
 			want: `initial-advertise-peer-urls: has no URLs for this member, "shoot-etcd-main-0", as POD_NAME or the host name has it`,

@@ -114,7 +114,7 @@ func checkList(key string, value any, expected reflect.Type) error {
 	}
 	for _, element := range list {
 		if element == nil {
-			return keyErrorf(key, "must be a list of texts, not a list with an empty element")
+			return keyErrorf(key, "must be a list of strings, not a list with an empty element")
 		}
 		if err := checkScalar(key, element, expected.Elem()); err != nil {
 			return err
@@ -240,7 +240,7 @@ func describeType(t reflect.Type) string {
 	case t.Kind() == reflect.Struct:
 		return "a section with keys of its own"
 	case t.Kind() == reflect.Slice:
-		return "a list of texts"
+		return "a list of strings"
 	case reflect.Zero(t).CanUint():
 		return fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64)>>(64-t.Bits()))
 	default:

@@ -143,7 +143,7 @@ func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.
 	if g.Lost > 0 {
 		missing = fmt.Sprintf("%d or more revisions", g.Lost)
 	}
-	return path, fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is no error",
+	return path, fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is not an error",
 		made, ErrIncomplete, missing, path.Revision, strings.Join(g.Damaged, "; "))
 }
 
@@ -282,5 +282,5 @@ func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "perhaps it was cut off"
 	}
-	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is whole", path)
+	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is complete", path)
 }

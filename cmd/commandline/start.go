@@ -30,7 +30,7 @@ type StartEtcd struct {
 	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. Kept for the operator."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" group:"etcd" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
 	EtcdKeyPath      string        `name:"etcd-client-key-path" group:"etcd" placeholder:"PATH" help:"Key of the client certificate."`
-	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"Fail if etcd takes longer to become ready. 0 waits for ever."`
+	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"Fail if etcd takes longer to become ready. 0 waits forever."`
 
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep the fetched configuration here for debugging."`
@@ -45,9 +45,9 @@ type StartEtcd struct {
 	Backups  Backups  `embed:""`
 	Recovery Recovery `embed:""`
 
-	LogLevel        string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
-	LogFormat       string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
-	TerminationPath string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Write why the container ended to this file, if it exists: Kubernetes reads it."`
+	LogLevel        string `name:"log-level" group:"Log and termination message" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
+	LogFormat       string `name:"log-format" group:"Log and termination message" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
+	TerminationPath string `name:"termination-message-path" group:"Log and termination message" default:"${termination}" help:"Write why the container ended to this file, if it exists: Kubernetes reads it."`
 }
 
 // Validate is called by kong. Each error names the flag.
@@ -219,7 +219,7 @@ const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 // KeepFlags is the flag of commands that delete backups. It is empty unless set: backup prune must not assume the
 // default for a store that it is given.
 type KeepFlags struct {
-	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Keep every revision within points, and after that the last verified full snapshot of so many hours, days and weeks."`
+	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Keep every revision within points, and of earlier times the last verified full snapshot of each hour, day and week, as many as given."`
 }
 
 // Backups are the flags of start-etcd about backups.

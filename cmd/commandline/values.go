@@ -118,7 +118,7 @@ func percentage(text string) (float64, error) {
 	number, is := strings.CutSuffix(text, "%")
 	percent, err := strconv.ParseUint(number, 10, 8)
 	if err != nil || !is || percent < 1 || percent > 99 {
-		return 0, fmt.Errorf("%q is no percentage from 1%% to 99%%", text)
+		return 0, fmt.Errorf("%q is not a percentage from 1%% to 99%%", text)
 	}
 	return float64(percent) / 100, nil
 }

@@ -48,7 +48,7 @@ func (p *parts) logUsage(log zerolog.Logger, forUsers bool) {
 		return
 	}
 	log.Info().Msg("to write a key: " + put)
-	log.Info().Msg("to see how it is: " + page)
+	log.Info().Msg("to see its status: " + page)
 	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
 }
 

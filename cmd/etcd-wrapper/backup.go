@@ -103,7 +103,7 @@ type backupExportCommand struct {
 	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
 	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
 	acceptFlags  `embed:""`
-	File         string `arg:"" name:"file" help:"Name of the snapshot. The file must not exist. A name that starts with a dash comes after --."`
+	File         string `arg:"" name:"file" help:"Name of the snapshot. The file must not exist. Put -- before a name that starts with a dash."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
@@ -149,7 +149,7 @@ type backupGetCommand struct {
 	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
 	Script       bool                   `name:"script" env:"-" help:"Print shell commands that put the keys back, without their leases."`
-	Key          string                 `arg:"" name:"key" help:"The key. One that starts with a dash comes after --."`
+	Key          string                 `arg:"" name:"key" help:"The key. Put -- before one that starts with a dash."`
 }
 
 func (c *backupGetCommand) execute(s streams) exitcode.Code {
@@ -177,7 +177,7 @@ type backupDiffCommand struct {
 	storeCommand `embed:""`
 	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
-	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state, in the same words, or latest."`
+	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state, in the same form, or latest."`
 	Prefix       string             `name:"prefix" env:"-" help:"List only keys that start with this."`
 }
 

@@ -24,7 +24,7 @@ import (
 
 // etcdctlCommand runs etcd's client.
 type etcdctlCommand struct {
-	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
+	Args []string `arg:"" optional:"" help:"Arguments for etcdctl."`
 }
 
 func (c *etcdctlCommand) execute(s streams) exitcode.Code {
@@ -33,7 +33,7 @@ func (c *etcdctlCommand) execute(s streams) exitcode.Code {
 
 // etcdutlCommand runs etcd's tool for files.
 type etcdutlCommand struct {
-	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
+	Args []string `arg:"" optional:"" help:"Arguments for etcdutl."`
 }
 
 func (c *etcdutlCommand) execute(s streams) exitcode.Code {

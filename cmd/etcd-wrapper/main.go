@@ -60,7 +60,7 @@ type commandLine struct {
 func run(args []string, s streams) exitcode.Code {
 	if forgotten := commandline.ForgetServices(); len(forgotten) > 0 && slices.Contains(args, "start-etcd") {
 		log := logstream.New(s.log, zerolog.InfoLevel)
-		log.Info().Strs("variables", forgotten).Msg("environment variables that Kubernetes has made of a Service's name are no flags; ignored")
+		log.Info().Strs("variables", forgotten).Msg("environment variables that Kubernetes sets for a Service are not flags; ignored")
 	}
 	chosen, err := parse(args, s.out)
 	if done := commandline.Done(0); errors.As(err, &done) {
@@ -91,7 +91,7 @@ func parse(args []string, out io.Writer) (command, error) {
 	}
 	selected, ok := chosen.(command)
 	if !ok {
-		return nil, fmt.Errorf("%T is no command", chosen)
+		return nil, fmt.Errorf("%T is not a command", chosen)
 	}
 	return selected, nil
 }

@@ -26,7 +26,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
 	}
 	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
-		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
+		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
 }

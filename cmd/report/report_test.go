@@ -140,7 +140,7 @@ func TestTerminationMessage(t *testing.T) {
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
-last trouble: etcd, 3s ago, over since: etcd stopped
+last problem: etcd, 3s ago, over since: etcd stopped
 `, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		there.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
 		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start continues there\n")
@@ -214,7 +214,7 @@ func (p *place) Document() status.Document {
 		},
 		Leases: []state.Lease{{
 			Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
-			Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
+			Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be reached", NextRetry: at},
 		}},
 		Backup: &facts.Backups{
 			Cluster: "c1", Owner: "shop/etcd", Generation: 1,

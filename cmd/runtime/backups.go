@@ -45,7 +45,7 @@ func (r *Runtime) endBackups() {
 	}
 }
 
-var errNoTimeLeft = errors.New("the time for a stop is over")
+var errNoTimeLeft = errors.New("the time for the stop has run out")
 
 // Flush uploads what etcd acknowledged before it was closed, in the rest of the stop's budget. Call it after the
 // lifecycle has ended and the exit record is settled.

@@ -133,7 +133,7 @@ func (r *Runtime) Lock() error {
 	}
 	r.lastRun.start() // before the note of a crash is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
-		r.log.Warn().Err(err).Msg("a crash would leave no reason behind")
+		r.log.Warn().Err(err).Msg("the reason of a crash could not be recorded")
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 		err = r.note.Discard()
 	}
 	if err != nil {
-		r.log.Warn().Err(err).Msg("the crash note could not be settled")
+		r.log.Warn().Err(err).Msg("the crash note could not be updated")
 	}
 }
 

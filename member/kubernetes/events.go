@@ -158,7 +158,7 @@ func (r *EventRecorder) send(ctx context.Context, e Event) {
 		r.failure = ""
 	case err.Error() != r.failure:
 		r.failure = err.Error()
-		r.log.Warn().Str("event", e.Reason).Str("reason", r.failure).Msg("posting an event failed: it is dropped, etcd keeps serving")
+		r.log.Warn().Str("event", e.Reason).Str("reason", r.failure).Msg("posting an event failed; it is dropped")
 	}
 }
 

@@ -165,11 +165,11 @@ func (l *Leases) run(ctx context.Context) {
 }
 
 // errNotOurs means that another member renews a lease, or that no member can.
-var errNotOurs = errors.New("it is not for this member to renew")
+var errNotOurs = errors.New("another member renews it")
 
 var (
 	errNoLeader = errors.New("this member knows no leader")
-	errForeign  = errors.New("its holderIdentity is no revision: another program uses this lease")
+	errForeign  = errors.New("its holderIdentity is not a revision: another program uses this lease")
 )
 
 // perform renews one lease and returns the time until it is due again, which the API server may extend after an error.

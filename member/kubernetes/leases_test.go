@@ -157,7 +157,7 @@ func TestLeases_foreignLease(t *testing.T) {
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfDelta)
 	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
-	assert.Contains(t, l.fact(t, OfDelta).Problem.Message, "is no revision")
+	assert.Contains(t, l.fact(t, OfDelta).Problem.Message, "is not a revision")
 }
 
 func TestLeases_independentFailures(t *testing.T) {

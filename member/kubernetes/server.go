@@ -47,7 +47,7 @@ func NewAccount() (Account, error) {
 func (a Account) read(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(a.Dir, name))
 	if err != nil {
-		return "", fmt.Errorf("the pod has no service account to ask with (automountServiceAccountToken): %w", err)
+		return "", fmt.Errorf("the pod has no service account token (automountServiceAccountToken): %w", err)
 	}
 	text := strings.TrimSpace(string(content))
 	if text == "" {
@@ -90,7 +90,7 @@ type StatusError struct {
 func (e *StatusError) Error() string {
 	switch e.Status {
 	case http.StatusUnauthorized:
-		return "the API server does not take the service account's token"
+		return "the API server rejects the service account's token"
 	case http.StatusForbidden:
 		return fmt.Sprintf("the service account's Role does not let it %s this %s", e.Kind.Verbs, e.Kind.Noun)
 	case http.StatusNotFound:
@@ -146,7 +146,7 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 		return &StatusError{response.StatusCode, retryAfter(response), kind}
 	}
 	if err := json.Unmarshal(body, receive); err != nil {
-		return fmt.Errorf("the API server's response is no %s: %w", kind.Noun, err)
+		return fmt.Errorf("the API server's response is not a %s: %w", kind.Noun, err)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func withoutURL(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errTimeout
 	}
-	return fmt.Errorf("the API server cannot be asked: %w", err)
+	return fmt.Errorf("the API server cannot be reached: %w", err)
 }
 
 // errTimeout is the error for a response that takes too long.

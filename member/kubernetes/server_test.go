@@ -56,15 +56,15 @@ func TestLeases_errors(t *testing.T) {
 		}
 	}
 	for says, trouble := range map[string]func(http.ResponseWriter, *http.Request) bool{
-		"does not take the service account's token": status(http.StatusUnauthorized),
-		"Role does not let it get and patch":        status(http.StatusForbidden),
-		"there is no such lease in the pod's":       status(http.StatusNotFound),
-		"answers 500 Internal Server Error":         status(http.StatusInternalServerError),
+		"rejects the service account's token": status(http.StatusUnauthorized),
+		"Role does not let it get and patch":  status(http.StatusForbidden),
+		"there is no such lease in the pod's": status(http.StatusNotFound),
+		"answers 500 Internal Server Error":   status(http.StatusInternalServerError),
 		"answers 302 Found": func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://127.0.0.1:1/elsewhere", http.StatusFound)
 			return true
 		},
-		"is no lease": func(w http.ResponseWriter, _ *http.Request) bool { _, _ = io.WriteString(w, "<html>"); return true },
+		"is not a lease": func(w http.ResponseWriter, _ *http.Request) bool { _, _ = io.WriteString(w, "<html>"); return true },
 		"broke off": func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "{")

@@ -71,7 +71,7 @@ func (f facts) reason(threshold Threshold) string {
 	case threshold.matches(f.size, f.inUse):
 		return fmt.Sprintf("%s of its %s are free", formatSize(free), formatSize(f.size))
 	case f.raisedNoSpace() && !f.canDisarm(f.size) && f.canDisarm(f.inUse):
-		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", formatSize(free), formatSize(f.size))
+		return fmt.Sprintf("the alarm NOSPACE can be lifted once the free %s of its %s are returned to the volume", formatSize(free), formatSize(f.size))
 	default:
 		return ""
 	}

@@ -33,7 +33,7 @@ func TestReason(t *testing.T) {
 		"exactly the part":                {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of its 1000.0 MiB are free"},
 		"not the part":                    {func(f *facts) { f.inUse = 700 * mebibyte }, ""},
 		"not the bytes":                   {func(f *facts) { f.size, f.inUse = 150*mebibyte, 51*mebibyte }, ""},
-		"the quota, and it would help":    {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the alarm NOSPACE can be lifted once the 124.0 MiB that are free of its 1.0 GiB are given back"},
+		"the quota, and it would help":    {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the alarm NOSPACE can be lifted once the free 124.0 MiB of its 1.0 GiB are returned to the volume"},
 		"the quota, and it would not":     {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 930*mebibyte }, ""},
 		"the quota is another member's":   {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self + 1}, gibibyte, 900*mebibyte }, ""},
 		"the quota, and it is room again": {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, 2*gibibyte, 900*mebibyte }, ""},

@@ -50,7 +50,7 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 		err = s.cluster.handOver(ctx, to)
 	}
 	if err != nil {
-		k.options.Log.Info().Err(err).Msg("leadership stays here until the clients were sent away")
+		k.options.Log.Info().Err(err).Msg("leadership stays with this member until its clients are disconnected")
 		return
 	}
 	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(began)).Msg("leadership was moved before the stop")
@@ -101,7 +101,7 @@ func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			p.log.Info().Int("members", len(loud)-i).Msg("not all hold their writes back while leadership moves; a write may have to wait for its answer")
+			p.log.Info().Int("members", len(loud)-i).Msg("not all members hold their writes back while leadership moves; a write may be delayed")
 			return nil
 		}
 	}
@@ -187,7 +187,7 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes continue, and one may have to wait for its answer")
+		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes continue, and one may be delayed")
 	}
 }
 

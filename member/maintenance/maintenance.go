@@ -241,7 +241,7 @@ func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	case f.isSingle():
 	case f.noSpace():
 		if !byClock(time.Now(), f) {
-			return errors.New("its turn has not come, which goes by the clock while no turn can be claimed")
+			return errors.New("it waits for its turn, which goes by the clock while no turn can be claimed")
 		}
 	default:
 		if err := w.schedule.request(ctx); err != nil {
@@ -306,7 +306,7 @@ func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	}
 	if f.leader == f.self {
 		for _, id := range f.removedMembers() {
-			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no member any more", id))
+			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no longer a member", id))
 		}
 	}
 	return w.cluster.facts()

@@ -190,7 +190,7 @@ func TestNoSpace_removedMember(t *testing.T) {
 	kept(t, leads, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, s.cluster.liftedTimes())
-		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: member dead, which had raised it, is no member any more")
+		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: member dead, which had raised it, is no longer a member")
 	})
 }
 

@@ -87,7 +87,7 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()
 	if err != nil {
-		return fmt.Errorf("a TLS handshake with etcd's own listener %s failed: %w; see that %s and %s are a pair", l.Address, err, l.Cert, l.Key)
+		return fmt.Errorf("a TLS handshake with etcd's own listener %s failed: %w; check that %s and %s are a pair", l.Address, err, l.Cert, l.Key)
 	}
 	subject, effect := "etcd's server certificate "+l.Cert, "clients that verify it cannot connect"
 	if l.Name == EtcdPeer {

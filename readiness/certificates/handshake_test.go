@@ -61,7 +61,7 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 		"for clients only":        {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "is not for servers by its extended key usage"},
 		"for clients, no CA":      {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "is not for servers by its extended key usage"},
 		"from another authority":  {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by the authorities in"},
-		"with the key of another": {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "see that"},
+		"with the key of another": {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "check that"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := certificates.New(map[string]string{certificates.EtcdServer: c.pair.Cert}, zerolog.Nop())

@@ -85,7 +85,7 @@ func (m sink) addMember(d status.Document) {
 		"version", d.Versions.Wrapper, "etcd_version", d.Versions.Etcd, "go_version", d.Versions.Go, "cluster_id", d.ClusterID, "cluster_name", owner)
 	m.addIf("ready", "1 if the member is ready, as /readyz reports.", d.Ready)
 	for _, class := range status.ExitClasses() {
-		m.addIf("last_exit", "1 for how the run before this one ended.", class == d.LastExit, "class", class)
+		m.addIf("last_exit", "1 for the way in which the previous run ended.", class == d.LastExit, "class", class)
 	}
 	for _, check := range d.Checks {
 		m.addIf("readiness_check", "1 if the check does not make the member unready.", check.Status != status.HealthFailed, "check", check.Name)
@@ -99,7 +99,7 @@ func (m sink) addMember(d status.Document) {
 	}
 	if voters > 0 {
 		m.add("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run.", float64(voters))
-		m.add("voters_connected", "Those of them that this member has a connection to, itself included.", float64(connected))
+		m.add("voters_connected", "Voting members that this member is connected to, itself included.", float64(connected))
 	}
 	for _, file := range d.Certificates {
 		m.addTime("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", file.NotAfter, "certificate", file.Name)
@@ -177,7 +177,7 @@ func (m sink) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return
 	}
-	m.addIf("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it.", u.Busy())
+	m.addIf("defragmentation_running", "1 while the database is being defragmented, or clients are redirected for it.", u.Busy())
 	m.addIf("defragmentation_waiting", "1 while a necessary defragmentation of the database is blocked.", u.Phase == "waiting")
 	for outcome, times := range map[string]int{"done": u.Completed, "failed": u.Failed} {
 		m.add("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", float64(times), "outcome", outcome)

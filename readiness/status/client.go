@@ -176,7 +176,7 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 	case !errors.As(err, &wrapped):
 		return reply, err
 	case wrapped.Timeout():
-		return nil, fmt.Errorf("%w from %s within %v: it hangs, has next to no CPU time or is another program, or its host cannot be reached; see the container's log",
+		return nil, fmt.Errorf("%w from %s within %v: it hangs, gets almost no CPU time or is another program, or its host cannot be reached; see the container's log",
 			ErrNoAnswer, c.name, c.timeout)
 	default:
 		return nil, fmt.Errorf("%w from %s: %w; if it is not running or uses another port, its log and its termination message say so",

@@ -70,7 +70,7 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):
-		return fmt.Errorf("%s answers without a member ID: another program listens there; see that the member's wrapper runs on that port", address)
+		return fmt.Errorf("%s answers without a member ID: another program listens there; check that the member's wrapper runs on that port", address)
 	case answer.MemberID != "" && answer.MemberID != peer.ID, answer.ClusterID != "" && known.ClusterID != "" && answer.ClusterID != known.ClusterID:
 		return fmt.Errorf("%s answers for member %s of cluster %s (%s), not for this member: it does not run there, or its wrapper has another port",
 			address, cmp.Or(answer.MemberID, "?"), cmp.Or(answer.ClusterID, "?"), answer.Pod)

@@ -254,7 +254,7 @@ func checkPending(s *Survey) error {
 		switch {
 		case m.ID == s.Own.ID && s.Membership != Unlisted:
 		case m.IsLearner:
-			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time; see that it catches up, or remove it with etcdctl member remove", nameOf(m))
+			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time; check that it catches up, or remove it with etcdctl member remove", nameOf(m))
 		case !isStarted(m):
 			return fmt.Errorf("%s was added and has not started yet, and members join one at a time; start it, or remove it with etcdctl member remove", nameOf(m))
 		}

@@ -170,7 +170,7 @@ func TestBuild_removesAlarms(t *testing.T) {
 func TestBuild_refusals(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
-		`"etcd-9" is none of its members`:     func(s *Seed) { s.Name = "etcd-9" },
+		`"etcd-9" is not one of its members`:  func(s *Seed) { s.Name = "etcd-9" },
 		`member exists with identical ID`:     func(s *Seed) { s.Members["other"] = s.Members["default"] },
 		`the cluster has no token`:            func(s *Seed) { s.Token = "" },
 		`it is not empty, it holds something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },

@@ -245,7 +245,7 @@ func (s Seed) newCluster() (*cluster, error) {
 	}
 	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
 	if c.self == nil {
-		return nil, fmt.Errorf("%q is none of its members", s.Name)
+		return nil, fmt.Errorf("%q is not one of its members", s.Name)
 	}
 	return c, nil
 }

@@ -42,14 +42,14 @@ func ParsePolicy(text string) (policy Policy, err error) {
 		case count != nil:
 			*count, err = parseCount(value)
 		default:
-			return Policy{}, fmt.Errorf("%s: %q is none of points=, hourly=, daily= and weekly=", keepFlag, key)
+			return Policy{}, fmt.Errorf("%s: %q is not points=, hourly=, daily= or weekly=", keepFlag, key)
 		}
 		if given[key] = true; err != nil {
 			return Policy{}, fmt.Errorf("%s: %s %w", keepFlag, key, err)
 		}
 	}
 	if policy == (Policy{}) {
-		return policy, fmt.Errorf("%s: all of it is 0, so that nothing but the newest backup would stay", keepFlag)
+		return policy, fmt.Errorf("%s: every number is 0, so only the newest backup would be kept", keepFlag)
 	}
 	return policy, nil
 }

@@ -28,7 +28,7 @@ func TestParsePolicy(t *testing.T) {
 
 func TestParsePolicy_errors(t *testing.T) {
 	for text, why := range map[string]string{
-		"":                             `"" is none of`,
+		"":                             `"" is not points=`,
 		"points":                       `points "" is not a duration`,
 		"points=24":                    "not a duration",
 		"points=-1h":                   "not a duration",
@@ -38,11 +38,11 @@ func TestParsePolicy_errors(t *testing.T) {
 		"hourly=-1":                    "whole number",
 		"hourly=1h":                    "whole number",
 		"daily=10001":                  "whole number",
-		"monthly=3":                    `"monthly" is none of`,
+		"monthly=3":                    `"monthly" is not points=`,
 		"points=1h,points=2h":          "points is given twice",
-		"points=1h,":                   `"" is none of`,
-		"points=0s":                    "nothing but the newest",
-		"points=0h,hourly=0":           "nothing but the newest",
+		"points=1h,":                   `"" is not points=`,
+		"points=0s":                    "only the newest",
+		"points=0h,hourly=0":           "only the newest",
 		"points=24h;hourly=24,daily=7": "not a duration",
 	} {
 		_, err := ParsePolicy(text)

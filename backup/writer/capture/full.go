@@ -44,7 +44,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	tx, ok := s.snapshot.(readTx)
 	if !ok {
 		_ = s.Close()
-		return nil, fmt.Errorf("etcd's snapshot is a %T that cannot be asked for its revision", s.snapshot)
+		return nil, fmt.Errorf("etcd's snapshot is a %T that does not report its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
 	s.Revision = lastRevision(tx)

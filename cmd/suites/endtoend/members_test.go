@@ -296,7 +296,7 @@ func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
 			})
 			if state == "serving" {
 				require.Contains(t, []int{70, 2}, c.runs[2].Exit(harness.Patience))
-				assert.Contains(t, says(last), "start it no more, or")
+				assert.Contains(t, says(last), "do not start it again, or")
 			}
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": "which is no longer in the cluster", "level": "warn"})

@@ -114,7 +114,7 @@ func TestARefusalSaysThatTheSidecarHasNotLookedAtThis(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(message), "was cut off or damaged")
 	assert.Contains(t, string(message), "way out: to keep what the database holds")
-	assert.Contains(t, string(message), "the sidecar's too, has not looked at this")
+	assert.Contains(t, string(message), "nor does the sidecar's)")
 }
 
 // A data directory that is the volume holds the program's own notes, too.

@@ -54,7 +54,7 @@ func TestASidecarWhoseCertificateHasExpiredIsNamed(t *testing.T) {
 	status, _ := run.Stop(syscall.SIGTERM)
 	require.Zero(t, status)
 	message := read(t, p.TerminationMessage())
-	assert.Contains(t, message, "last trouble: certificate, ")
+	assert.Contains(t, message, "last problem: certificate, ")
 	assert.Contains(t, message, "certificate has expired")
 }
 
