@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,12 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/recovery/peers"
 )
 
 // lost returns a world with a lost volume and a store whose clock is an hour ahead.
@@ -119,31 +116,6 @@ func TestRunningClusterIsNotReplaced(t *testing.T) {
 	assert.Equal(t, 2, builds)
 	assert.Equal(t, 3+2+3, pauses, "it has been silent for long enough, twice")
 	w.requireKeys("by now", "in pause 1", "in pause 2", "in pause 3", "key", "while it is built")
-}
-
-// Data from a sidecar name no cluster, and the other members write backups all the time.
-func TestMemberStartsWhileOthersWriteBackups(t *testing.T) {
-	w, o := ofThree(t)
-	o.id, o.of = ours, 1
-	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
-	w.advanceStore()
-	w.still = time.Hour
-	w.forbidPauses()
-	w.requireStarts()
-}
-
-// All members request the same restore, and another one was first: its cluster runs and adds this one.
-func TestMemberJoinsTheOneThatRestored(t *testing.T) {
-	w, o := ofThree(t)
-	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
-		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
-	}))
-	w.uploadFull(ours, 2)
-	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	w.forbidPauses()
-	w.requireRejoined()
-	assert.Len(t, w.preserved(), 1)
 }
 
 // forAMinute stops the clock except for pauses, and ends a run after a minute.
@@ -250,23 +222,6 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 			w.requireKeys(of.keys...)
 		})
 	}
-}
-
-// The old cluster still served after another one had replaced it, and is started again.
-func TestRevisionsAfterAReplacementAreReportedAsLost(t *testing.T) {
-	w := newFilledWorld(t)
-	living := filepath.Join(t.TempDir(), "living")
-	require.NoError(t, os.Rename(w.member.DataDir, living))
-	require.NoError(t, w.run())
-	w.put("of generation 2")
-	w.backUp(2)
-	w.older = living
-	w.rollBack()
-	w.put("1", "2", "3")
-	w.log.Reset()
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 received after revision 2, from which generation 2 was restored")
-	assert.Len(t, w.preserved(), 1)
 }
 
 // endsWith adds the end of a session to generation 1.

@@ -18,29 +18,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/recovery/peers"
 )
-
-func TestUnclaimedRestoreIsDecidedAgainAfterACrash(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*world)
-		keys    []string
-	}{
-		"nothing":                 {func(*world) {}, []string{"a", "key"}},
-		"etcd has served since":   {func(w *world) { w.put("acknowledged since"); w.options.Request, w.options.Never = nil, true }, []string{"a", "acknowledged since", "b", "key"}},
-		"it is not asked for now": {func(w *world) { w.options.Request = nil }, []string{"a", "b", "key"}},
-		"another one is":          {func(w *world) { w.options.Request.Target = archive.Target{Revision: 2} }, []string{"key"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := cutOff(t, ClaimGeneration)
-			require.Len(t, w.generations(), 1)
-			of.happens(w)
-			require.NoError(t, w.run())
-			w.requireKeys(of.keys...)
-			assert.Empty(t, w.leftovers())
-		})
-	}
-}
 
 // Only the store shows whether the generation was created.
 func TestRunStoppedDuringItsClaimIsCompleted(t *testing.T) {
@@ -54,19 +32,6 @@ func TestRunStoppedDuringItsClaimIsCompleted(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	w.store.ClearFaults()
 	require.Len(t, w.generations(), 1)
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-}
-
-func TestClaimNeedsTheStore(t *testing.T) {
-	w, o := ofThree(t)
-	o.listing = peers.Asking
-	w.options.Request = &Request{Target: archive.Target{}, ID: "drop"}
-	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
-	w.options.Archive, w.options.Request = nil, nil
-	o.listing = peers.Started
-	w.requireRefused("start with --backup-store")
-	require.NoError(t, os.Remove(w.volume+"/"+recordFile), "the way out")
 	require.NoError(t, w.run())
 	w.requireKeys("key")
 }
@@ -159,22 +124,6 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// The last request is carried out before etcd starts: later it would undo new writes.
-func TestLastRequestWinsOverARestoreThatWasCutOff(t *testing.T) {
-	for _, before := range []Action{ClaimGeneration, SetVolumeAside, InstallData, Remember} {
-		t.Run(string(before), func(t *testing.T) {
-			t.Parallel()
-			w := cutOff(t, before)
-			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "second"}
-			require.NoError(t, w.run())
-			w.requireKeys("key")
-			w.put("later")
-			require.NoError(t, w.run())
-			w.requireKeys("key", "later")
-		})
-	}
-}
-
 // Another process may have restored the generation again since.
 func TestInstalledDataKeepTheirGeneration(t *testing.T) {
 	w := newFilledWorld(t)
@@ -262,18 +211,6 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	require.NoError(t, w.run())
 	w.requireEnd([]string{"a", "key"}, 1)
 	assert.Len(t, w.generations(), 2)
-}
-
-// Without a store and peers, an apparently empty volume may be half of a restore.
-func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
-	for before, installed := range map[Action]bool{ClaimGeneration: false, InstallData: false, Remember: true} {
-		w := cutOff(t, before)
-		if w.options.Archive, w.options.Request = nil, nil; installed {
-			require.NoError(t, w.run())
-		} else {
-			w.requireRefused("start with --backup-store")
-		}
-	}
 }
 
 // disasters list what can happen to a volume, and the result.

@@ -120,25 +120,6 @@ func TestFullVolumeIsNoDamagedBackup(t *testing.T) {
 	w.requireRefused("the volume was full", "no space left on device", "enlarge the volume")
 }
 
-// A cluster that was rolled back and lost before its first backup is restored to that revision.
-func TestLatestIsTheRestoredRevision(t *testing.T) {
-	for _, asked := range []bool{false, true} {
-		w := newFilledWorld(t)
-		to := positionOf(t, w.member.DataDir).Revision
-		w.put("a mistake")
-		w.backUp(1)
-		w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
-		require.NoError(t, w.run())
-		w.lose()
-		w.options.Request = nil
-		if asked {
-			w.options.Request = &Request{ID: "bring back"}
-		}
-		require.NoError(t, w.run())
-		w.requireKeys("key")
-	}
-}
-
 func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 	w := newFilledWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
@@ -188,135 +169,15 @@ func (w *world) manifest() string {
 	return archive.ManifestName(1, head.Full.Name())
 }
 
-const firstGeneration = "gen/000001/generation.json"
-
-// A damaged object of 200 bytes or a wrong key is a problem of backups, not of the data.
-func TestValidVolumeStartsAlthoughTheStoreCannotBeVerified(t *testing.T) {
-	for what, happens := range map[string]func(w *world){
-		"the certificate has decayed": func(w *world) { w.corrupt("cluster.json") },
-		"the generation has":          func(w *world) { w.corrupt(firstGeneration) },
-		"both have":                   func(w *world) { w.corrupt("cluster.json", firstGeneration) },
-		"the certificate, and no generation is": func(w *world) {
-			w.corrupt("cluster.json")
-			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
-		},
-		"the only full has":                     func(w *world) { w.corrupt(w.manifest()) },
-		"the reservation has":                   func(w *world) { w.reserve(2); w.corrupt(fmt.Sprintf("reservation/%019d", margin+2)) },
-		"nobody trusts it":                      (*world).replaceKeys,
-		"nobody trusts it, and it is reserved":  func(w *world) { w.reserve(50); w.replaceKeys() },
-		"nobody trusts it, and it has segments": func(w *world) { w.put("a"); w.uploadSegment(); w.replaceKeys() },
-		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.replaceKeys() },
-		"nobody can open it": func(w *world) {
-			pair := formattest.NewKeys(w.t)
-			w.emptyStore()
-			w.setKeys(pair.Load(w.t))
-			w.backUp(1)
-			w.put("a")
-			w.uploadSegment()
-			w.setKeys(formattest.LoadKeys(w.t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(w.t).Identities}))
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newFilledWorld(t)
-			happens(w)
-			w.requireOpened()
-		})
-	}
-}
-
-// reserve stores the reservation of a cluster at a revision.
-func (w *world) reserve(at int64) {
-	w.t.Helper()
-	cluster := hex(positionOf(w.t, w.member.DataDir).ClusterID)
-	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: cluster, Generation: 1, Revision: margin + at, Created: time.Now()}))
-}
-
-// Names prove nothing, but a volume that was not rolled back has all revisions that they suggest.
-func TestValidVolumeIsRefusedIfNamesSuggestMore(t *testing.T) {
-	for what, of := range map[string]struct {
-		happens func(w *world)
-		says    []string
-	}{
-		"nobody trusts it": {(*world).replaceKeys, []string{"it has no signature", "add the key"}},
-		"it has decayed":   {func(w *world) { w.corrupt("cluster.json", firstGeneration) }, []string{"generation.json", "restore that object"}},
-		"its fulls have": {func(w *world) {
-			w.corrupt(w.manifest())
-			w.corrupt(w.manifest())
-		}, []string{"manifest.json", "restore that object"}},
-	} {
-		t.Run(what, func(t *testing.T) {
-			w := newFilledWorld(t)
-			w.advanceStore()
-			of.happens(w)
-			w.requireRefused(append(of.says, "the data end with revision 2, but object names in the store suggest revision 3", "start with --recover=never to serve it as it is")...)
-			w.options.Never = true
-			w.requireOpened()
-		})
-	}
-}
-
-// A restore creates a generation before its first full snapshot, with a reservation above all revisions.
-func TestVolumeFromBeforeARestoreIsRefusedWithoutKeys(t *testing.T) {
-	w := newFilledWorld(t)
-	w.copyVolume()
-	w.damage()
-	require.NoError(t, w.run())
-	require.Len(t, w.generations(), 2)
-	w.replaceKeys()
-	require.NoError(t, w.run(), "what was restored is started")
-	w.rollBack()
-	w.requireRefused("so the volume may have been rolled back", "add the key")
-}
-
-// The cluster manifest is the oldest object, and the first that a bucket with an expiry deletes.
-func TestLostVolumeIsRestoredWithoutAClusterManifest(t *testing.T) {
-	for what, lose := range losses {
-		for _, gone := range []bool{false, true} {
-			w := newFilledWorld(t)
-			if w.corrupt("cluster.json"); gone {
-				require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
-			}
-			lose(w)
-			require.NoError(t, w.run(), what)
-			w.requireKeys("key")
-		}
-	}
-}
-
-func TestLostVolumeIsRefusedIfTheStoreIsDamaged(t *testing.T) {
-	for what, of := range map[string]struct {
-		happens func(w *world)
-		says    string
-	}{
-		"whose it is": {func(w *world) { w.corrupt("cluster.json", firstGeneration) }, "generation.json"},
-		"nor is there another": {func(w *world) {
-			w.corrupt("cluster.json")
-			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
-		}, "cluster.json"},
-		"what it has": {func(w *world) { w.corrupt(w.manifest()) }, "manifest.json"},
-	} {
-		for how, lose := range losses {
-			t.Run(what+", "+how, func(t *testing.T) {
-				w := newFilledWorld(t)
-				of.happens(w)
-				lose(w)
-				w.requireRefused(of.says, "restore that object")
-			})
-		}
-	}
-}
-
-// By its log the member is a quorum, and the others wait for it.
-func TestSoleVoterDoesNotWaitForADamagedStore(t *testing.T) {
-	w, o := soleVoter(t)
-	o.noQuorum = true
-	w.corrupt(firstGeneration)
-	w.requireOpened()
-
-	w, o = soleVoter(t)
-	w.advanceStore()
-	w.corrupt(firstGeneration)
-	assert.Contains(t, w.requireWaiting(o), "names in the store suggest revision 3")
+func TestValidVolumeStartsIfNoKeyDecryptsTheBackups(t *testing.T) {
+	w, pair := newFilledWorld(t), formattest.NewKeys(t)
+	w.emptyStore()
+	w.setKeys(pair.Load(t))
+	w.backUp(1)
+	w.put("a")
+	w.uploadSegment()
+	w.setKeys(formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(t).Identities}))
+	w.requireStarts()
 }
 
 // failSpool makes uploads of the spool fail with these errors, one after the other, and counts the uploads.

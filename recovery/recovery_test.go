@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,8 +16,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/bootstrap/datadir/datadirtest"
-	"etcd-wrapper/exitcode"
 )
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
@@ -52,21 +49,6 @@ func TestOlderFullSnapshotReplacesADamagedOne(t *testing.T) {
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
 }
 
-func TestVolumeOfAnEarlierGenerationIsRestored(t *testing.T) {
-	w := newFilledWorld(t)
-	w.copyVolume()
-	w.lose()
-	require.NoError(t, w.run())
-	w.put("of the restored cluster")
-	w.backUp(2)
-	w.rollBack()
-	require.NoError(t, w.run())
-	keys, revision := w.keys()
-	assert.Equal(t, []string{"key", "of the restored cluster"}, keys)
-	assert.Greater(t, revision, int64(2*margin), "above what the second generation has reserved")
-	assert.Len(t, w.generations(), 3)
-}
-
 func TestClusterIsFoundedOnce(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run(), "nothing was ever kept")
@@ -77,36 +59,6 @@ func TestClusterIsFoundedOnce(t *testing.T) {
 	w.lose()
 	w.requireRefused("no new cluster is created", "if nothing was ever stored there, delete cluster.json")
 	assert.NoDirExists(t, w.member.DataDir)
-}
-
-func TestStoreOfAnotherClusterIsRefused(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.archive.Create(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
-	require.NoError(t, err)
-	w.requireRefused("elsewhere/etcd", "this member to etcd-cluster")
-	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
-	w.setGeneration(1)
-	w.requireRefused("abc123", ours)
-}
-
-func TestUnknownTargetMovesNothing(t *testing.T) {
-	w := newFilledWorld(t)
-	w.options.Request = &Request{Target: archive.Target{Revision: 4711}, ID: "drop"}
-	err := w.run()
-	assert.Equal(t, exitcode.BadConfig, w.statusOf(err))
-	require.ErrorContains(t, err, "revision 4711 is not kept")
-	require.ErrorContains(t, err, "revisions 2 to 2")
-	assert.Empty(t, w.preserved())
-}
-
-func TestNeverReportsWhatCouldBeRestored(t *testing.T) {
-	w := newFilledWorld(t)
-	w.options.Never = true
-	require.NoError(t, w.run())
-	w.damage()
-	w.requireRefused("--recover=never", "has revision 2")
-	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	require.ErrorContains(t, w.run(), "store unavailable")
 }
 
 // storeFailures list the first line and the next step for each failure of the store.

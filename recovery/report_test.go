@@ -23,7 +23,6 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/recovery/peers"
 )
 
 // The end of a lost volume is unknown.
@@ -109,28 +108,6 @@ func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	assert.Empty(t, w.preserved())
 }
 
-func TestUnnamedBackupsPreventANewCluster(t *testing.T) {
-	w := newFilledWorld(t)
-	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
-		require.NoError(t, w.store.Delete(t.Context(), name))
-	}
-	require.NoError(t, w.run(), "valid data are started")
-	w.lose()
-	for _, w.member.Alone = range []bool{true, false} { // also if the others are found by discovery
-		require.ErrorContains(t, w.run(), "gen/000001/")
-		assert.NoDirExists(t, w.member.DataDir)
-	}
-}
-
-// allGone returns a member of three that have all lost their volumes.
-func allGone(t *testing.T) (*world, *fakePeers) {
-	t.Helper()
-	w, o := ofThree(t)
-	w.lose()
-	o.listing = peers.Founding
-	return w, o
-}
-
 // before interrupts a run once, before an action.
 func before(action Action, happens func() error) func(Action) error {
 	seen := false
@@ -141,44 +118,6 @@ func before(action Action, happens func() error) func(Action) error {
 		seen = true
 		return happens()
 	}
-}
-
-// While the backup is built, or between two runs, the others may return with their data. They have written nothing since,
-// so the store does not show it.
-func TestNothingIsClaimedOnceTheOthersReturn(t *testing.T) {
-	for _, dead := range []bool{false, true} {
-		w, o := allGone(t)
-		back := func() error { o.listing = peers.Started; return nil }
-		if dead {
-			require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
-			require.NoError(t, back())
-		}
-		start, err := w.start(before(ClaimGeneration, back))
-		require.NoError(t, err)
-		assert.Equal(t, takenIn, start)
-		assert.Len(t, w.generations(), 1)
-		assert.Empty(t, w.leftovers())
-	}
-}
-
-func TestClaimWaitsForMissingMembers(t *testing.T) {
-	w, o := allGone(t)
-	waits := w.inPause(2, func() { o.listing = peers.Founding })
-	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil })))
-	assert.Equal(t, 2, *waits)
-	assert.Len(t, w.generations(), 2)
-	assert.Contains(t, w.log.String(), "not every other member has reported that it has no usable data: m-0 does not answer")
-}
-
-// Once the generation is in the store, the others wait for this member.
-func TestClaimedRestoreIsInstalledWithoutTheOthers(t *testing.T) {
-	w, o := allGone(t)
-	require.ErrorIs(t, w.cutAt(SetVolumeAside), errCut)
-	require.Len(t, w.generations(), 2)
-	o.listing = peers.Unknown
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-	assert.Len(t, w.generations(), 2)
 }
 
 func TestClaimIsRepeatedIfTheListingIsLate(t *testing.T) {
@@ -202,21 +141,6 @@ func TestReadOnlyVolumeIsNamedFirst(t *testing.T) {
 	assert.Contains(t, first, "read-only file system")
 	assert.Equal(t, "recovery tries again, and continues from here; mount the volume read-write", advice)
 	assert.Equal(t, exitcode.Clean, w.statusOf(err))
-}
-
-// The advice has to hold for data that were served: without the second step, no new cluster would be created.
-func TestNewClusterNeedsBothStepsOfTheWayOut(t *testing.T) {
-	w := newFilledWorld(t)
-	served := true
-	w.options.Lost = func(string) bool { return served }
-	w.damage()
-	w.emptyStore()
-	err := w.run()
-	require.ErrorContains(t, err, "to create a new cluster, empty the volumes, exit_code.last included")
-	w.lose()
-	w.requireRefused("no new cluster replaces lost data", "delete the file exit_code.last")
-	served = false
-	require.NoError(t, w.run())
 }
 
 // The record of an earlier recovery was removed with the data directory.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -14,138 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 
-	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/recovery/peers"
 )
-
-func TestMemberRejoinsTheOthers(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*world, *fakePeers)
-		asides  int
-		changes []string
-	}{
-		"lost":             {func(w *world, _ *fakePeers) { w.lose() }, 0, []string{"removed", "added"}},
-		"broken":           {func(w *world, _ *fakePeers) { w.damage() }, 1, []string{"removed", "added"}},
-		"put back":         {func(_ *world, o *fakePeers) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
-		"removed, broken":  {func(w *world, o *fakePeers) { w.damage(); o.listing = peers.Unlisted }, 1, []string{"added"}},
-		"added by someone": {func(w *world, o *fakePeers) { w.damage(); o.listing = peers.Added }, 1, nil},
-		"hindered at first": {func(w *world, o *fakePeers) {
-			w.damage()
-			o.silent, o.inTheWay = 2, []error{errors.New("a learner"), errors.New("a learner")}
-		}, 1, []string{"removed", "added"}},
-		"without a store": {func(w *world, _ *fakePeers) { w.damage(); w.options.Archive = nil }, 1, []string{"removed", "added"}},
-		"with a store that is away": {func(w *world, _ *fakePeers) {
-			w.damage()
-			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-		}, 1, []string{"removed", "added"}},
-		"a change that fails":           {func(w *world, o *fakePeers) { w.damage(); o.fail = "before" }, 1, []string{"removed", "added"}},
-		"a change that gets no reply":   {func(w *world, o *fakePeers) { w.damage(); o.fail = "after" }, 1, []string{"removed", "added"}},
-		"an etcd that had barely begun": {func(w *world, _ *fakePeers) { barely(w) }, 1, []string{"removed", "added"}},
-		"a join that had barely begun":  {func(w *world, o *fakePeers) { barely(w); o.listing = peers.Added }, 1, nil},
-		"a growth that nobody had begun": {func(w *world, o *fakePeers) {
-			w.lose()
-			o.listing = peers.Unlisted
-		}, 0, []string{"added"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			of.happens(w, o)
-			asked := len(w.store.Calls())
-			w.requireRejoined()
-			assert.Len(t, w.preserved(), of.asides)
-			assert.Equal(t, of.changes, o.changes)
-			assert.NoDirExists(t, filepath.Join(w.member.DataDir, "member"))
-			for _, call := range w.store.Calls()[asked:] { // whose cluster it is, and no more
-				names := []string{"cluster.json", "gen/000001/generation.json", "gen/000002/generation.json"} // the last one is not there
-				assert.True(t, call.Op == memory.List || call.Op == memory.Get && slices.Contains(names, call.Name), "%v", call)
-			}
-		})
-	}
-}
 
 // barely leaves the directories of an etcd that was killed right after its first start.
 func barely(w *world) {
 	w.t.Helper()
 	w.lose()
 	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
-}
-
-func TestMemberOfSeveralStartsUnchanged(t *testing.T) {
-	listed := func(listing Membership) func(*world, *fakePeers) {
-		return func(_ *world, o *fakePeers) { o.listing = listing }
-	}
-	first := func(listing Membership, founded bool) func(*world, *fakePeers) {
-		return func(w *world, o *fakePeers) {
-			w.lose()
-			if o.listing = listing; !founded {
-				w.options.Archive = newWorld(t).archive
-			}
-		}
-	}
-	for name, happens := range map[string]func(*world, *fakePeers){
-		"known":                        listed(peers.Started),
-		"removed":                      listed(peers.Unlisted),
-		"nobody answers":               listed(peers.Unknown),
-		"one knows it":                 listed(peers.Claimed),
-		"there is no quorum":           func(_ *world, o *fakePeers) { o.silent = 1 },
-		"there is neither nor a store": func(w *world, o *fakePeers) { o.silent, w.options.Archive = 1, nil },
-		"there is neither, and the store is away": func(w *world, o *fakePeers) {
-			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-			o.silent = 1
-		},
-		"empty, and nobody has data":                     first(peers.Founding, false),
-		"empty, and the others are there already":        first(peers.Expected, false),
-		"empty, and they were, and have founded a store": first(peers.Expected, true),
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			w.joinedBy("aa", "bb")
-			happens(w, o)
-			w.requireStarts()
-			assert.Empty(t, o.changes)
-		})
-	}
-}
-
-// The member that has restored is not there yet: the others must not form the old cluster again without it.
-func TestMemberOfAReplacedClusterWaitsForTheOthers(t *testing.T) {
-	w, o := ofThree(t)
-	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
-	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
-	w.requireRejoined()
-	assert.Zero(t, o.silent)
-	assert.Len(t, w.preserved(), 1)
-	assert.Equal(t, []string{"added"}, o.changes)
-}
-
-// Names lead to another cluster for a moment, which has a member with this name.
-func TestMembersOfAnotherClusterAreNotChanged(t *testing.T) {
-	for _, listing := range []Membership{peers.Started, peers.Unlisted} {
-		w, o := ofThree(t)
-		w.lose()
-		mine := o.cluster
-		o.listing, o.cluster = listing, 0xbeef
-		pauses := w.inPause(3, func() {
-			assert.Empty(t, o.changes)
-			o.cluster = mine
-		})
-		w.requireRejoined()
-		assert.Equal(t, 3, *pauses)
-		assert.Regexp(t, "the other members belong to cluster beef .etcd's ID., but .* to cluster "+hex(mine)+": their members are not changed", w.log.String())
-	}
-}
-
-// Without answers, an empty member waits.
-func TestLostMemberWaitsForItsPeers(t *testing.T) {
-	w, o := ofThree(t)
-	w.lose()
-	o.listing = peers.Unknown
-	w.wait = func(context.Context, int) { o.listing = peers.Started }
-	w.requireRejoined()
-	assert.Contains(t, w.log.String(), "another member may have data")
 }
 
 // Validating a large database takes longer than a quorum without data waits.
@@ -155,25 +30,6 @@ func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	_, err := w.recovery().prepare(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
 	require.NoError(t, err)
 	assert.True(t, heard)
-}
-
-func TestNeverRefusesALostMemberOfSeveral(t *testing.T) {
-	w, o := ofThree(t)
-	w.options.Never = true
-	w.lose()
-	_, err := w.start(nil)
-	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
-	o.listing = peers.Founding
-	_, err = w.start(nil)
-	require.ErrorContains(t, err, "the data could be restored, but --recover=never")
-	assert.Empty(t, o.changes)
-}
-
-func TestDamagedDataOfAnotherClusterAreKept(t *testing.T) {
-	w, o := ofThree(t)
-	w.damage()
-	o.cluster = 0xabc
-	assert.Contains(t, w.requireWaiting(o), "but the other members to cluster abc")
 }
 
 // After a crash, a rejoin continues from the cluster's list of members.
@@ -202,18 +58,6 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 			return
 		}
 	}
-}
-
-// The flags may stay, and only the store shows whether that restore was done.
-func TestUnknownStateOfARequestNamesTheWayOut(t *testing.T) {
-	w, o := ofThree(t)
-	w.options.Request = &Request{ID: "drop"}
-	w.lose()
-	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	assert.Contains(t, w.requireWaiting(o), `if restore \"drop\" was done before, remove --restore-to`)
-	w.options.Request = nil
-	require.NoError(t, w.run())
-	assert.Equal(t, []string{"removed", "added"}, o.changes)
 }
 
 // fakePeers are the two other members of a cluster.

@@ -237,42 +237,6 @@ func TestMemberWithUnnamedPeersFoundsNoSecondCluster(t *testing.T) {
 	require.NoError(t, w.run(), "nobody knows of another one")
 }
 
-const secondGeneration = "gen/000002/generation.json"
-
-// restoredOnce returns a world in its second generation, whose generation.json was deleted: it is the oldest object, so a
-// bucket with an expiry deletes it first.
-func restoredOnce(t *testing.T) *world {
-	t.Helper()
-	w := newFilledWorld(t)
-	w.lose()
-	require.NoError(t, w.run())
-	w.put("acknowledged")
-	w.backUp(2)
-	require.NoError(t, w.store.Delete(t.Context(), secondGeneration))
-	return w
-}
-
-func TestGenerationWithoutItsStatementIsNotSkipped(t *testing.T) {
-	for name, lose := range losses {
-		t.Run(name, func(t *testing.T) {
-			w := restoredOnce(t)
-			lose(w)
-			w.requireRefused(secondGeneration, "missing", "restore that object")
-			w.deleteAll("gen/000002/")
-			w.lose()
-			require.NoError(t, w.run(), "the way out")
-			keys, revision := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
-			assert.Greater(t, revision, int64(margin), "no revision is handed out twice")
-		})
-	}
-}
-
-func TestValidVolumeStartsIfItsGenerationHasNoStatement(t *testing.T) {
-	w := restoredOnce(t)
-	w.requireOpened()
-}
-
 // Only some of the objects with an unknown signer were deleted.
 func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	w := newWorld(t)

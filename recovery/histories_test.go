@@ -1,0 +1,453 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/recovery/peers"
+)
+
+// TestHistories runs the histories in testdata/histories/recovery: what happened to a volume, its store and the other
+// members, and what recovery made of it. The README above them lists the steps. -rewrite writes the results again.
+func TestHistories(t *testing.T) {
+	files, err := filepath.Glob("../testdata/histories/recovery/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel()
+			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+				t.Helper()
+				h := newHistory(t, d.Cmd)
+				for line := range strings.Lines(d.Input) {
+					h.step(strings.Fields(line))
+				}
+				return h.normalized()
+			})
+		})
+	}
+}
+
+// A history is a world, the other members, and the results so far.
+type history struct {
+	*world
+	peers    *fakePeers
+	etcd     uint64 // etcd's ID of their cluster
+	results  strings.Builder
+	due      map[string][]arguments // steps in pauses of the next run, or before its actions
+	cut      string                 // the action before which the next run is cut off
+	patience int                    // the pause in which a run is stopped
+	asked    int                    // requests to the store before the last run
+}
+
+func newHistory(t *testing.T, kind string) *history {
+	t.Helper()
+	h := &history{patience: 12, due: map[string][]arguments{}}
+	switch kind {
+	case "new":
+		h.world = newWorld(t)
+	case "filled":
+		h.world = newFilledWorld(t)
+	case "three":
+		h.world, h.peers = ofThree(t)
+	case "sole-voter":
+		h.world, h.peers = soleVoter(t)
+	default:
+		t.Fatalf("no such volume: %s", kind)
+	}
+	if h.peers != nil {
+		h.etcd = h.peers.cluster
+	}
+	return h
+}
+
+// arguments are the words of a step.
+type arguments []string
+
+// word returns a word, or "" if there are not so many.
+func (a arguments) word(i int) string {
+	if i < len(a) {
+		return a[i]
+	}
+	return ""
+}
+
+// number returns a word as a number, 0 if it is missing.
+func (a arguments) number(i int) int {
+	number, _ := strconv.Atoi(a.word(i))
+	return number
+}
+
+// identity returns a word of the form CLUSTER/GENERATION, in which "ours" is this cluster.
+func (a arguments) identity(i int) (is archive.Identity) {
+	cluster, generation, _ := strings.Cut(a.word(i), "/")
+	is.Generation, _ = strconv.Atoi(generation)
+	if is.Cluster = cluster; cluster == "ours" {
+		is.Cluster = ours
+	}
+	return is
+}
+
+// generation returns a generation by its number and the ID of a restore.
+func (a arguments) generation() archive.Generation {
+	return archive.Generation{
+		Number: a.number(0), Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: a.number(0) - 1, ParentRevision: 2,
+		Restore: a.word(1), Created: at,
+	}
+}
+
+func (h *history) step(words arguments) {
+	h.t.Helper()
+	do, is := steps[words[0]]
+	require.True(h.t, is, "no such step: %s", words)
+	do(h, words[1:])
+}
+
+var steps map[string]func(h *history, a arguments)
+
+func init() { // steps may contain steps
+	steps = map[string]func(h *history, a arguments){
+		// The volume.
+		"put":            func(h *history, a arguments) { h.put(a...) },
+		"lose":           func(h *history, _ arguments) { h.lose() },
+		"damage":         func(h *history, _ arguments) { h.damage() },
+		"barely-started": func(h *history, _ arguments) { barely(h.world) },
+		"copy":           func(h *history, _ arguments) { h.copyVolume() },
+		"roll-back":      func(h *history, _ arguments) { h.rollBack() },
+		"plain-data":     func(h *history, _ arguments) { h.replaceByPlainData() },
+		"joined-by":      func(h *history, a arguments) { h.joinedBy(a...) },
+		"name-data":      func(h *history, a arguments) { require.NoError(h.t, a.identity(0).Write(h.member.DataDir)) },
+		"unname-data":    func(h *history, _ arguments) { h.remove(h.member.DataDir, archive.IdentityFile) },
+		"forget-record":  func(h *history, _ arguments) { h.remove(h.volume, recordFile) },
+		// The store.
+		"backup": func(h *history, a arguments) {
+			member := a.word(1)
+			if member == "self" {
+				member = hex(positionOf(h.t, h.member.DataDir).MemberID)
+			}
+			h.found(at)
+			h.uploadFullAs(member, ours, max(a.number(0), 1), at)
+		},
+		"full":          func(h *history, a arguments) { h.uploadFullAs("", ours, a.number(0), at) },
+		"segment":       func(h *history, _ arguments) { h.uploadSegment() },
+		"advance-store": func(h *history, _ arguments) { h.advanceStore() },
+		"empty-store":   func(h *history, _ arguments) { h.emptyStore() },
+		"generation": func(h *history, a arguments) {
+			require.NoError(h.t, archivetest.BeginGeneration(h.t.Context(), h.archive, a.generation()))
+		},
+		"stray-generation": func(h *history, a arguments) {
+			require.NoError(h.t, h.archive.BeginGeneration(h.t.Context(), a.generation()))
+		},
+		"other-cluster": func(h *history, a arguments) {
+			_, err := h.archive.Create(h.t.Context(), archive.Cluster{Cluster: a.word(0), Owner: a.word(1), Created: at}, 1)
+			require.NoError(h.t, err)
+		},
+		"reserve": func(h *history, a arguments) {
+			is, revision := a.identity(0), margin+int64(a.number(1))
+			reservation := archive.Reservation{Cluster: is.Cluster, Generation: is.Generation, Revision: revision, Created: at}
+			require.NoError(h.t, h.archive.Reserve(h.t.Context(), reservation))
+		},
+		"replace-keys": func(h *history, _ arguments) { h.replaceKeys() },
+		"corrupt": func(h *history, a arguments) {
+			for _, name := range a {
+				if name == "newest-manifest" {
+					name = h.manifest()
+				}
+				h.corrupt(name)
+			}
+		},
+		"write-object": func(h *history, a arguments) { h.store.SetContent(a.word(0), []byte("x")) },
+		"delete":       func(h *history, a arguments) { h.deleteAll(a.word(0)) },
+		"fail":         (*history).fail,
+		"heal":         func(h *history, _ arguments) { h.store.ClearFaults() },
+		// The flags and the configuration.
+		"adopt": func(h *history, a arguments) { h.options.Adopt = strings.Replace(a.word(0), "ours", ours, 1) },
+		"owner": func(h *history, a arguments) {
+			h.options.Owner = func(token string) string { return a.word(0) + token }
+		},
+		"never":     func(h *history, a arguments) { h.options.Never = a.word(0) != "off" },
+		"no-store":  func(h *history, _ arguments) { h.options.Archive = nil },
+		"forced":    func(h *history, _ arguments) { h.member.Forced = true },
+		"discovery": func(h *history, _ arguments) { h.member.Alone = false },
+		"joins":     func(h *history, _ arguments) { h.member.Joins = true },
+		"served": func(h *history, a arguments) {
+			h.options.Lost = func(dir string) bool { return dir == h.member.DataDir && a.word(0) != "off" }
+		},
+		"died": func(h *history, a arguments) { h.options.Died = func() string { return strings.Join(a, " ") } },
+		"restore": func(h *history, a arguments) {
+			if h.options.Request = nil; a.word(0) != "off" {
+				h.options.Request = &Request{ID: a.word(0), Target: archive.Target{Revision: int64(a.number(1))}}
+			}
+		},
+		"idle-time": func(h *history, a arguments) { h.still = h.duration(a) },
+		"clock":     func(h *history, a arguments) { h.setClock(h.duration(a)); h.store.Now = h.now },
+		// The runs.
+		"peers":    (*history).setPeers,
+		"in-pause": func(h *history, a arguments) { h.due[a[0]] = append(h.due[a[0]], a[1:]) },
+		"before":   func(h *history, a arguments) { h.due[a[0]] = append(h.due[a[0]], a[1:]) },
+		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
+		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
+		"run":      func(h *history, _ arguments) { h.runAndReport() },
+		// What is printed.
+		"keys": func(h *history, _ arguments) {
+			keys, revision := h.keys()
+			h.print("keys: %s; revision %d", strings.Join(keys, ", "), revision)
+		},
+		"members": func(h *history, _ arguments) {
+			h.print("members of the cluster: %d", positionOf(h.t, h.member.DataDir).Members)
+		},
+		"generations": func(h *history, _ arguments) {
+			for _, g := range h.generations() {
+				head, err := h.archive.Head(h.t.Context(), g.Number)
+				require.NoError(h.t, err)
+				h.print("generation %d: from revision %d of %d, owner %s", g.Number, g.ParentRevision, g.Parent, g.Owner)
+				h.printIf(g.Restore != "" || g.Restored != nil, "  restores: %s", append(g.Restored, g.Restore))
+				h.printIf(g.Adopted != nil, "  adopted by %s", g.Adopted)
+				if ending := head.Ending(); ending != nil {
+					h.print("  ended by generation %d", ending.Successor)
+				}
+			}
+		},
+		"requests": func(h *history, _ arguments) {
+			var requests []string
+			for _, call := range h.store.Calls()[h.asked:] {
+				requests = append(requests, fmt.Sprintf("%s %s", call.Op, call.Name))
+			}
+			slices.Sort(requests)
+			h.print("requests: %s", strings.Join(slices.Compact(requests), ", "))
+		},
+	}
+}
+
+func (h *history) print(form string, values ...any) { fmt.Fprintf(&h.results, form+"\n", values...) }
+
+func (h *history) remove(dir, name string) { require.NoError(h.t, os.Remove(filepath.Join(dir, name))) }
+
+func (h *history) duration(a arguments) time.Duration {
+	duration, err := time.ParseDuration(a.word(0))
+	require.NoError(h.t, err)
+	return duration
+}
+
+// fail injects a fault: what happens, the operation or "any", and optionally a prefix of names and how often.
+func (h *history) fail(a arguments) {
+	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: a.word(2), Times: a.number(3)}
+	switch a[0] {
+	case "unavailable":
+		fault.Err = store.ErrUnavailable
+	case "denied":
+		fault.Err = store.ErrDenied
+	case "lost-reply":
+		fault.Err, fault.ReplyLost = memory.ErrUnreachable, true
+	case "late":
+		fault.Prefix, fault.Hides = "", func(name string) bool { return strings.HasPrefix(name, a.word(2)) }
+	default:
+		h.t.Fatalf("no such fault: %s", a)
+	}
+	h.store.Inject(fault)
+}
+
+// setPeers changes the answers of the other members.
+func (h *history) setPeers(a arguments) {
+	o := h.peers
+	numbers := map[string]*int{"silent": &o.silent, "running": &o.run, "older": &o.older, "voters": &o.voters}
+	for _, word := range a {
+		key, value, _ := strings.Cut(word, "=")
+		id, _ := strconv.ParseUint(value, 16, 64)
+		if number, is := numbers[key]; is {
+			*number = arguments{value}.number(0)
+			continue
+		}
+		switch key {
+		case "list":
+			o.listing = Membership(value)
+		case "etcd":
+			o.cluster = cmp.Or(id, h.etcd)
+		case "cluster":
+			is := arguments{value}.identity(0)
+			o.id, o.of = is.Cluster, is.Generation
+		case "outdated":
+			o.outdated = errors.New(value)
+		case "blocked":
+			obstacle := map[string]error{"": nil, "learner": errors.New("a learner"), "too-few": peers.ErrTooFew}[value]
+			o.inTheWay = slices.Repeat([]error{obstacle}, 20)
+		case "change-fails":
+			o.fail = value
+		case "revision":
+			o.reach = int64(arguments{value}.number(0))
+		case "gone-if-older":
+			o.hears = func(self peers.Self) Membership {
+				if self.Volume == peers.Older || self.Volume == peers.Restores {
+					return peers.Gone
+				}
+				return peers.Unknown
+			}
+		case "other":
+			o.other = id
+		case "own":
+			o.own = positionOf(h.t, h.member.DataDir).MemberID
+		case "no-quorum":
+			o.noQuorum = true
+		default:
+			h.t.Fatalf("the other members have no %s", key)
+		}
+	}
+}
+
+// runAndReport runs recovery and prints the states, the messages, the end, and what has changed.
+func (h *history) runAndReport() {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	defer cancel()
+	h.log.Reset()
+	files, objects, identity := h.onVolume(), h.stored(), h.identityText()
+	h.asked = len(h.store.Calls())
+	r, pauses, wait := h.recovery(), 0, h.wait
+	r.wait = func(ctx context.Context, times int) {
+		wait(ctx, times)
+		pauses++
+		h.take(strconv.Itoa(pauses))
+		if pauses == h.patience {
+			cancel()
+		}
+	}
+	r.interrupt = func(next Action) error {
+		action := strings.ReplaceAll(string(next), " ", "-")
+		h.take(action)
+		if action == h.cut {
+			h.cut = ""
+			return errCut
+		}
+		return nil
+	}
+	joins, err := r.prepare(ctx, h.member, h.examine)
+	h.printLog()
+	refusal, isRefused := errors.AsType[*RejectError](err)
+	switch {
+	case errors.Is(err, context.Canceled):
+		h.print("= waits")
+	case errors.Is(err, errCut):
+		h.print("= cut off")
+	case isRefused:
+		h.print("= refused, exit status %d: %s", refusal.Status(), err)
+	case err != nil:
+		h.print("= fails: %s", err)
+	case joins != "":
+		h.print("= joins %s", joins)
+	default:
+		h.print("= starts")
+	}
+	h.printIf(pauses > 0, "pauses: %d", pauses)
+	changed := fmt.Sprintf("preserved copies: %d, unfinished directories: %d", len(h.preserved()), len(h.leftovers()))
+	h.printIf(files != h.onVolume(), "the volume has changed; %s", changed)
+	h.printIf(identity != h.identityText(), "the data belong to %s", h.identityText())
+	_, err = os.Stat(filepath.Join(h.member.DataDir, "member"))
+	h.printIf(err != nil, "the volume has no data")
+	h.printObjects("new in the store", h.stored(), objects)
+	h.printObjects("deleted from the store", objects, h.stored())
+	if h.peers != nil {
+		h.printIf(len(h.peers.changes) > 0, "the cluster has %s the member", strings.Join(h.peers.changes, " and "))
+		h.peers.changes = nil
+		h.print("reported to the others: %s", h.peers.holds)
+	}
+}
+
+// stored returns the names of all objects that were created, whatever the store fails to do.
+func (h *history) stored() (names []string) {
+	for _, call := range h.store.Calls() {
+		if _, exists := h.store.Content(call.Name); exists && call.Op == memory.Put {
+			names = append(names, call.Name)
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+// printObjects prints the names that are not in others as well.
+func (h *history) printObjects(what string, names, others []string) {
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
+	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
+}
+
+// take carries out the steps for a moment of a run, once.
+func (h *history) take(moment string) {
+	due := h.due[moment]
+	delete(h.due, moment)
+	for _, words := range due {
+		h.step(words)
+	}
+}
+
+func (h *history) printIf(holds bool, form string, values ...any) {
+	if holds {
+		h.print(form, values...)
+	}
+}
+
+// onVolume describes the data directories: their files, without recovery's own record, and the position of the data.
+func (h *history) onVolume() string {
+	files := slices.DeleteFunc(h.files(), func(name string) bool { return name == recordFile })
+	is, err := datadir.ReadPosition(h.member.DataDir)
+	return fmt.Sprint(files, is.ClusterID, is.MemberID, is.Members, is.Revision, is.HighestRevision, is.Index, err)
+}
+
+func (h *history) identityText() string {
+	if is := h.identity(); is.Known() {
+		return fmt.Sprintf("cluster %s, generation %d", is.Cluster, is.Generation)
+	}
+	return "no cluster"
+}
+
+// printLog prints the states that a run has visited, and its messages except the reasons for transitions.
+func (h *history) printLog() {
+	var states, messages []string
+	for line := range strings.Lines(h.log.String()) {
+		var entry struct{ Level, From, To, Message string }
+		require.NoError(h.t, json.Unmarshal([]byte(line), &entry))
+		if entry.To != "" && (len(states) == 0 || states[len(states)-1] != entry.To) {
+			states = append(states, entry.To)
+		}
+		if entry.Level == "warn" || entry.Level == "error" || entry.From == "" && entry.Level != "debug" {
+			messages = append(messages, entry.Level+": "+strings.TrimPrefix(entry.Message, "recovery: "))
+		}
+	}
+	h.print("%s", strings.Join(append([]string{strings.Join(states, " > ")}, messages...), "\n"))
+}
+
+var varying = []struct {
+	match *regexp.Regexp
+	name  string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|\d{8}T\d{6}(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`at most \S+ before`), "at most a MOMENT before"},
+	{regexp.MustCompile(ours), "ours"},
+	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "NEW-CLUSTER"},
+	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "ETCD-ID"},
+}
+
+// normalized returns the results without paths, times and identifiers, which differ from run to run.
+func (h *history) normalized() string {
+	text := strings.ReplaceAll(h.results.String(), h.volume, "VOLUME")
+	for _, each := range varying {
+		text = each.match.ReplaceAllString(text, each.name)
+	}
+	return text
+}
