@@ -23,6 +23,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -342,14 +343,14 @@ func (h *history) runAndReport() {
 	}
 	joins, err := r.prepare(ctx, h.member, h.examine)
 	h.printLog()
-	refusal, isRefused := errors.AsType[*RejectError](err)
+	refusal, isRefused := errors.AsType[*exitcode.FinalError](err)
 	switch {
 	case errors.Is(err, context.Canceled):
 		h.print("= waits")
 	case errors.Is(err, errCut):
 		h.print("= cut off")
 	case isRefused:
-		h.print("= refused, exit status %d: %s", refusal.Status(), err)
+		h.print("= refused, exit status %d: %s", refusal.Status, err)
 	case err != nil:
 		h.print("= fails: %s", err)
 	case joins != "":
