@@ -17,7 +17,7 @@
 // never waits for the store: requests run in jobs, at most one about the chain at a time, and a job's result is handled by the owner
 // (driver.go). Each part of the state belongs to one value, which has the actions that change it:
 //
-//   - remote holds what is known of the store. remote.setEnd is the one place where revisions become confirmed.
+//   - remote holds what is known of the store. remote.setHead is the one place where revisions become confirmed.
 //   - chain holds the position of the next segment and captures changes into the spool.
 //   - uploads stores the segments of the spool, and snapshots makes and stores full snapshots.
 //   - health records what fails, and delays requests. flushQueue holds the waiting calls of Flush.

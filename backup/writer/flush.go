@@ -69,7 +69,7 @@ func (f *flushQueue) check(flush *flush, notWriter error) (done bool, result err
 }
 
 func (f *flushQueue) isStored(position format.Position) bool {
-	return !position.IsZero() && f.remote.stored.Compare(position) >= 0
+	return !position.IsZero() && f.remote.head.Position.Compare(position) >= 0
 }
 
 // fail answers all waiting flushes with ErrEnded.

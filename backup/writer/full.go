@@ -229,7 +229,7 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	m.Term, m.Member, m.Applied = identity.Term, identity.MemberID, f.options.Etcd.AppliedIndex()
 	m.Reason, m.Session, m.Buckets = m.requests[0].reason, f.options.Session, capture.SmallBuckets()
 	m.Time = f.chain.time().Truncate(time.Second)
-	if last := f.newest; last != nil && last.Name() == f.remote.newestFull && !m.Time.After(last.Time) {
+	if last := f.remote.head.Full; last != nil && !m.Time.After(last.Time) {
 		m.Time = last.Time.Add(time.Second) // two of one revision never share a name
 	}
 }
@@ -237,7 +237,7 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 // startChain makes the full snapshot the start of a chain.
 func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 	f.chain.drop() // segments of the previous chain
-	m.opens, m.previousEnd = true, f.remote.stored
+	m.opens, m.previousEnd = true, f.remote.head.Position
 	start := &format.Start{
 		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
 		Before: format.Seed(m.Cluster, m.Generation, m.Revision), Applied: m.Applied,
@@ -297,7 +297,7 @@ func (f *snapshots) store() {
 			f.due = append(f.due, m.requests...)
 		}
 	case time.Now().Before(f.notBefore) || !m.opens && !f.remote.isEndKnown():
-	case !m.opens && f.remote.stored.Compare(m.Next) < 0:
+	case !m.opens && f.remote.head.Position.Compare(m.Next) < 0:
 		m.doing = "waits until what is before it is stored"
 	default:
 		f.startUpload()
@@ -369,7 +369,7 @@ func (f *snapshots) uploadFailed(err error) {
 func (f *snapshots) finish() {
 	m, took := f.making, time.Since(f.making.started)
 	f.health.succeeded(opFull)
-	f.newest, f.remote.newestFull, f.lastNext = &m.Full, m.Name(), m.Next
+	f.newest, f.remote.head.Full, f.lastNext = &m.Full, &m.Full, m.Next
 	if !f.isIn(opening) {
 		f.brokenSince = time.Time{}
 	}
@@ -378,7 +378,7 @@ func (f *snapshots) finish() {
 	f.scheduleNext(f.options.Now())
 	f.gapAfter = time.Now().Add(max(f.pace.rest, restFactor*took))
 	if m.opens {
-		f.remote.setEnd(m.Next, format.Position{})
+		f.remote.setHead(archive.Head{Start: m.Start(), Full: &m.Full})
 		f.take(chainBegun, payload{})
 	}
 	f.resolve(f.forget().requests, nil)

@@ -20,16 +20,9 @@ const (
 	emptyStallLimit = 5
 )
 
-// watchState records the last inspections, for a member that does not lead.
-type watchState struct {
-	at           time.Time
-	head         archive.Head // to advance from; empty if the last inspection found none
-	stalledSince time.Time    // since when the chain has not grown although there is something to add; zero if it has
-}
-
 // inspectStore finds the end of the chain, if it is time.
 func (w *Writer) inspectStore() {
-	if !w.health.canRequest() || w.isIn(watching, writing) && time.Since(w.watched.at) < w.watchInterval() {
+	if !w.health.canRequest() || w.isIn(watching, writing) && time.Since(w.inspectedAt) < w.watchInterval() {
 		return
 	}
 	w.health.requestedAt = time.Now()
@@ -40,9 +33,10 @@ func (w *Writer) inspectStore() {
 	if time.Since(w.remote.checkpointAt) >= archive.Grace { // it may have been merged and deleted
 		inspection.checkpoint = format.Position{}
 	}
-	if w.isIn(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < archive.Grace {
-		inspection.previousHead, inspection.minRevision = w.watched.head, w.chain.revision
+	if queued := w.spool.Entries(); len(queued) > 0 {
+		inspection.queued = queued[0].Position
 	}
+	inspection.advances = w.isIn(watching) && w.remote.isEndKnown() && !inspection.verifyOwner && !inspection.head.Empty()
 	w.job(requestTimeout, func(ctx context.Context) func() {
 		result, err := inspection.run(ctx)
 		return func() { w.handleResult(result, err) }
@@ -52,7 +46,7 @@ func (w *Writer) inspectStore() {
 // inspectNow ends the count of inspections without growth after a change of leadership, and schedules an inspection now unless the store
 // has a problem.
 func (w *Writer) inspectNow() {
-	w.watched.stalledSince = time.Time{}
+	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
 		w.health.notBefore = time.Time{}
 	}
@@ -65,8 +59,7 @@ func (w *Writer) watchInterval() time.Duration {
 
 // handleResult turns the result of an inspection into an event.
 func (w *Writer) handleResult(result inspection, err error) {
-	w.health.requestedAt = time.Time{}
-	w.watched.at, w.watched.head = time.Now(), archive.Head{}
+	w.health.requestedAt, w.inspectedAt = time.Time{}, time.Now()
 	if err == nil && result.head.Ending() != nil {
 		result.event, result.successor = succeeded, result.head.Ending().Successor
 	}
@@ -110,7 +103,7 @@ func (w *Writer) update(result inspection) {
 // evaluate returns the event for the end of the chain; none if the inspection is to be repeated.
 func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	outcome := payload{head: head, creates: w.remote.capabilities.CreateIfAbsent, err: damaged}
-	if head.Empty() && damaged == nil && !w.remote.stored.IsZero() {
+	if head.Empty() && damaged == nil && !w.remote.head.Position.IsZero() {
 		return emptied, outcome
 	}
 	if damaged == nil {
@@ -139,7 +132,7 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 		outcome.err = errors.New("there was no full snapshot yet")
 		return noChain, outcome
 	}
-	outcome.grew = !w.core.Facts.leads && w.remote.stored.Compare(head.Position) < 0
+	outcome.grew = !w.core.Facts.leads && w.remote.head.Position.Compare(head.Position) < 0
 	if outcome.grew && w.core.Facts.guest {
 		w.options.Log.Info().Msg("backups: another member makes backups again")
 	}
@@ -189,15 +182,11 @@ func (w *Writer) continueChain(found payload) {
 	head := found.head
 	if !w.core.Facts.leads {
 		w.watchProgress(!found.grew && head.Revision() < w.chain.revision, stallLimit)
-		w.watched.head = head
 	}
 	w.setHead(head)
 	w.remote.damagedEnd, w.snapshots.brokenSince = format.Position{}, time.Time{}
 	if w.chain.align(head) {
 		w.snapshots.orphan(head.Position)
-		if queued := w.spool.Entries(); len(queued) > 0 {
-			w.remote.last = queued[0].Position // the store may have it
-		}
 	}
 	w.snapshots.replaceCorrupt(head.Newer)
 	w.handleLostSegments(head)
@@ -205,7 +194,7 @@ func (w *Writer) continueChain(found payload) {
 
 // watchProgress makes this member take over once the chain has not grown for some inspections although there is something to add.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
-	lasted := elapsed(&w.watched.stalledSince, stalls)
+	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.isIn(watching, unknown) {
 		w.post(stalled, payload{})
 	}
@@ -214,12 +203,12 @@ func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 func (w *Writer) takeOver() {
 	w.chain.reset()
 	w.health.notBefore = time.Time{}
-	w.options.Log.Warn().Time("since", w.watched.stalledSince).Msg("backups: the leader's backups have stopped growing; this member takes over")
+	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader's backups have stopped growing; this member takes over")
 }
 
 // setHead records the end of the chain, and schedules the next full snapshot.
 func (w *Writer) setHead(head archive.Head) {
-	if head.Position != w.remote.stored {
+	if head.Position != w.remote.head.Position {
 		w.snapshots.lastNext = format.Position{}
 	}
 	w.remote.setHead(head)

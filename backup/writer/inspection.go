@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
 )
@@ -14,12 +15,11 @@ import (
 type inspection struct {
 	Options      // of the writer
 	storeView    // what is known before, and after
-	canCreate    bool
-	verifyOwner  bool         // verify the generation as well
-	previousHead archive.Head // head to advance from; empty if it is unknown
-	minRevision  int64        // list the store if advancing does not reach it
+	canCreate   bool
+	verifyOwner bool            // verify the generation as well
+	advances    bool            // list the store only if advancing the head does not reach etcd's revision
+	queued      format.Position // of the oldest queued segment, which the store may have; zero if there is none
 
-	head      archive.Head
 	event     Event // set if the head does not matter, with an error that explains it
 	successor int   // generation that continues this one, if the event is succeeded
 }
@@ -43,6 +43,8 @@ func (i *inspection) isEndCorrupt(err error) bool {
 }
 
 func (i *inspection) read(ctx context.Context) (err error) {
+	known := i.storeView
+	i.head = archive.Head{}
 	if i.verifyOwner && i.generation.Number != 0 {
 		err = i.checkOwner(ctx)
 		if errors.Is(err, store.ErrNotFound) {
@@ -55,7 +57,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	i.head, err = i.findHead(ctx)
+	i.head, err = i.findHead(ctx, known.head)
 	if archive.NotVerified(err) { // no full snapshot can be verified
 		past, failed := i.Archive.PastAll(ctx, i.generation.Number, i.Etcd.Revision())
 		if failed != nil {
@@ -72,7 +74,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 		err = i.head.Damaged
 	}
 	if err == nil {
-		err = i.verifyList(ctx)
+		err = i.verifyList(ctx, &known)
 	}
 	if err == nil && !i.checkpoint.IsZero() {
 		if _, err = i.Archive.Manifest(ctx, i.generation.Number, i.checkpoint); archive.Unusable(err) {
@@ -90,10 +92,10 @@ func (i *inspection) read(ctx context.Context) (err error) {
 
 // findHead lists the store only if the names of the next segments do not show the end: a listing costs a dozen times
 // as much.
-func (i *inspection) findHead(ctx context.Context) (archive.Head, error) {
-	if !i.previousHead.Empty() {
-		head, err := i.Archive.Advance(ctx, i.previousHead)
-		if err == nil && (head.Position != i.previousHead.Position || head.Revision() >= i.minRevision) {
+func (i *inspection) findHead(ctx context.Context, known archive.Head) (archive.Head, error) {
+	if i.advances {
+		head, err := i.Archive.Advance(ctx, known)
+		if err == nil && (head.Position != known.Position || head.Revision() >= i.Etcd.Revision()) {
 			return head, nil
 		}
 	}
@@ -197,19 +199,22 @@ func (i *inspection) checkOwner(ctx context.Context) error {
 // verifyList checks that known objects are not missing from the listing: stores may list late or lose a page, and
 // must not cause a new chain or a chain that continues at an older position. Objects of another cluster count as
 // gone.
-func (i *inspection) verifyList(ctx context.Context) error {
-	head := i.head
+func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
+	head, last := i.head, known.lastStored()
+	if last.IsZero() {
+		last = i.queued
+	}
 	err, object := error(store.ErrNotFound), ""
-	if i.newestFull != "" && (head.Empty() || head.Full.Name() < i.newestFull) {
-		full, failed := i.Archive.Full(ctx, i.generation.Number, i.newestFull)
-		err, object = i.verifyCluster(full.Cluster, failed), "full "+i.newestFull
+	if newest := known.head.Full; newest != nil && (head.Empty() || head.Full.Name() < newest.Name()) {
+		full, failed := i.Archive.Full(ctx, i.generation.Number, newest.Name())
+		err, object = i.verifyCluster(full.Cluster, failed), "full "+newest.Name()
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
 			return nil // segments stored since lead nowhere
 		}
 	}
-	if archive.Unusable(err) && head.Position.Compare(i.last) <= 0 {
-		segment, failed := i.Archive.Manifest(ctx, i.generation.Number, i.last)
-		err, object = i.verifyCluster(segment.Cluster, failed), "segment "+i.last.String()
+	if archive.Unusable(err) && head.Position.Compare(last) <= 0 {
+		segment, failed := i.Archive.Manifest(ctx, i.generation.Number, last)
+		err, object = i.verifyCluster(segment.Cluster, failed), "segment "+last.String()
 	}
 	switch {
 	case err == nil:

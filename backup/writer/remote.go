@@ -17,20 +17,18 @@ type storeView struct {
 	capabilities  store.Capabilities
 	generation    archive.Generation // Number is 0 until it is known
 	ownerVerified time.Time          // when the store was last verified to be this cluster's; zero forces a check
-	stored        format.Position    // end of the chain; zero if it is unknown or there is no chain
-	last          format.Position    // of the newest segment; zero if none is known
-	newestFull    string             // name of the newest full snapshot; empty if none is known
+	head          archive.Head       // end of the chain; empty if it is unknown or there is no chain
 	checkpoint    format.Position    // newest segment at the last check; the next check verifies it; zero if none
 	checkpointAt  time.Time          // time of the last check
 	lost          format.Position    // a stored segment that has disappeared; zero if none is known
 }
 
-// remote tracks the store and this member's place in it. While the end of the chain is known, stored is that end unless another member has
+// remote tracks the store and this member's place in it. While the end of the chain is known, head is that end unless another member has
 // extended the chain since storedAt. Segments are only ever put at that position.
 type remote struct {
 	*driver
 	storeView
-	storedAt   time.Time       // when stored was last read or written
+	storedAt   time.Time       // when head was last read or written
 	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
 	fence      fence           // end of the chain as written by a later leader
 	aheadSince time.Time       // since when the chain has been ahead of this member; zero if it is not
@@ -55,40 +53,25 @@ func (r *remote) isEndKnown() bool {
 // needsVerification reports whether to verify again that the store is this cluster's.
 func (r *remote) needsVerification() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
 
-// lastStored returns the position of the newest segment in the store; zero if there is none.
-func (r *remote) lastStored() format.Position {
-	if r.last.Compare(r.stored) < 0 {
-		return r.last
+// lastStored returns the position of the newest segment in the store; zero if none is known.
+func (v *storeView) lastStored() (position format.Position) {
+	if v.head.Segment != nil {
+		position = v.head.Segment.Position
 	}
-	return format.Position{}
+	return position
 }
 
 // storedRevision returns the last revision that is known to be stored. Until this process has read the store, it is
 // the one recorded by an earlier process.
 func (r *remote) storedRevision() int64 {
-	if r.stored.IsZero() && r.storedAt.IsZero() {
+	if r.head.Position.IsZero() && r.storedAt.IsZero() {
 		return r.identity.Position.Revision - 1
 	}
-	return r.stored.Revision - 1
+	return r.head.Revision()
 }
 
-// setEnd records where the chain ends, and its last segment; zero if it ends with a full snapshot. This is the one place where revisions
-// become confirmed.
-func (r *remote) setEnd(end, segment format.Position) {
-	r.stored, r.storedAt, r.last = end, time.Now(), segment
-}
-
-// setHead records the end of the chain as it was read.
-func (r *remote) setHead(head archive.Head) {
-	r.setEnd(head.Position, format.Position{})
-	r.newestFull = ""
-	if head.Segment != nil {
-		r.last = head.Segment.Position
-	}
-	if head.Full != nil {
-		r.newestFull = head.Full.Name()
-	}
-}
+// setHead records where the chain ends. This is the one place where revisions become confirmed.
+func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
 // attachAfter makes the next chain attach to the generation after a head.
 func (r *remote) attachAfter(head archive.Head) {
@@ -99,8 +82,8 @@ func (r *remote) attachAfter(head archive.Head) {
 // reset forgets a store that had a chain and has none. Its cluster manifest is gone as well and must be written again: otherwise a
 // member that loses its volume would take the store for an unused one.
 func (r *remote) reset() {
-	r.damagedEnd = r.stored // leave alone what was stored before this was noticed
-	r.generation, r.newestFull, r.stored, r.last = archive.Generation{}, "", format.Position{}, format.Position{}
+	r.damagedEnd = r.head.Position // leave alone what was stored before this was noticed
+	r.generation, r.head = archive.Generation{}, archive.Head{}
 }
 
 // observeTerm records the term and revision of the end of the chain.
@@ -133,7 +116,7 @@ func (r *remote) hasNewerLeader() bool {
 // it. It runs before anything is stored, so that the record is right even if the process is killed next.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
-		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.stored, Session: r.identity.Session,
+		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
 	}
 	if r.isWriter() {
 		identity.Session = r.options.Session
@@ -147,8 +130,8 @@ func (r *remote) recordIdentity() {
 // recordEnd records the end of the chain for the next process.
 func (r *remote) recordEnd() {
 	identity := r.identity
-	identity.Position = r.stored
-	if r.generation.Number == identity.Generation && !r.stored.IsZero() && identity != r.identity && !r.isRefused() {
+	identity.Position = r.head.Position
+	if r.generation.Number == identity.Generation && !identity.Position.IsZero() && identity != r.identity && !r.isRefused() {
 		r.writeIdentity(identity)
 	}
 }
@@ -163,7 +146,7 @@ func (r *remote) writeIdentity(identity archive.Identity) {
 // findSuccessor checks periodically whether the generation has ended at its next position: a member that writes
 // nothing does not find the end otherwise. A later generation.json alone proves nothing.
 func (r *remote) findSuccessor() {
-	number, next, cluster := r.generation.Number, r.stored, r.identity.Cluster
+	number, next, cluster := r.generation.Number, r.head.Position, r.identity.Cluster
 	if r.link != nil {
 		next = r.link.Position
 	}
@@ -185,7 +168,7 @@ func (r *remote) succeededBy(successor int) error {
 	kept := r.relationStore(archive.Head{}, archive.Generation{Number: successor})
 	data := relationData(r.options, r.identity, relation.NotCompared)
 	return fmt.Errorf("%w; this member has revision %d, and the store has revision %d of it", relation.Judge(data, kept, false).
-		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.stored.Revision-1))
+		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.head.Revision()))
 }
 
 // relationStore describes the store by the head of one generation.
@@ -215,15 +198,15 @@ func (r *remote) checkStored() {
 	if verify {
 		r.ownerVerified = time.Now()
 	}
-	known, last := r.storeView, r.lastStored()
+	known := r.storeView
 	check := inspection{Options: r.options, storeView: known}
 	r.job(checkTimeout, func(ctx context.Context) func() {
 		var err error
 		if !known.checkpoint.IsZero() {
 			_, err = r.options.Archive.Manifest(ctx, known.generation.Number, known.checkpoint)
 		}
-		if err == nil && known.newestFull != "" && last != known.checkpoint {
-			_, err = r.options.Archive.Full(ctx, known.generation.Number, known.newestFull)
+		if full := known.head.Full; err == nil && full != nil && known.lastStored() != known.checkpoint {
+			_, err = r.options.Archive.Full(ctx, known.generation.Number, full.Name())
 		}
 		if err == nil && verify {
 			err = check.checkOwner(ctx)

@@ -433,7 +433,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
 		s.lay(object)
 		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})
-		seen, err := inspection{Options: Options{Archive: s.backups()}, storeView: storeView{generation: generation, last: object.Position}}.run(t.Context())
+		seen, err := inspection{Options: Options{Archive: s.backups()}, storeView: storeView{generation: generation}, queued: object.Position}.run(t.Context())
 		if gone {
 			require.NoError(t, err)
 			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")

@@ -66,7 +66,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 
 // advance records that a segment is stored.
 func (u *uploads) advance(segment Spooled) {
-	u.remote.setEnd(segment.Next(), segment.Position)
+	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}

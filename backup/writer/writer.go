@@ -81,7 +81,9 @@ type Writer struct {
 	snapshots *snapshots
 	uploads   *uploads
 	queue     *flushQueue
-	watched   watchState
+
+	inspectedAt  time.Time
+	stalledSince time.Time // since when the chain has not grown although there is something to add; zero if it has
 }
 
 // base has what the parts of a writer share.
@@ -117,9 +119,6 @@ func New(options Options) (*Writer, error) {
 	}
 	if err := w.chain.resume(w.remote.identity); err != nil {
 		return nil, err
-	}
-	if w.chain.tail != nil {
-		w.remote.last = spool.Entries()[0].Position // the store may have it
 	}
 	w.legal = statemachine.NewLegality(Table, w.core.State)
 	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
@@ -380,7 +379,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 func (w *Writer) publish() {
 	facts := Facts{
 		Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
-		Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
+		Revision: w.chain.revision, Stored: max(0, w.remote.head.Revision()),
 		FullRunning: w.snapshots.progress(), LastFull: w.snapshots.newest, NextFull: w.snapshots.next, BrokenSince: w.snapshots.brokenSince,
 		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
 		Uploaded: w.uploads.bytes + w.snapshots.uploaded, Segments: w.uploads.stored, Fulls: w.snapshots.stored, Failures: w.health.failures,
