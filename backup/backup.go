@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -104,8 +103,18 @@ func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 // run opens the spool, retrying until it can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeTemporaryFiles()
-	w, err := writer.New(b.writerOptions(r.etcd, r.data))
-	for ; err != nil; w, err = writer.New(b.writerOptions(r.etcd, r.data)) {
+	options := b.writerOptions(r.etcd, r.data)
+	options.Superseded = func(reason error) {
+		if ctx.Err() != nil {
+			return // the next run must not hear of this one's successor
+		}
+		select {
+		case b.superseded <- reason:
+		default: // that of an earlier run was not received yet
+		}
+	}
+	w, err := writer.New(options)
+	for ; err != nil; w, err = writer.New(options) {
 		b.recordFailure(err)
 		select {
 		case <-ctx.Done():
@@ -115,18 +124,6 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	var watching sync.WaitGroup
-	defer watching.Wait() // the next run must not hear of this one's successor
-	watching.Go(func() {
-		select {
-		case why := <-w.Superseded():
-			select {
-			case b.superseded <- why:
-			default: // that of an earlier run was not received yet
-			}
-		case <-ctx.Done():
-		}
-	})
 	// End does not wait for the tasks, which read nothing from etcd: a restore test that was killed is gone only once
 	// its process is scheduled, and a busy machine may delay that for seconds.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)

@@ -3,6 +3,7 @@ package writer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -259,24 +260,21 @@ func (c *chain) changedBuckets(small []*format.Bucket) (changed []*format.Bucket
 
 // finishSegment adds the markers, hashes and buckets that follow the rows, and queues the segment.
 func (c *chain) finishSegment(d *segmentBuilder, changed []*format.Bucket) error {
-	err := d.mark(d.End())
-	if !d.more && err == nil {
-		if err = d.mark(d.upTo); err == nil {
-			err = d.Add(&format.Marker{Revision: max(d.upTo, d.End()), Time: c.time()})
-		}
+	end := d.End()
+	if !d.more {
+		end = max(end, d.upTo)
+		d.markers = append(slices.Clip(d.markers), format.Marker{Revision: end, Time: c.time()})
 	}
+	err := d.mark(end)
 	recorded := map[format.Hash]bool{}
 	for _, hash := range c.options.Etcd.Hashes() {
-		if err == nil && !c.small.hashes[hash] && hash.Revision <= d.End() {
-			err = d.Add(&hash)
+		if recorded[hash] = hash.Revision <= d.End(); recorded[hash] && !c.small.hashes[hash] {
+			err = errors.Join(err, d.Add(&hash))
 		}
-		recorded[hash] = hash.Revision <= d.End()
 	}
 	c.small.hashes = recorded
 	for _, bucket := range changed {
-		if err == nil {
-			err = d.Add(bucket)
-		}
+		err = errors.Join(err, d.Add(bucket))
 	}
 	if err == nil {
 		err = c.queueSegment(d.SegmentBuilder, format.Source{Compacted: d.compacted, Applied: d.applied})

@@ -176,7 +176,7 @@ func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) 
 			test.goes(other)
 			other.run()
 			other.requireUntouched("another copy of this data", "--adopt="+clusterID)
-			require.ErrorContains(t, <-other.Superseded(), "another copy of this data", "etcd is closed")
+			require.ErrorContains(t, <-other.superseded, "another copy of this data", "etcd is closed")
 		})
 	}
 }

@@ -129,6 +129,12 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 	}
 }
 
+// do runs a function in the goroutine of Run and waits for its end, or for that of Run or ctx.
+func (d *driver) do(ctx context.Context, what func()) error {
+	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
+	return err
+}
+
 // elapsed returns how long a condition has been true. since is when it was first seen to be; zero while it is false.
 func elapsed(since *time.Time, condition bool) time.Duration {
 	switch {

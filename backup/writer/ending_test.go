@@ -47,7 +47,7 @@ func (s *stand) succeed() int64 {
 func (s *stand) awaitSuperseded(why, says string) {
 	s.Helper()
 	select {
-	case told := <-s.Superseded():
+	case told := <-s.superseded:
 		require.ErrorContains(s, told, why)
 		assert.ErrorContains(s, told, says)
 	case <-time.After(patience):
@@ -58,7 +58,7 @@ func (s *stand) awaitSuperseded(why, says string) {
 func (s *stand) requireNotSuperseded() {
 	s.Helper()
 	select {
-	case told := <-s.Superseded():
+	case told := <-s.superseded:
 		require.NoError(s, told)
 	default:
 	}
@@ -260,6 +260,6 @@ func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *t
 	s.requireTrouble("is another cluster's: it has backups of cluster beef, and this is " + clusterID)
 	s.put("a", "2")
 	s.requireNothingFlushed()
-	assert.Empty(t, s.Superseded())
+	assert.Empty(t, s.superseded)
 	s.requireThere(before)
 }

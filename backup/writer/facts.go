@@ -43,7 +43,4 @@ type Facts struct {
 	Segments int64 // stored by this process
 	Fulls    int64 // stored by this process
 	Failures int64 // of requests to the store since the process started
-
-	answered int64 // number of the last request of FullNow that is answered
-	result   error // of that request
 }

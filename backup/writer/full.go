@@ -24,7 +24,6 @@ type snapshots struct {
 	due         []fullRequest
 	notBefore   time.Time // none is started or uploaded earlier
 	next        time.Time // by schedule; zero if there is none
-	wall        time.Time // wall clock at the last check of the schedule
 	gapAfter    time.Time // no full snapshot for a gap is made earlier
 	brokenSince time.Time // since when there is no chain to extend; zero if there is one
 
@@ -33,10 +32,6 @@ type snapshots struct {
 	replaced string          // error of the damaged one that was last replaced
 	stored   int64           // by this process
 	uploaded int64           // bytes
-
-	requested int64 // number of the last request of a caller
-	answered  int64 // of the last one that is answered, with the result
-	result    error
 }
 
 // full is a full snapshot in progress.
@@ -47,8 +42,7 @@ type full struct {
 	previousEnd format.Position // end of the chain before; zero if there was none
 	orphaned    bool            // no segment will start at its Next, so it can no longer be part of the chain
 	doing       string
-	started     time.Time     // by the monotonic clock
-	since       time.Time     // by the wall clock
+	since       time.Time
 	copy        *snapshotCopy // nil until the database is in the spool
 	storing     bool
 	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock; zero if there was none
@@ -59,7 +53,13 @@ type full struct {
 // fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	number int64 // 0 if no caller waits
+	answer chan<- fullResult // buffered; nil if no caller waits, or once it is answered
+}
+
+// fullResult answers a fullRequest.
+type fullResult struct {
+	full archive.Full
+	err  error
 }
 
 const (
@@ -87,18 +87,12 @@ func (f *snapshots) request(reason string) {
 	f.due = append(f.due, fullRequest{reason: reason})
 }
 
-// requestWithID queues a request of a caller and returns its number: the facts show which numbers are answered.
-func (f *snapshots) requestWithID(reason string) int64 {
-	f.requested++
-	f.due = append(f.due, fullRequest{reason, f.requested})
-	return f.requested
-}
-
 // resolve answers the callers of some requests.
-func (f *snapshots) resolve(requests []fullRequest, result error) {
-	for _, request := range requests {
-		if request.number > f.answered {
-			f.answered, f.result = request.number, result
+func resolve(requests []fullRequest, result fullResult) {
+	for i := range requests {
+		if requests[i].answer != nil {
+			requests[i].answer <- result
+			requests[i].answer = nil
 		}
 	}
 }
@@ -106,10 +100,12 @@ func (f *snapshots) resolve(requests []fullRequest, result error) {
 // rejectRequests answers the callers that wait for full snapshots which this member no longer makes.
 func (f *snapshots) rejectRequests(why error) {
 	if f.making != nil && !f.making.storing {
-		f.resolve(f.making.requests, why)
+		resolve(f.making.requests, fullResult{err: why})
 	}
-	f.resolve(f.due, why)
-	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool { return r.number > 0 })
+	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool {
+		resolve([]fullRequest{r}, fullResult{err: why})
+		return r.answer != nil
+	})
 }
 
 // start starts a full snapshot if one is due.
@@ -118,7 +114,7 @@ func (f *snapshots) start() {
 	if f.making != nil || len(f.due) == 0 || !f.isReady() {
 		return
 	}
-	m := &full{requests: f.due, doing: "waits until nothing else holds the database", started: time.Now(), since: f.options.Now()}
+	m := &full{requests: f.due, doing: "waits until nothing else holds the database", since: f.options.Now()}
 	f.making, f.due = m, nil
 	var copied *snapshotCopy
 	f.run(m, func(ctx context.Context) (err error) {
@@ -154,10 +150,9 @@ func (f *snapshots) run(m *full, work func(context.Context) error, done func(err
 // requestScheduled requests the full snapshot that is due by schedule.
 func (f *snapshots) requestScheduled() {
 	now := f.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
-	if now.Before(f.wall) && !f.next.IsZero() {
-		f.scheduleNext(now) // the clock was set back
+	if due := f.options.Schedule(f.remote.generation.Cluster, now); due.Before(f.next) {
+		f.next = due // the clock was set back
 	}
-	f.wall = now
 	if f.next.IsZero() || !f.isWriter() || now.Before(f.next) {
 		return
 	}
@@ -367,7 +362,7 @@ func (f *snapshots) uploadFailed(err error) {
 
 // finish records that the full snapshot in progress is stored.
 func (f *snapshots) finish() {
-	m, took := f.making, time.Since(f.making.started)
+	m, took := f.making, f.options.Now().Sub(f.making.since)
 	f.health.succeeded(opFull)
 	f.newest, f.remote.head.Full, f.lastNext = &m.Full, &m.Full, m.Next
 	if !f.isIn(opening) {
@@ -381,7 +376,7 @@ func (f *snapshots) finish() {
 		f.remote.setHead(archive.Head{Start: m.Start(), Full: &m.Full})
 		f.take(chainBegun, payload{})
 	}
-	f.resolve(f.forget().requests, nil)
+	resolve(f.forget().requests, fullResult{full: m.Full})
 	f.options.Log.Info().Int64("revision", m.Revision).Str("reason", m.Reason).Int64("bytes", m.Data.Bytes).Int64("database", m.Database.Bytes).
 		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
@@ -414,7 +409,7 @@ func (f *snapshots) drop(err error) {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
-	f.resolve(f.forget().requests, fmt.Errorf("%s: %w", doing, err))
+	resolve(f.forget().requests, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
 	if m.opens { // segments after it lead nowhere
 		f.chain.drop()
 	}
@@ -445,11 +440,7 @@ func (f *snapshots) leaveChain(why error) {
 	f.brokenSince = time.Time{}
 	f.chain.reset()
 	f.chain.drop()
-	for _, request := range m.requests {
-		if request.number > f.answered {
-			f.due = append(f.due, request)
-		}
-	}
+	f.due = append(f.due, slices.DeleteFunc(m.requests, func(r fullRequest) bool { return r.answer == nil })...)
 }
 
 // backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer the attempt took, the

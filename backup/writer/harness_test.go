@@ -47,7 +47,8 @@ type stand struct {
 	options Options           // whose Archive is that in the store, unless a test has another one
 	tune    []func(w *Writer) // before it runs
 	*Writer
-	end func()
+	superseded chan error // the reason to close etcd
+	end        func()
 }
 
 // newHealth returns the health of a writer that does nothing else.
@@ -135,6 +136,8 @@ func begun(t *testing.T) *stand {
 func (s *stand) run(tune ...func(w *Writer)) *stand {
 	s.Helper()
 	s.tune = append(s.tune, tune...)
+	superseded := make(chan error, 1)
+	s.superseded, s.options.Superseded = superseded, func(reason error) { superseded <- reason }
 	writer, err := s.make()
 	require.NoError(s, err)
 	writer.pace = timing{
@@ -310,6 +313,5 @@ func (s *stand) waits() int {
 // do runs a function in the writer's goroutine.
 func (s *stand) do(what func()) {
 	s.Helper()
-	_, err := call(s.Context(), s.driver, func(done chan<- struct{}) { what(); close(done) })
-	require.NoError(s, err)
+	require.NoError(s, s.Writer.do(s.Context(), what))
 }

@@ -37,7 +37,6 @@ type health struct {
 // problem is why an operation does not succeed.
 type problem struct {
 	facts.Problem
-	started time.Time // by the monotonic clock
 	backoff *backoff.ExponentialBackOff
 }
 
@@ -61,7 +60,7 @@ func (h *health) record(about operation, text string, retries bool) *problem {
 	if p == nil {
 		waits := backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(h.pace.retry), backoff.WithMaxInterval(maxRetryWait), backoff.WithMaxElapsedTime(0))
-		p = &problem{Problem: facts.Problem{Since: h.options.Now()}, started: time.Now(), backoff: waits}
+		p = &problem{Problem: facts.Problem{Since: h.options.Now()}, backoff: waits}
 		h.problems[about] = p
 	}
 	p.Count++
@@ -102,19 +101,17 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 // succeeded clears the problem of an operation, and of those that need less of the store: if writes succeed, reads do
 // too.
 func (h *health) succeeded(operation operation) {
-	var started time.Time
+	var solved *problem
 	for about := range operation + 1 {
-		if h.problems[about] != nil {
-			started = h.problems[about].started
-			h.problems[about] = nil
-		}
+		solved = cmp.Or(h.problems[about], solved)
+		h.problems[about] = nil
 	}
-	if started.IsZero() {
+	if solved == nil {
 		return
 	}
 	h.notBefore = time.Time{}
 	if h.isHealthy() {
-		h.options.Log.Info().Dur("after_ms", time.Since(started)).Msg("backups: recovered")
+		h.options.Log.Info().Dur("after_ms", h.options.Now().Sub(solved.Since)).Msg("backups: recovered")
 	}
 }
 
@@ -126,7 +123,7 @@ func (h *health) isHealthy() bool {
 // isUnreachable reports whether requests to the store have failed, or not returned, for a while.
 func (h *health) isUnreachable() bool {
 	for _, p := range h.problems[:opFull] {
-		if p != nil && time.Since(p.started) > cmp.Or(h.options.Interval, time.Second) {
+		if p != nil && h.options.Now().Sub(p.Since) > cmp.Or(h.options.Interval, time.Second) {
 			return true
 		}
 	}

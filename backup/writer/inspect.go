@@ -289,7 +289,9 @@ func (w *Writer) endGeneration(why error) {
 		w.snapshots.forget()
 	}
 	w.queue.result = why
-	w.superseded <- why
+	if w.options.Superseded != nil {
+		w.options.Superseded(why)
+	}
 }
 
 // finish records the result of Flush for a closed etcd.

@@ -13,8 +13,8 @@ import (
 
 // inspection is an inspection of the store by a job: what to check, and what it found.
 type inspection struct {
-	Options      // of the writer
-	storeView    // what is known before, and after
+	Options     // of the writer
+	storeView   // what is known before, and after
 	canCreate   bool
 	verifyOwner bool            // verify the generation as well
 	advances    bool            // list the store only if advancing the head does not reach etcd's revision

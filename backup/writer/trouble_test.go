@@ -271,7 +271,7 @@ func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	c := &chain{health: newHealth(time.Second)}
 	c.driver = c.health.driver
 	assert.Equal(t, time.Second, c.interval())
-	c.health.record(opSegment, "failed", true).started = time.Now().Add(-5 * time.Second)
+	c.health.record(opSegment, "failed", true).Since = time.Now().Add(-5 * time.Second)
 	assert.Equal(t, unreachableFactor*time.Second, c.interval(), "every segment costs a request later")
 }
 

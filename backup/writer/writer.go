@@ -53,7 +53,10 @@ type Options struct {
 	Previous *Writer
 	// Gate is held during the read transaction of a full snapshot.
 	Gate Gate
-	Log  zerolog.Logger
+	// Superseded is called once the generation has ended and another one continues it, with the reason, a sentence:
+	// etcd must be closed. It must not block. It may be nil.
+	Superseded func(reason error)
+	Log        zerolog.Logger
 	// Now returns the time of the wall clock.
 	Now func() time.Time
 }
@@ -71,8 +74,7 @@ var (
 // Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
 // goroutine.
 type Writer struct {
-	superseded chan error // receives one error once the generation has ended
-	facts      atomic.Pointer[Facts]
+	facts atomic.Pointer[Facts]
 
 	// The goroutine of Run owns the remaining fields.
 
@@ -133,7 +135,7 @@ func newParts(options Options, spool *Spool) *Writer {
 	b.chain = &chain{driver: d, health: b.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
 	b.chain.resetBuckets()
 	w := &Writer{
-		base: b, spool: spool, superseded: make(chan error, 1),
+		base: b, spool: spool,
 		snapshots: &snapshots{base: b, room: spool.CheckSpace}, uploads: &uploads{base: b}, queue: &flushQueue{base: b},
 	}
 	d.work = w.actions()
@@ -293,10 +295,6 @@ func (w *Writer) rejectRequests() {
 	}
 }
 
-// Superseded receives one error, a sentence, once the generation has ended and another one continues it: etcd must be
-// closed.
-func (w *Writer) Superseded() <-chan error { return w.superseded }
-
 // Facts returns the current state of the backups.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
@@ -335,24 +333,24 @@ func (w *Writer) missing() string {
 // chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx ends, which
 // bounds the delay of the compaction. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_, _ = call(ctx, w.driver, func(captured chan<- struct{}) { // without a capture the compaction proceeds all the same
-		w.chain.captureNow()
-		close(captured)
-	})
+	_ = w.do(ctx, w.chain.captureNow) // without a capture the compaction proceeds all the same
 }
 
 // FullNow makes a full snapshot and returns its manifest when it is stored. If one is in progress already, another one follows it. It
 // returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
 // lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
-	number, err := call(ctx, w.driver, func(number chan<- int64) { number <- w.snapshots.requestWithID(reason) })
-	if err != nil {
+	answer := make(chan fullResult, 1)
+	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
 		return archive.Full{}, err
 	}
 	ticker := time.NewTicker(w.pace.tick)
 	defer ticker.Stop()
 	for since, sent := time.Now(), int64(0); ; {
 		select {
+		case result := <-answer:
+			_ = w.do(ctx, w.publish) // what Facts returns next has the full snapshot
+			return result.full, result.err
 		case <-ctx.Done():
 			return archive.Full{}, context.Cause(ctx)
 		case <-w.ended:
@@ -361,10 +359,6 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 		}
 		facts := w.Facts()
 		switch full := facts.FullRunning; {
-		case facts.answered >= number && facts.result != nil:
-			return archive.Full{}, facts.result
-		case facts.answered >= number:
-			return *facts.LastFull, nil
 		case facts.Trouble == nil, full != nil && full.SentBytes != sent:
 			if since = time.Now(); full != nil {
 				sent = full.SentBytes
@@ -383,7 +377,6 @@ func (w *Writer) publish() {
 		FullRunning: w.snapshots.progress(), LastFull: w.snapshots.newest, NextFull: w.snapshots.next, BrokenSince: w.snapshots.brokenSince,
 		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
 		Uploaded: w.uploads.bytes + w.snapshots.uploaded, Segments: w.uploads.stored, Fulls: w.snapshots.stored, Failures: w.health.failures,
-		answered: w.snapshots.answered, result: w.snapshots.result,
 	}
 	if facts.Role != Watching {
 		facts.Behind, facts.BehindFor = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()
