@@ -67,11 +67,10 @@ func (r *Reader) ReadRows(request Request) (Rows, error) {
 // read reads in strides. A limit on the number of rows would skip rows: etcd then returns those that wait for the next commit before
 // older ones.
 func (r *Rows) read(tx backend.UnsafeReader, request Request) {
-	var copies arena
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
 		to := min(from+step, request.UpTo+1)
-		if r.take(tx, from, to, request.Limit, &copies) {
+		if r.take(tx, from, to, request.Limit) {
 			step = stride
 		} else {
 			step = min(2*step, maxStride)
@@ -79,13 +78,13 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 		from = to
 	}
 	if request.Beyond && !r.More { // few rows
-		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit, &copies)
+		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit)
 	}
 }
 
 // take copies the rows from one revision up to, but not including, another, or up to the first revision beyond the limit. It reports
 // whether there were any. etcd returns the rows in the file and then those that wait for the next commit; a row may occur in both.
-func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *arena) (found bool) {
+func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found bool) {
 	var previous []byte
 	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)
 	for i, key := range keys {
@@ -96,7 +95,7 @@ func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *
 		if r.More = revision != r.End && r.Bytes >= limit; r.More {
 			break
 		}
-		r.Rows = append(r.Rows, format.Row{Key: copies.copy(key), Value: copies.copy(values[i])})
+		r.Rows = append(r.Rows, format.Row{Key: bytes.Clone(key), Value: bytes.Clone(values[i])})
 		r.Bytes += len(key) + len(values[i])
 		r.End, previous = revision, key
 	}
@@ -106,21 +105,4 @@ func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *
 // firstKey returns the key of the first row that a revision can have.
 func firstKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
-}
-
-// arena copies many small slices with few allocations.
-type arena struct{ block []byte }
-
-const arenaBlock = 256 << 10
-
-func (a *arena) copy(from []byte) []byte {
-	if len(from) > arenaBlock/4 {
-		return append([]byte(nil), from...)
-	}
-	if cap(a.block)-len(a.block) < len(from) {
-		a.block = make([]byte, 0, arenaBlock)
-	}
-	begin := len(a.block)
-	a.block = append(a.block, from...)
-	return a.block[begin:len(a.block):len(a.block)]
 }
