@@ -23,7 +23,7 @@ type chain struct {
 
 	tail     *format.Start   // start of the next segment; nil if it is unknown
 	epoch    int             // counts the times that the tail was replaced: positions of different epochs do not compare
-	last     format.Position // of the last segment with content; zero if this process captured none
+	last     format.Position // of the last segment with content that this process captured, or the end that it found later
 	markers  []format.Marker // since the last capture
 	lastTime time.Time       // latest time written in this generation
 	small    bucketState
@@ -302,8 +302,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 	}
 	queued := c.spool.Entries()
 	queued[len(queued)-1].since = time.Now()
-	tail := object.Start()
-	c.tail = &tail
+	c.tail = new(object.Start())
 	return nil
 }
 
@@ -382,8 +381,7 @@ func (c *chain) align(head archive.Head) bool {
 	}
 	c.drop()
 	if c.isWriter() {
-		start := head.Start
-		c.tail = &start
+		c.tail = new(head.Start)
 		c.resetBuckets()
 	}
 	return true
@@ -401,8 +399,7 @@ func (c *chain) adopt(queued []Spooled) {
 		}
 	}
 	last := queued[len(queued)-1]
-	tail := last.Start()
-	c.tail, c.lastTime = &tail, archive.MaxTime(c.lastTime, last.To)
+	c.tail, c.lastTime = new(last.Start()), archive.MaxTime(c.lastTime, last.To)
 	c.resetBuckets()
 }
 

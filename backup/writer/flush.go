@@ -71,11 +71,3 @@ func (f *flushQueue) check(flush *flush, notWriter error) (done bool, result err
 func (f *flushQueue) isStored(position format.Position) bool {
 	return !position.IsZero() && f.remote.head.Position.Compare(position) >= 0
 }
-
-// fail answers all waiting flushes with ErrEnded.
-func (f *flushQueue) fail() {
-	for _, flush := range f.waiting {
-		flush.done <- ErrEnded
-	}
-	f.waiting = nil
-}

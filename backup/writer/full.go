@@ -27,11 +27,10 @@ type snapshots struct {
 	gapAfter    time.Time // no full snapshot for a gap is made earlier
 	brokenSince time.Time // since when there is no chain to extend; zero if there is one
 
-	newest   *archive.Full   // made by this process; nil if there is none
-	lastNext format.Position // position after it; zero if others extended the chain or there is none
-	replaced string          // error of the damaged one that was last replaced
-	stored   int64           // by this process
-	uploaded int64           // bytes
+	newest   *archive.Full // made by this process; nil if there is none
+	replaced string        // error of the damaged one that was last replaced
+	stored   int64         // by this process
+	uploaded int64         // bytes
 }
 
 // full is a full snapshot in progress.
@@ -164,7 +163,9 @@ func (f *snapshots) requestScheduled() {
 
 // isCurrent reports whether the newest full snapshot contains everything and is recent.
 func (f *snapshots) isCurrent(now time.Time) bool {
-	return f.newest != nil && now.Sub(f.newest.Time) < maxUnchangedAge && !f.lastNext.IsZero() && f.chain.last.Compare(f.lastNext) < 0 && f.chain.isUnchanged()
+	newest := f.remote.head.Full
+	return f.newest != nil && newest != nil && newest.Name() == f.newest.Name() &&
+		now.Sub(newest.Time) < maxUnchangedAge && f.chain.last.Compare(newest.Next) < 0 && f.chain.isUnchanged()
 }
 
 // scheduleNext sets when the next full snapshot is due after the given time, which may come from a clock that was
@@ -271,13 +272,6 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 	f.request("damaged: " + f.replaced)
 }
 
-// orphan marks a full snapshot that was copied as no longer part of the chain, which continues elsewhere.
-func (f *snapshots) orphan(end format.Position) {
-	if f.making != nil && !f.making.storing && f.making.Next != end {
-		f.making.orphaned = true
-	}
-}
-
 // store uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
 // the segments before it are stored first: other members continue from the newest full snapshot, so no member would
 // upload segments that are missing before it.
@@ -364,7 +358,7 @@ func (f *snapshots) uploadFailed(err error) {
 func (f *snapshots) finish() {
 	m, took := f.making, f.options.Now().Sub(f.making.since)
 	f.health.succeeded(opFull)
-	f.newest, f.remote.head.Full, f.lastNext = &m.Full, &m.Full, m.Next
+	f.newest, f.remote.head.Full = &m.Full, &m.Full
 	if !f.isIn(opening) {
 		f.brokenSince = time.Time{}
 	}

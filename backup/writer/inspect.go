@@ -107,7 +107,7 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 		return emptied, outcome
 	}
 	if damaged == nil {
-		w.remote.observeTerm(head)
+		w.remote.seen = head
 		w.remote.observeLeader()
 	}
 	extends := w.core.Facts.Learn(chainFound, outcome).isWriter()
@@ -186,7 +186,9 @@ func (w *Writer) continueChain(found payload) {
 	w.setHead(head)
 	w.remote.damagedEnd, w.snapshots.brokenSince = format.Position{}, time.Time{}
 	if w.chain.align(head) {
-		w.snapshots.orphan(head.Position)
+		if making := w.snapshots.making; making != nil && !making.storing && making.Next != head.Position {
+			making.orphaned = true
+		}
 	}
 	w.snapshots.replaceCorrupt(head.Newer)
 	w.handleLostSegments(head)
@@ -208,8 +210,8 @@ func (w *Writer) takeOver() {
 
 // setHead records the end of the chain, and schedules the next full snapshot.
 func (w *Writer) setHead(head archive.Head) {
-	if head.Position != w.remote.head.Position {
-		w.snapshots.lastNext = format.Position{}
+	if head.Position != w.remote.head.Position && head.Position.Compare(w.chain.last) > 0 {
+		w.chain.last = head.Position // another member extended the chain
 	}
 	w.remote.setHead(head)
 	if head.Segment != nil {
@@ -235,7 +237,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	}
 	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; a full snapshot starts another chain")
 	w.chain.drop()
-	w.remote.attachAfter(head)
+	w.remote.link = new(head.Next(w.remote.generation))
 	w.post(broken, payload{err: fmt.Errorf("lost: segment %s is gone from the store", lost)})
 }
 
@@ -243,7 +245,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 func (w *Writer) clearChain() {
 	w.setHead(archive.Head{})
 	if w.remote.link = nil; w.remote.generation.Number > 1 {
-		w.remote.attachAfter(archive.Head{})
+		w.remote.link = new(archive.Head{}.Next(w.remote.generation))
 	}
 	w.chain.drop()
 	w.chain.lastTime = time.Time{} // it belongs to another history, whose clock may have been ahead
@@ -263,7 +265,7 @@ func (w *Writer) startAfterCorruption(found payload) {
 		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged and left as it is; a full snapshot starts another chain")
 	}
 	w.remote.damagedEnd = found.head.PastEnd
-	w.remote.attachAfter(found.head)
+	w.remote.link = new(found.head.Next(w.remote.generation))
 	w.chain.drop()
 	w.snapshots.openChain("damaged: " + found.err.Error())
 }

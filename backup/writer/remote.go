@@ -30,19 +30,12 @@ type remote struct {
 	storeView
 	storedAt   time.Time       // when head was last read or written
 	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
-	fence      fence           // end of the chain as written by a later leader
+	seen       archive.Head    // end of the chain as last read, whether or not this member continues from it
+	newerSince time.Time       // since when a later leader has written that end; zero if none has
 	aheadSince time.Time       // since when the chain has been ahead of this member; zero if it is not
 	link       *archive.Link   // where a new chain attaches to the generation; nil if the generation cannot have ended
 
 	successorChecked time.Time // when findSuccessor last asked
-}
-
-// fence is the end of a chain written by a leader of a later term. Revisions order rows, but leases and users change
-// without a revision, so a member without newer rows may have older leases and users than the chain.
-type fence struct {
-	term     uint64
-	revision int64
-	since    time.Time
 }
 
 // isEndKnown reports whether the end of the chain was seen recently enough to extend it.
@@ -73,25 +66,11 @@ func (r *remote) storedRevision() int64 {
 // setHead records where the chain ends. This is the one place where revisions become confirmed.
 func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
-// attachAfter makes the next chain attach to the generation after a head.
-func (r *remote) attachAfter(head archive.Head) {
-	next := head.Next(r.generation)
-	r.link = &next
-}
-
 // reset forgets a store that had a chain and has none. Its cluster manifest is gone as well and must be written again: otherwise a
 // member that loses its volume would take the store for an unused one.
 func (r *remote) reset() {
 	r.damagedEnd = r.head.Position // leave alone what was stored before this was noticed
 	r.generation, r.head = archive.Generation{}, archive.Head{}
-}
-
-// observeTerm records the term and revision of the end of the chain.
-func (r *remote) observeTerm(head archive.Head) {
-	if term := head.Newest().Term; term > r.fence.term {
-		r.fence = fence{term: term, since: time.Now()}
-	}
-	r.fence.revision = head.Revision()
 }
 
 // observeLeader reports a change of leadership to the state machine.
@@ -105,15 +84,18 @@ func (r *remote) observeLeader() {
 	}
 }
 
-// hasNewerLeader reports whether a later leader has written to the chain. A member that was paused considers itself
-// the leader until it hears from the others. If it hears from none, its data was rolled back.
+// hasNewerLeader reports whether a later leader has written the end of the chain. Revisions order rows, but leases and users change without a
+// revision, so a member without newer rows may have older leases and users than the chain. A member that was paused considers itself the leader
+// until it hears from the others. If it hears from none, its data was rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
-	return etcd.Identity().Term < r.fence.term && etcd.Revision() <= r.fence.revision && time.Since(r.fence.since) < r.pace.ahead
+	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
+	return elapsed(&r.newerSince, newer) < r.pace.ahead && newer
 }
 
-// recordIdentity records on the volume which cluster etcd's data belongs to, and which process last wrote backups of
-// it. It runs before anything is stored, so that the record is right even if the process is killed next.
+// recordIdentity records on the volume which cluster etcd's data belongs to, and which process last wrote backups of it, with the end of the
+// chain. It runs before anything is stored, so that the record is right even if the process is killed next, and at the end of Run; in between
+// a change of the end alone is not recorded.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
@@ -122,21 +104,12 @@ func (r *remote) recordIdentity() {
 		identity.Session = r.options.Session
 	}
 	previous := r.identity
-	if previous.Position = identity.Position; previous != identity {
-		r.writeIdentity(identity)
+	if !r.stopping {
+		previous.Position = identity.Position
 	}
-}
-
-// recordEnd records the end of the chain for the next process.
-func (r *remote) recordEnd() {
-	identity := r.identity
-	identity.Position = r.head.Position
-	if r.generation.Number == identity.Generation && !identity.Position.IsZero() && identity != r.identity && !r.isRefused() {
-		r.writeIdentity(identity)
+	if previous == identity {
+		return
 	}
-}
-
-func (r *remote) writeIdentity(identity archive.Identity) {
 	r.identity = identity
 	if err := identity.Write(r.options.DataDir); err != nil {
 		r.options.Log.Warn().Err(err).Msg("backups: cannot record on the volume which cluster etcd's data belongs to")

@@ -112,42 +112,30 @@ func New(options Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := newParts(options, spool)
-	if w.remote.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
-		return nil, err
-	}
-	if options.Previous != nil {
-		w.adopt(options.Previous)
-	}
-	if err := w.chain.resume(w.remote.identity); err != nil {
-		return nil, err
-	}
-	w.legal = statemachine.NewLegality(Table, w.core.State)
-	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
-	return w, nil
-}
-
-// newParts returns a writer that knows nothing.
-func newParts(options Options, spool *Spool) *Writer {
 	d := &driver{options: options, pace: defaultTiming, events: make(chan func()), ended: make(chan struct{})}
 	d.core = statemachine.Core[memberState]{State: unknown, Facts: memberState{closed: options.SegmentsOnly}}
 	b := base{driver: d, health: &health{driver: d, spool: spool}, remote: &remote{driver: d}}
 	b.chain = &chain{driver: d, health: b.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
 	b.chain.resetBuckets()
+	if b.remote.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
+		return nil, err
+	}
+	if previous := options.Previous; previous != nil {
+		b.remote.storeView, b.chain.unstored = previous.remote.storeView, previous.chain.unstored
+		if b.remote.generation.Number != 0 {
+			d.core.State, d.core.Facts.creates = aligning, b.remote.capabilities.CreateIfAbsent
+		}
+	}
+	if err := b.chain.resume(b.remote.identity); err != nil {
+		return nil, err
+	}
 	w := &Writer{
 		base: b, spool: spool,
 		snapshots: &snapshots{base: b, room: spool.CheckSpace}, uploads: &uploads{base: b}, queue: &flushQueue{base: b},
 	}
-	d.work = w.actions()
-	return w
-}
-
-// adopt continues with what a Writer that has ended knew of the store.
-func (w *Writer) adopt(previous *Writer) {
-	w.remote.storeView, w.chain.unstored = previous.remote.storeView, previous.chain.unstored
-	if w.remote.generation.Number != 0 {
-		w.core.State, w.core.Facts.creates = aligning, w.remote.capabilities.CreateIfAbsent
-	}
+	d.work, d.legal = w.actions(), statemachine.NewLegality(Table, d.core.State)
+	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
+	return w, nil
 }
 
 // Run makes backups until ctx ends. It returns when all its jobs have ended, which may take as long as cancelling a
@@ -175,8 +163,9 @@ func (w *Writer) Run(ctx context.Context) {
 		event := <-w.events
 		event()
 	}
-	w.queue.fail()
-	w.remote.recordEnd()
+	if w.remote.generation.Number == w.remote.identity.Generation && !w.remote.head.Position.IsZero() && !w.isRefused() {
+		w.remote.recordIdentity()
+	}
 	w.publish()
 }
 
@@ -421,6 +410,5 @@ func (w *Writer) currentProblem() *facts.Problem {
 		return problem
 	}
 	text := fmt.Sprintf("revision %d is not stored after %%s, although no request failed (the writer is %s)", w.remote.storedRevision()+1, w.core.State)
-	overdue := w.health.lasting(text, unstored[0].at)
-	return &overdue
+	return new(w.health.lasting(text, unstored[0].at))
 }
