@@ -61,7 +61,8 @@ type Backups struct {
 // running is the state while etcd runs.
 type running struct {
 	etcd   writer.Etcd
-	data   Data
+	dir    string // etcd's data directory
+	owner  string
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop   context.CancelFunc
 	done   chan struct{} // the writer has ended
@@ -83,16 +84,11 @@ func New(options Options) *Backups {
 	}
 }
 
-// Data identifies what is backed up.
-type Data struct {
-	Dir   string // etcd's data directory
-	Owner string // the cluster for which a new store is initialized, NAMESPACE/NAME
-}
-
-// Begin starts making backups of an etcd that has just become ready. They continue until End.
-func (b *Backups) Begin(etcd writer.Etcd, data Data) {
+// Begin starts making backups of an etcd that has just become ready, with its data directory. They continue until End. The owner is the cluster
+// for which a new store is initialized, NAMESPACE/NAME.
+func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{etcd: etcd, data: data, stop: stop, done: make(chan struct{})}
+	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, done: make(chan struct{})}
 	b.running.Store(r)
 	go func() {
 		defer close(r.done)
@@ -103,7 +99,7 @@ func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 // run opens the spool, retrying until it can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeTemporaryFiles()
-	options := b.writerOptions(r.etcd, r.data)
+	options := b.writerOptions(r.etcd, r.dir, r.owner)
 	options.Superseded = func(reason error) {
 		if ctx.Err() != nil {
 			return // the next run must not hear of this one's successor
@@ -147,11 +143,11 @@ func addFailure(previous *facts.Problem, err error, next time.Duration) *facts.P
 	return now
 }
 
-func (b *Backups) writerOptions(etcd writer.Etcd, data Data) writer.Options {
+func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.Options {
 	return writer.Options{
 		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.nextFull,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: data.Dir, Owner: data.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
-		Now: b.options.Now,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: dataDir, Owner: owner, Session: b.session,
+		Gate: b.options.Gate, Log: b.options.Log, Now: b.options.Now,
 	}
 }
 

@@ -145,7 +145,7 @@ func (s *subject) eventually(t *testing.T, holds func(backup.Facts) bool, what s
 // beginUntil starts backups and waits until a condition holds.
 func (s *subject) beginUntil(t *testing.T, holds func(backup.Facts) bool, what string) {
 	t.Helper()
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.eventually(t, holds, what)
 }
 
@@ -249,7 +249,7 @@ func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
 	revision := s.etcd.Revision()
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.stop(t)
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.Equal(t, revision, s.stored(t))
@@ -258,7 +258,7 @@ func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 func TestFlush_reportsAnUnusableSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.stop(t)
 	require.ErrorContains(t, s.Flush(soon(t), s.database()), "spool")
 }

@@ -66,7 +66,7 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 		return err
 	}
 	defer closed.Close()
-	facts, options := b.Facts().Shipped, b.writerOptions(closed, r.data)
+	facts, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
 	wrote := facts.Role == writer.Writing || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
 	options.Reconciled, options.SegmentsOnly = facts.Role != writer.Unknown, !wrote
 	options.Release = wrote && identity.Members == 1
@@ -111,7 +111,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	options := b.writerOptions(closed, Data{Dir: dataDir})
+	options := b.writerOptions(closed, dataDir, "")
 	if err := flush(ctx, options, false); err != nil {
 		return err
 	}
@@ -340,30 +340,26 @@ func split(from *format.SegmentReader, revision int64, stored *format.Chain, bey
 	_, err := from.Next()
 	for err == nil {
 		var record format.Record
-		if record, err = from.Record(); err == nil {
-			err = addRecord(record, revision, stored, beyond)
+		if record, err = from.Record(); err != nil {
+			break
+		}
+		at := revision + 1
+		row, isRow := record.(*format.Row)
+		if isRow {
+			at, err = row.Revision()
+		} else if marker, isMarker := record.(*format.Marker); isMarker {
+			at = marker.Revision
+		}
+		switch {
+		case err != nil:
+		case at > revision:
+			err = beyond.Add(record)
+		case isRow:
+			err = stored.Add(*row)
 		}
 	}
 	if format.Ended(err) {
 		return nil
 	}
 	return err
-}
-
-func addRecord(record format.Record, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
-	switch record := record.(type) {
-	case *format.Row:
-		at, err := record.Revision()
-		if err != nil {
-			return err
-		}
-		if at <= revision {
-			return stored.Add(*record)
-		}
-	case *format.Marker:
-		if record.Revision <= revision {
-			return nil
-		}
-	}
-	return beyond.Add(record)
 }

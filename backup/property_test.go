@@ -71,7 +71,7 @@ func (p *past) live() {
 		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})
-		p.Begin(writer.Server(p.etcd.Server), backup.Data{Dir: p.dir})
+		p.Begin(writer.Server(p.etcd.Server), p.dir, "")
 		if life == 0 {
 			p.eventually(p.T, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "before that nothing is kept")
 			p.begun = p.etcd.Revision()

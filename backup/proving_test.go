@@ -155,7 +155,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	in := memory.New()
 	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
 	s = newSubjectIn(t, in, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	var objects []archive.Object
 	for len(objects) < 6 {
 		s.put(t, 1)
@@ -205,7 +205,7 @@ func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 
 func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s, _ := lost(t, true)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)

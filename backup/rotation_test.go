@@ -71,7 +71,7 @@ func TestKeysAreRotatedWhileBackupsAreMade(t *testing.T) {
 		return revision
 	}
 	s.Backups = s.another(t, given.Load(t))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	before := goesOn(s.Backups, "before")
 
 	replace(t, given.Identities, old.Identities, renewed.Identities)
@@ -84,7 +84,7 @@ func TestKeysAreRotatedWhileBackupsAreMade(t *testing.T) {
 	require.NoError(t, err)
 	s.end(t)
 	s.Backups = s.another(t, given.Load(t))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	latest := goesOn(s.Backups, "in another life")
 	s.end(t)
 

@@ -134,19 +134,13 @@ func (c *tasks) runTask(ctx context.Context, task task) {
 		return
 	}
 	if err != nil && !errors.Is(err, errBlocked) {
-		pause = c.retryDelay(task.name)
+		pause = firstRetry
+		if before := c.failing[task.name]; before != nil {
+			pause = min(firstRetry<<min(before.Count, 10), longestRetry)
+		}
 	}
 	c.due[task.name] = archive.MaxTime(c.due[task.name], time.Now().Add(pause))
 	c.recordResult(task.name, err, pause)
-}
-
-// retryDelay returns the wait before a failed task is retried.
-func (c *tasks) retryDelay(name string) time.Duration {
-	wait := firstRetry
-	if before := c.failing[name]; before != nil {
-		wait <<= min(before.Count, 10)
-	}
-	return min(wait, longestRetry)
 }
 
 // recordResult records whether a task failed and when it is retried. It logs each failure once.

@@ -39,14 +39,14 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 				reservation := archive.Reservation{Cluster: "c", Generation: 1, Revision: near, Created: time.Now()}
 				require.NoError(t, archive.New(s.store, &format.Keys{}).Reserve(t.Context(), reservation))
 			}
-			s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.awaitReserved(t, archive.Margin)
 			first := s.reserved(t)
 			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restore continues above it, without a guess")
 			require.NoError(t, s.End(soon(t)))
 			s.Backups = s.another(t, &format.Keys{})
 			s.put(t, 1)
-			s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.eventually(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing, which follows the reservation")
 			assert.Equal(t, first, s.reserved(t), "it is far ahead")
 			require.NoError(t, s.End(soon(t)))
@@ -57,7 +57,7 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 func TestReservation_followsAFullSnapshotInAStoreThatWasEmptied(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.awaitReserved(t, archive.Margin)
 	for object, err := range s.store.List(t.Context(), "reservation/", "") {
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	faults := s.store.(*memory.Store)
 	faults.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "a problem")
 	assert.Contains(t, s.Facts().Undone.Message, "cannot reserve revisions for a restore")
 	faults.ClearFaults()
@@ -89,14 +89,14 @@ func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 	in.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) }
 	s := newSubjectIn(t, in, archive.Verified)
 	stored := func() bool { return s.Facts().Shipped.Stored == s.etcd.Revision() }
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	for range 12 {
 		s.put(t, 1)
 		s.eventually(t, func(backup.Facts) bool { return stored() }, "a segment")
 	}
 	require.NoError(t, s.End(soon(t)))
 	s.Backups = s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 1)
 	s.eventually(t, func(backup.Facts) bool {
 		merged, err := archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Minute)

@@ -28,7 +28,7 @@ func (s *subject) watch(t *testing.T) {
 	s.put(t, 10)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
 	s.nextRun(t)
-	s.Begin(follower{writer.Server(s.etcd.Server)}, backup.Data{Dir: s.dir})
+	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
 }
 

@@ -29,7 +29,7 @@ type closed struct {
 func (r *Runtime) beginBackups() {
 	if r.parts.Backups != nil {
 		etcd := r.config.Etcd
-		r.parts.Backups.Begin(writer.Server(r.etcd.Load().Server()), backup.Data{Dir: etcd.Dir, Owner: r.flags.Recovery.Owner(etcd.InitialClusterToken)})
+		r.parts.Backups.Begin(writer.Server(r.etcd.Load().Server()), etcd.Dir, r.flags.Recovery.Owner(etcd.InitialClusterToken))
 	}
 }
 
