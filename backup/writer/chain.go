@@ -332,21 +332,16 @@ func (c *chain) isStale(applied uint64) bool {
 	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
 }
 
-// reset forgets the tail: the database is captured again from another position.
+// reset forgets the tail: the database is captured again from another position. What was captured may not be stored there, so flushes wait
+// for another capture.
 func (c *chain) reset() {
-	c.tail, c.markers, c.gapSince = nil, nil, time.Time{}
+	c.tail, c.markers, c.gapSince, c.examined = nil, nil, time.Time{}, time.Time{}
 	c.epoch++
+	c.urgent = c.urgent || c.health.flushing
 }
 
 // resetBuckets makes the next capture read the small buckets: their state in the chain is unknown.
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
-
-// captureBuckets makes the next capture read the small buckets, without delay. Flushes wait for it.
-func (c *chain) captureBuckets() {
-	c.resetBuckets()
-	c.epoch++
-	c.examined, c.urgent = time.Time{}, true
-}
 
 // drop drops all queued segments.
 func (c *chain) drop() {

@@ -210,22 +210,32 @@ func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 	c.requireOneChain()
 }
 
-// The winner has captured the same rows, and looked at users a moment before one was added.
-func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) {
-	var last int64
-	c, flushed := raced(t, func(c *cluster) {
-		last = c.put("a", "2")
-		c.addUser("someone")
-	}, func(own []format.Row) []format.Row { return own[len(own)-1:] })
-	require.NoError(t, flushed)
-	_, _, path := kept(t, c.store, archive.Target{})
-	assert.Equal(t, last, path.Revision)
-	c.requireUsers(1)
-	c.requireChains(1)
+// The winner has captured the same rows, or further ones, and read the users a moment before one was added.
+func TestFlush_storesUsersThatTheFirstWriterOfTheRowsLacks(t *testing.T) {
+	for name, further := range map[string]int{"the same rows": 0, "further rows": 1} {
+		t.Run(name, func(t *testing.T) {
+			var last int64
+			c, flushed := raced(t, func(c *cluster) {
+				last = c.put("a", "2")
+				c.addUser("someone")
+			}, func(c *cluster) []format.Row {
+				if further > 0 {
+					last = c.write(further, "further")
+				}
+				own := c.current()
+				return own[len(own)-1-further:]
+			})
+			require.NoError(t, flushed)
+			_, _, path := kept(t, c.store, archive.Target{})
+			assert.Equal(t, last, path.Revision)
+			c.requireUsers(1)
+			c.requireChains(1)
+		})
+	}
 }
 
 // raced returns a cluster in which another member has stored rows at the position of a flush.
-func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []format.Row) (c *cluster, flushed error) {
+func raced(t *testing.T, write func(*cluster), theirs func(*cluster) []format.Row) (c *cluster, flushed error) {
 	t.Helper()
 	c, member, resume := pausedMember(t, false)
 	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, on request
@@ -233,7 +243,7 @@ func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []f
 	done := make(chan error, 1)
 	go func() { done <- member.Flush(t.Context()) }()
 	c.pauses[0].awaitInside(t)
-	c.other(theirs(c.current())...)
+	c.other(theirs(c)...)
 	resume()
 	return c, <-done
 }
@@ -300,7 +310,8 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 	c, flushed := raced(t, func(c *cluster) {
 		c.put("b", "of this one")
 		c.put("c", "of both")
-	}, func(own []format.Row) []format.Row {
+	}, func(c *cluster) []format.Row {
+		own := c.current()
 		own[len(own)-2].Value = []byte("of the other one")
 		return own[len(own)-2:]
 	})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -31,11 +30,7 @@ func (u *uploads) start() {
 	u.health.requestedAt = time.Now()
 	u.job(requestTimeout, func(ctx context.Context) func() {
 		err := u.put(ctx, generation, next)
-		if !errors.Is(err, store.ErrExists) {
-			return func() { u.finish(next, err) }
-		}
-		winner, err := u.options.Archive.Manifest(ctx, generation, next.Position)
-		return func() { u.resolveConflict(next, winner, err) }
+		return func() { u.finish(next, err) }
 	})
 }
 
@@ -48,10 +43,16 @@ func (u *uploads) put(ctx context.Context, generation int, next Spooled) error {
 	return u.options.Archive.PutStored(ctx, generation, next.Position, content)
 }
 
-// finish handles the result of an upload.
+// finish handles the result of an upload. If another member has stored a segment at the position, the next inspection finds what follows: rows
+// that both have captured count as stored, and small buckets are captured again, as the other member may have read older ones.
 func (u *uploads) finish(segment Spooled, err error) {
 	u.health.requestedAt = time.Time{}
-	if err != nil {
+	switch {
+	case errors.Is(err, store.ErrExists):
+		u.health.succeeded(opSegment)
+		u.take(collided, payload{})
+		return
+	case err != nil:
 		u.health.failed(opSegment, "cannot store segment "+segment.Position.String(), err)
 		if errors.Is(err, errUnreadable) {
 			u.take(spoolLost, payload{err: err})
@@ -61,36 +62,8 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.health.succeeded(opSegment)
 	u.stored++
 	u.bytes += segment.Size
-	u.advance(segment)
-}
-
-// advance records that a segment is stored.
-func (u *uploads) advance(segment Spooled) {
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
-}
-
-// resolveConflict handles another member's segment at the same position. If both end at the same position with the
-// same rows, ours counts as stored, except for its buckets, of which the other member may have read older ones. Otherwise the next
-// inspection decides: the other member knew newer leases and users, or another chain starts there, or the generation ends.
-func (u *uploads) resolveConflict(segment Spooled, winner format.Manifest, err error) {
-	u.health.requestedAt = time.Time{}
-	if err != nil && !archive.Unusable(err) { // the next inspection finds what is unusable
-		u.health.failed(opSegment, "cannot read who stored segment "+segment.Position.String(), err)
-		return
-	}
-	u.health.succeeded(opSegment)
-	alike := err == nil && winner.Cluster == segment.Cluster && winner.Next() == segment.Next() && winner.After == segment.After
-	if alike && winner.Ends == nil && winner.Opens.IsZero() && winner.Term <= segment.Term && winner.Applied <= segment.Applied {
-		u.advance(segment)
-		if len(segment.Buckets) > 0 {
-			u.chain.captureBuckets()
-		}
-		return
-	}
-	u.options.Log.Debug().Err(err).Str("segment", segment.Position.String()).Str("member", winner.Member).
-		Msg("backups: another member stored the segment first")
-	u.take(collided, payload{})
 }
