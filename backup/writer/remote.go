@@ -23,6 +23,14 @@ type storeView struct {
 	lost          format.Position    // a stored segment that has disappeared; zero if none is known
 }
 
+// checkOwner verifies that the generation exists and belongs to this cluster, and that this process may add to it.
+func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
+	if err := in.CheckExists(ctx, v.generation); err != nil {
+		return err
+	}
+	return in.MayAdd(v.generation)
+}
+
 // remote tracks the store and this member's place in it. While the end of the chain is known, head is that end unless another member has
 // extended the chain since storedAt. Segments are only ever put at that position.
 type remote struct {
@@ -172,7 +180,6 @@ func (r *remote) checkStored() {
 		r.ownerVerified = time.Now()
 	}
 	known := r.storeView
-	check := inspection{Options: r.options, storeView: known}
 	r.job(checkTimeout, func(ctx context.Context) func() {
 		var err error
 		if !known.checkpoint.IsZero() {
@@ -182,7 +189,7 @@ func (r *remote) checkStored() {
 			_, err = r.options.Archive.Full(ctx, known.generation.Number, full.Name())
 		}
 		if err == nil && verify {
-			err = check.checkOwner(ctx)
+			err = known.checkOwner(ctx, r.options.Archive)
 		}
 		return func() {
 			if archive.Unusable(err) {

@@ -8,68 +8,49 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
 )
 
-// Options configure a Writer. All fields are required unless documented otherwise.
-type Options struct {
-	// Archive is the archive in --backup-store. Its keys seal and sign the segments.
-	Archive *archive.Archive
-	Etcd    Etcd
-	// Interval is --backup-interval: a change is captured and its upload started at most this long after it. The
-	// first change after a quiet period is captured immediately.
-	Interval time.Duration
-	// Schedule returns when the next full snapshot is due after a given time; the zero time means never. The cluster
-	// is etcd's ID.
-	Schedule func(cluster string, after time.Time) time.Time
-	// SpoolDir is a directory on the volume that only the spool uses; it is created. SpoolLimit is the maximum number
-	// of bytes of queued segments.
-	SpoolDir   string
-	SpoolLimit int64
-	// DataDir is etcd's data directory. A file in it records which cluster the data belongs to.
-	DataDir string
-	// Owner is the cluster for which a new store is initialized, NAMESPACE/NAME.
-	Owner string
-	// Reconciled is set if etcd is closed and its data was verified against the chain while it ran. If another member
-	// has extended the chain since, there is nothing to upload and Flush returns ErrRowsOnly.
-	Reconciled bool
-	// SegmentsOnly makes a member upload only what others may have missed. It never starts a chain: if there is no
-	// chain to extend, Flush fails; if the chain already has its rows, Flush returns ErrRowsOnly. It is set for a
-	// closed etcd that did not write the backups.
-	SegmentsOnly bool
-	// Release makes Flush end with an object which declares that no more writes follow, so that a restore need not
-	// wait to see whether this cluster is active. It is set for a closed etcd that was the only member of its
-	// cluster.
-	Release bool
-	// Session identifies this process: random, hexadecimal.
-	Session string
-	// Previous is a Writer whose Run has returned. New adopts what it knew of the store, which saves requests. It may
-	// be nil.
-	Previous *Writer
-	// Gate is held during the read transaction of a full snapshot.
-	Gate Gate
-	// Superseded is called once the generation has ended and another one continues it, with the reason, a sentence:
-	// etcd must be closed. It must not block. It may be nil.
-	Superseded func(reason error)
-	Log        zerolog.Logger
-	// Now returns the time of the wall clock.
-	Now func() time.Time
-}
+// Role is the part of a member in the cluster's backups.
+type Role = facts.Role
 
-var (
-	// ErrNotWriter reports that another member of the cluster writes the backups. Ask that member instead.
-	ErrNotWriter = errors.New("another member writes the backups")
-	// ErrNoChain reports that a full snapshot is needed, which only the member that writes the backups may make.
-	ErrNoChain = errors.New("there is no chain of backups to extend, and only the member that writes the backups may start one")
-	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
-	// its leases and users are stored.
-	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users must come from the member that writes the backups")
+// The roles.
+const (
+	Unknown  = facts.Waiting // the store was not read yet, or must not be written
+	Writing  = facts.Writer  // this member makes the backups
+	Watching = facts.Standby // another member makes the backups; this one takes over if they stop growing
 )
+
+// Facts are the state of the backups at one moment. Callers may keep them.
+type Facts struct {
+	Role       Role
+	Cluster    string // ID of the cluster that etcd's data belongs to; empty if it has none
+	Owner      string // owner recorded in the store; empty until it is known
+	Generation int    // 0 until it is known
+
+	Revision  int64         // etcd's
+	Stored    int64         // last revision in the store, as far as this member knows; 0 if there is none
+	Behind    int64         // number of revisions that are not stored yet
+	BehindFor time.Duration // age of the oldest of them; 0 if there is none
+
+	FullRunning *facts.SnapshotProgress // nil if none is in progress
+	LastFull    *archive.Full           // made by this process; nil if there is none
+	NextFull    time.Time               // by schedule; zero if there is none
+
+	SpoolBytes int64 // of queued segments
+	SpoolLimit int64 // bytes
+
+	Trouble     *facts.Problem // nil if there is none
+	BrokenSince time.Time      // since when there is no chain to extend; zero if there is one
+
+	Uploaded int64 // bytes of segments and full snapshots since the process started
+	Segments int64 // stored by this process
+	Fulls    int64 // stored by this process
+	Failures int64 // of requests to the store since the process started
+}
 
 // Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
 // goroutine.
@@ -86,14 +67,6 @@ type Writer struct {
 
 	inspectedAt  time.Time
 	stalledSince time.Time // since when the chain has not grown although there is something to add; zero if it has
-}
-
-// base has what the parts of a writer share.
-type base struct {
-	*driver
-	health *health
-	remote *remote
-	chain  *chain
 }
 
 // New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
