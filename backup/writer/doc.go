@@ -28,8 +28,8 @@
 //
 // # Invariants
 //
-//   - A segment is put only at the position where the chain ends, and only while that position was seen within the last five minutes. An
-//     older position may have been merged and deleted.
+//   - A segment is put only at the position where the chain ends, and only while that position was seen within the last minute. An older
+//     position may have been merged and deleted.
 //   - A revision counts as stored once the store has confirmed its segment and all segments before it. Facts never report more than that.
 //   - The lag is the age of the oldest revision that is not stored, however often it was captured, dropped and captured again. A revision
 //     that stays unstored without any failure is a problem of its own.

@@ -36,7 +36,7 @@ func (w *Writer) inspectStore() {
 	if queued := w.spool.Entries(); len(queued) > 0 {
 		inspection.queued = queued[0].Position
 	}
-	inspection.advances = w.isIn(watching) && w.remote.isEndKnown() && !inspection.verifyOwner && !inspection.head.Empty()
+	inspection.advances = w.isIn(watching) && time.Since(w.remote.storedAt) < archive.Grace && !inspection.verifyOwner && !inspection.head.Empty()
 	w.job(requestTimeout, func(ctx context.Context) func() {
 		result, err := inspection.run(ctx)
 		return func() { w.handleResult(result, err) }
