@@ -13,6 +13,8 @@ import (
 
 	"github.com/rs/zerolog"
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+
+	"etcd-wrapper/internal/clock"
 )
 
 // dataPoll is the interval at which a member checks that its data are still on the disk.
@@ -60,15 +62,9 @@ func lostError(path string) error {
 
 // watch checks the files until ctx ends.
 func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
-	poll := time.NewTicker(dataPoll)
-	defer poll.Stop()
-	for {
+	f.check(log)
+	for clock.Sleep(ctx, dataPoll) == nil {
 		f.check(log)
-		select {
-		case <-ctx.Done():
-			return
-		case <-poll.C:
-		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/state"
 )
 
@@ -68,10 +69,8 @@ func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, 
 		if !isDropped(err) || !proposesOnce || !time.Now().Before(deadline) {
 			return reply, err
 		}
-		select {
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		case <-time.After(retryPause):
+		if err := clock.Sleep(ctx, retryPause); err != nil {
+			return nil, status.FromContextError(err).Err()
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/maintenance"
 )
 
@@ -39,10 +40,7 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 			logged = err.Error()
 			log.Info().Str("reason", logged).Msg(aim + "; retrying until that is done")
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(tempo.pause):
-		}
+		_ = clock.Sleep(ctx, tempo.pause)
 	}
 }
 
@@ -81,10 +79,8 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 			p.options.Log.Info().Msgf("this learner was added by hand: it stays a learner until a user promotes it with etcdctl member promote %s", p.server.MemberID())
 		}
 		logged = true
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, patient.pause) != nil {
 			return false
-		case <-time.After(patient.pause):
 		}
 	}
 	if logged {

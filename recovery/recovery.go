@@ -492,12 +492,12 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 // the store. It is final unless the process should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
-	switch event {
-	case Broke:
+	if event == Broke {
 		return err
-	case Decline:
-		return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
-	default: // the user has to do something else
-		return &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: err}
 	}
+	status := exitcode.EtcdFailed // the user has to do something else
+	if event == Decline {
+		status = exitcode.BadConfig
+	}
+	return &exitcode.FinalError{Status: status, Err: err}
 }

@@ -16,6 +16,7 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/internal/clock"
 )
 
 // databaseRetry is the pause between two attempts to see the database released.
@@ -40,10 +41,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 		if !logged {
 			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it is released")
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(databaseRetry):
-		}
+		_ = clock.Sleep(ctx, databaseRetry)
 	}
 }
 

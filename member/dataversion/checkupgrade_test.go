@@ -1,8 +1,9 @@
 package dataversion
 
 import (
-	"etcd-wrapper/exitcode"
 	"testing"
+
+	"etcd-wrapper/exitcode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/state"
 
 	"github.com/rs/zerolog"
@@ -57,15 +58,9 @@ func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 // Run checks the cluster every second until ctx ends, and requests what is needed. Call it once, and wait for its return
 // before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
+	k.check(ctx)
+	for clock.Sleep(ctx, interval) == nil {
 		k.check(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/state"
 )
 
@@ -157,10 +158,7 @@ func (l *Leases) run(ctx context.Context) {
 				next = t.due
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Until(next)):
-		}
+		_ = clock.Sleep(ctx, time.Until(next))
 	}
 }
 

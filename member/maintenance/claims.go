@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/internal/clock"
 )
 
 // claim is a message of a member to its cluster: a lease with a reserved ID and no keys. The log delivers it to every
@@ -349,13 +351,8 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(renewInterval):
-				_ = p.proposeClaim(ctx, p.newClaim(turn), claimTTL) // not awaited: applying may be blocked here
-			}
+		for clock.Sleep(ctx, renewInterval) == nil {
+			_ = p.proposeClaim(ctx, p.newClaim(turn), claimTTL) // not awaited: applying may be blocked here
 		}
 	})
 	return func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/state"
 )
 
@@ -60,12 +61,7 @@ func (k *Maintainer) handOff(ctx context.Context, f facts, r request) error {
 	case f.leader == f.self && r.origin != ByClient:
 		return k.transferLeadership(ctx, f, r)
 	}
-	select {
-	case <-time.After(drainTime):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return clock.Sleep(ctx, drainTime)
 }
 
 func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request) error {

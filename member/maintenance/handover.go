@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/internal/clock"
 )
 
 // leaveTimeout bounds how long a stopping member tries to move its leadership before its clients are disconnected.
@@ -137,12 +139,7 @@ const (
 // listen polls for handovers that the leader announces and holds this member's writes for each.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	there, heard, applied := claims{server}, []claim{}, uint64(0)
-	for pause := listenInterval; ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
+	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
 		before := applied
 		if applied = server.AppliedIndex(); applied == before {
 			pause = min(2*pause, idleListenInterval)

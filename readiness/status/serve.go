@@ -13,6 +13,7 @@ import (
 
 	"github.com/klauspost/compress/gzhttp"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/internal/printable"
 )
 
@@ -133,10 +134,7 @@ func (s *stream) run(ctx context.Context) {
 		if err := s.update(); err != nil || ended {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(minPause):
-		}
+		_ = clock.Sleep(ctx, minPause)
 		select {
 		case <-ctx.Done():
 		case <-changed:
