@@ -52,7 +52,7 @@ func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	started := runtime.Document().Started
 	return &Report{
 		run: run, runtime: runtime, version: version, pod: pod, started: started,
-		history: history.New(prometheus.DefaultGatherer), readiness: readinessHistory{since: started},
+		history: history.New(prometheus.DefaultRegisterer), readiness: readinessHistory{since: started},
 	}
 }
 

@@ -1,10 +1,14 @@
-// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of notable events
-// (timeline.go). It ends with the process; Prometheus keeps more.
+// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of notable
+// events. It ends with the process; Prometheus keeps more.
 //
 // The watcher of package report owns a History and passes it each document. The status document publishes the trends and the timeline.
 package history
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +20,7 @@ import (
 
 // History is the history of one run. One goroutine calls Record; Trends and Timeline are safe for concurrent use.
 type History struct {
-	etcd prometheus.Gatherer
+	fsyncs prometheus.Metric
 
 	// Used by Record only.
 	previous status.Document
@@ -28,8 +32,14 @@ type History struct {
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry of etcd's metrics.
-func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
+// New returns an empty history. etcd is the registry of etcd's metrics, which returns a histogram only when an equal one is registered.
+func New(etcd prometheus.Registerer) *History {
+	equal := prometheus.NewHistogram(fsyncs)
+	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
+		return &History{fsyncs: existing.ExistingCollector.(prometheus.Histogram)}
+	}
+	return &History{fsyncs: equal}
+}
 
 // Record compares a document with the previous one and returns the new events. It calls requests when a measurement is due.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
@@ -51,4 +61,192 @@ func (h *History) Timeline() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.timeline
+}
+
+// maxPerKind is the number of events of a kind that are kept, so that a flapping condition leaves room for others.
+const maxPerKind = 10
+
+// note adds the events between the previous document and this one, and returns them.
+func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent {
+	events := append(checkEvents(h.previous, d, now), changes(eventsOf(h.previous, now), eventsOf(d, now), now)...)
+	if len(events) == 0 {
+		return nil
+	}
+	all := append(slices.Clone(h.Timeline()), events...) // readers keep the old slice
+	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
+	kept := map[string]int{}
+	for i := len(all) - 1; i >= 0; i-- {
+		if kept[all[i].Kind]++; kept[all[i].Kind] > maxPerKind {
+			all = slices.Delete(all, i, i+1)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.timeline = all
+	return events
+}
+
+// eventWithKey is an event that a document shows. Documents show the same event under the same key.
+type eventWithKey struct {
+	status.TimelineEvent
+	key string
+}
+
+type eventList []eventWithKey
+
+func (all *eventList) add(key any, at time.Time, kind, health, message string) {
+	*all = append(*all, eventWithKey{status.TimelineEvent{At: at, Kind: kind, Health: health, Message: message}, fmt.Sprint(key)})
+}
+
+func (all eventList) has(e eventWithKey) bool {
+	return slices.ContainsFunc(all, func(other eventWithKey) bool { return other.Kind == e.Kind && other.key == e.key })
+}
+
+// changes returns the new events, and the end of each problem.
+func changes(before, after eventList, now time.Time) (events []status.TimelineEvent) {
+	for _, e := range after {
+		if !before.has(e) {
+			events = append(events, e.TimelineEvent)
+		}
+	}
+	for _, e := range before {
+		if e.Kind == "problem" && !after.has(e) {
+			events = append(events, status.TimelineEvent{At: now, Kind: e.Kind, Health: status.HealthOK, Message: e.key + ": resolved"})
+		}
+	}
+	return events
+}
+
+// eventsOf returns the events that a document shows. It shows an event until another one replaces it.
+func eventsOf(d status.Document, now time.Time) (all eventList) {
+	all.addRun(d, now)
+	all.addBackups(d)
+	if m := d.Maintenance; m != nil && m.LastDefragmentation != nil {
+		if last := m.LastDefragmentation; last.Error != "" {
+			all.add(*last, last.At, "defragmentation", status.HealthDegraded, "not defragmented, by "+last.Origin+": "+last.Error)
+		} else {
+			all.add(*last, last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmented by %s in %.1f s", last.Origin, last.Seconds))
+		}
+	}
+	switch r := d.Recovery; {
+	case r == nil:
+	case r.State == "Ready" && r.Loss != "":
+		all.add(r.State, r.Since, "restore", status.HealthOK, r.Loss)
+	case r.State == "Ready":
+		all.add(r.State, r.Since, "recovery", status.HealthOK, r.Reason)
+	case r.State == "Refused":
+		all.add(r.State, r.Since, "recovery", status.HealthFailed, "refused: "+r.Reason)
+	}
+	all.addErrors(d)
+	return all
+}
+
+// addRun adds the start of the process with the end of the last one, the readiness, and the leader.
+func (all *eventList) addRun(d status.Document, now time.Time) {
+	if !d.Started.IsZero() {
+		health, last := status.HealthOK, ""
+		if slices.Contains([]string{status.ExitCrash, status.ExitFailed, status.ExitKilled}, d.LastExit) {
+			health, last = status.HealthDegraded, "; the last run: "+d.LastExit
+			if d.LastExitReason != "" {
+				last += ": " + d.LastExitReason
+			}
+		}
+		all.add("process", d.Started, "start", health, "the process started"+last)
+	}
+	if d.NewCluster { // without recovery, a lost volume looks like that
+		all.add("cluster", now, "start", status.HealthOK, "new cluster: the data directory was empty")
+	}
+	if at := cmp.Or(d.ReadySince, now); d.Ready {
+		all.add(true, at, "readiness", status.HealthOK, "ready")
+	} else {
+		all.add(false, at, "readiness", status.HealthFailed, d.Headline.Summary)
+	}
+	if d.Leader == "" {
+		all.add("", now, "leader", status.HealthFailed, "no leader is known")
+		return
+	}
+	name := d.Leader
+	for _, peer := range d.Peers {
+		if peer.ID == d.Leader {
+			name = cmp.Or(peer.Name, name)
+		}
+	}
+	// If the leader wins an election again, only the term changes.
+	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s leads, term %d", name, d.Term))
+}
+
+// addBackups adds the full snapshot and the restore test of this run. The store keeps times in seconds.
+func (all *eventList) addBackups(d status.Document) {
+	second := d.Started.Truncate(time.Second)
+	if d.Backup == nil {
+		return
+	}
+	if full := d.Backup.LastFullSnapshot; full != nil && !full.At.Before(second) {
+		all.add(fmt.Sprint(full.Revision, full.At.Unix()), maxTime(d.Started, full.At), "full_snapshot", status.HealthOK,
+			fmt.Sprintf("full snapshot of revision %d: %s", full.Revision, full.Reason))
+	}
+	if test := d.Backup.LastVerification; test != nil && !test.At.Before(second) {
+		health, result := status.HealthOK, "passed"
+		if !test.Passed {
+			health, result = status.HealthDegraded, "FAILED: "+test.Reason
+		}
+		all.add(*test, maxTime(d.Started, test.At), "restore_test", health, fmt.Sprintf("restore test of revision %d %s", test.Revision, result))
+	}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// addProblems adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
+func (all *eventList) addErrors(d status.Document) {
+	add := func(subject, health, message string, since time.Time) {
+		all.add(subject, since, "problem", health, subject+": "+message)
+	}
+	if e := d.LastError; e != nil && e.Ended.IsZero() {
+		add(e.Class, status.HealthFailed, e.Message, e.Since)
+	}
+	if d.Backup != nil && d.Backup.Problem != nil {
+		add("backups", status.HealthDegraded, d.Backup.Problem.Message, d.Backup.Problem.Since)
+	}
+	for _, lease := range d.Leases {
+		if lease.Problem != nil {
+			add("lease "+lease.Name, status.HealthDegraded, lease.Problem.Message, lease.Problem.Since)
+		}
+	}
+}
+
+// checkEvents returns alarms of etcd, and checks that failed or recovered while the member serves.
+func checkEvents(before, after status.Document, now time.Time) (events []status.TimelineEvent) {
+	if after.State != "Serving" || before.State != "Serving" || status.CommonReason(after.Checks) != "" {
+		return nil
+	}
+	severities := map[string]int{}
+	if status.CommonReason(before.Checks) == "" {
+		for _, check := range before.Checks {
+			severities[check.Name] = level(check.Status)
+		}
+	}
+	for _, check := range after.Checks {
+		kind, name, message := "problem", check.Name, "resolved"
+		if alarm := map[string]string{"no_corrupt_alarm": "alarm CORRUPT", "space": "alarm NOSPACE"}[check.Name]; alarm != "" {
+			kind, name = "alarm", alarm
+		}
+		worse := level(check.Status) - severities[check.Name]
+		if worse > 0 {
+			message = check.Reason
+		}
+		if worse > 0 || worse < 0 && check.Status == status.HealthOK {
+			events = append(events, status.TimelineEvent{At: now, Kind: kind, Health: check.Status, Message: name + ": " + message})
+		}
+	}
+	return events
+}
+
+// level orders the statuses of checks. An unknown one counts as ok.
+func level(health string) int {
+	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	_ "go.etcd.io/etcd/server/v3/storage/wal" // registers its metrics
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
@@ -22,23 +23,23 @@ var began = time.Date(2026, time.November, 21, 1, 0, 0, 0, time.UTC)
 // etcd is a History with its inputs and a clock.
 type etcd struct {
 	*History
-	now      time.Time
-	is       status.Document
-	fsync    prometheus.Histogram
-	revision prometheus.Gauge
-	writes   state.Requests
-	reads    state.Requests
+	now    time.Time
+	is     status.Document
+	fsync  prometheus.Histogram
+	writes state.Requests
+	reads  state.Requests
 }
 
 func newEtcd(t *testing.T) *etcd {
 	t.Helper()
 	e := &etcd{
 		now: began, is: status.Document{State: "Serving", Started: began.Add(-time.Minute - time.Second/3), Member: state.Member{DBSize: 1 << 20, DBInUse: 1 << 19}},
-		fsync:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: fsyncMetric, Buckets: []float64{.001, .002, .004}}),
-		revision: prometheus.NewGauge(prometheus.GaugeOpts{Name: revisionMetric}),
 	}
+	options := fsyncs
+	options.Buckets = []float64{.001, .002, .004}
+	e.fsync = prometheus.NewHistogram(options)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(e.fsync, e.revision)
+	registry.MustRegister(e.fsync)
 	e.History = New(registry)
 	return e
 }
@@ -57,15 +58,19 @@ func (e *etcd) messages() (messages []string) {
 	return messages
 }
 
+func TestEtcdHasTheHistogramThatIsRead(t *testing.T) {
+	require.ErrorAs(t, prometheus.Register(prometheus.NewHistogram(fsyncs)), new(prometheus.AlreadyRegisteredError))
+}
+
 func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	e := newEtcd(t)
 	e.writes, e.is.Backup = state.Requests{Count: 1000, Took: time.Hour}, &facts.Backups{LagSeconds: 1.5}
-	e.revision.Set(100)
+	e.is.Revision = 100
 	e.after(0)
 	e.after(shortest - 1)
 	require.Nil(t, e.Trends(), "there is nothing to compare with yet")
 	e.writes = state.Requests{Count: 1004, Took: time.Hour + 8*time.Millisecond}
-	e.revision.Set(150)
+	e.is.Revision = 150
 	for range 98 {
 		e.fsync.Observe(.0005)
 	}

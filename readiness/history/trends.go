@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"etcd-wrapper/member/state"
@@ -18,18 +19,18 @@ const (
 	longest  = 16 * shortest
 )
 
-// Metrics of etcd.
-const (
-	fsyncMetric    = "etcd_disk_wal_fsync_duration_seconds"
-	revisionMetric = "etcd_debugging_mvcc_current_revision"
-)
+// fsyncs names etcd's histogram of the flushes of its log.
+var fsyncs = prometheus.HistogramOpts{
+	Namespace: "etcd", Subsystem: "disk", Name: "wal_fsync_duration_seconds",
+	Help: "The latency distributions of fsync called by WAL.",
+}
 
-// reading is a snapshot of etcd's metrics. Its counters only grow until etcd restarts.
+// reading is a snapshot of counters, which only grow until etcd restarts.
 type reading struct {
 	at            time.Time
 	writes, reads state.Requests
 	fsyncs        *dto.Histogram
-	revision      float64
+	revision      int64
 }
 
 // measure adds a point to each series when it is due.
@@ -37,7 +38,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
-	taken := h.read(now, requests)
+	taken := h.read(is, now, requests)
 	defer func() { h.taken = taken }()
 	if h.due.IsZero() { // the first reading has no predecessor
 		h.due = now.Add(shortest)
@@ -72,7 +73,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []s
 	size, inUse, behind, revisions := missing, missing, missing, missing
 	if is.DBSize > 0 {
 		size, inUse = float64(is.DBSize), float64(is.DBInUse)
-		revisions = max(0, now.revision-h.taken.revision) / now.at.Sub(h.taken.at).Seconds()
+		revisions = float64(max(0, now.revision-h.taken.revision)) / now.at.Sub(h.taken.at).Seconds()
 	}
 	if is.Backup != nil {
 		behind = is.Backup.LagSeconds
@@ -117,23 +118,11 @@ func downsample(p status.Points) status.Points {
 	return half
 }
 
-// read reads etcd's metrics. Another version of etcd may lack some.
-func (h *History) read(now time.Time, requests func() (writes, reads state.Requests)) (is reading) {
-	is.at = now
-	is.writes, is.reads = requests()
-	families, _ := h.etcd.Gather() // missing metrics are missing points
-	for _, family := range families {
-		if len(family.GetMetric()) == 0 {
-			continue
-		}
-		switch first := family.GetMetric()[0]; family.GetName() {
-		case fsyncMetric:
-			is.fsyncs = first.GetHistogram()
-		case revisionMetric:
-			is.revision = first.GetGauge().GetValue()
-		}
-	}
-	return is
+func (h *History) read(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) reading {
+	writes, reads := requests()
+	var fsyncs dto.Metric
+	_ = h.fsyncs.Write(&fsyncs) // missing metrics are missing points
+	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 
 // average returns the mean duration of requests between two readings, or NaN if there were none.

@@ -14,7 +14,9 @@ import (
 
 // all returns the labels of every metric by its name.
 func all(t *testing.T) map[string][]string {
-	families, err := newMetrics().registry(document, []string{"Query"}).Gather()
+	m := newMetrics()
+	m.Handler(document, []string{"Query"})
+	families, err := m.registry.Gather()
 	require.NoError(t, err)
 	found := map[string][]string{}
 	for _, family := range families {

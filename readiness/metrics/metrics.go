@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"etcd-wrapper/readiness/status"
@@ -34,6 +35,7 @@ const Unrequested = "unrequested"
 
 // Metrics counts events and serves all metrics. It is safe for concurrent use.
 type Metrics struct {
+	registry        *prometheus.Registry
 	requests        *prometheus.HistogramVec
 	initializations *prometheus.CounterVec
 	recoveries      *prometheus.CounterVec
@@ -45,17 +47,23 @@ type Metrics struct {
 
 // New returns metrics in which nothing is counted yet.
 func New() *Metrics {
+	registry := prometheus.NewRegistry()
+	all := promauto.With(registry)
+	gauge := func(name, help string) prometheus.Gauge {
+		return all.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
+	}
 	return &Metrics{
-		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		registry: registry,
+		requests: all.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "sidecar_request_duration_seconds",
 			Help:    "How long calls to the backup-restore sidecar took, by call (status, trigger, config) and outcome (ok, timeout, error).",
 			Buckets: []float64{.005, .025, .1, .5, 1, 2.5, 5, 10, 15, 30, 60},
 		}, []string{"call", "outcome"}),
-		initializations: prometheus.NewCounterVec(prometheus.CounterOpts{
+		initializations: all.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "initializations_total",
 			Help: "Initializations that ended, by mode (sanity, full, unrequested) and verdict (successful, failed, lost).",
 		}, []string{"mode", "verdict"}),
-		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+		recoveries: all.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "recoveries_total",
 			Help: "Recoveries that ended, by cause (the state of the volume, requested, unfinished) and outcome (restored, rejoined, refused).",
 		}, []string{"cause", "outcome"}),
@@ -66,25 +74,10 @@ func New() *Metrics {
 	}
 }
 
-// collectors returns the metrics that are counted here.
-func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.initializations, m.recoveries, m.lost, m.start, m.stop, m.drain}
-}
-
-func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
-}
-
-// Handler serves the counted metrics and those of the document that now returns. states lists all states of the lifecycle.
+// Handler serves the counted metrics and those of the document that now returns. states lists all states of the lifecycle. Call it once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
-	return promhttp.HandlerFor(m.registry(now, states), promhttp.HandlerOpts{MaxRequestsInFlight: 4})
-}
-
-func (m *Metrics) registry(now func() status.Document, states []string) *prometheus.Registry {
-	all := prometheus.NewRegistry()
-	all.MustRegister(collector{now, states})
-	all.MustRegister(m.collectors()...)
-	return all
+	m.registry.MustRegister(collector{now, states})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
 // Request counts a call to the sidecar that ended. call is one of status, trigger and config.
