@@ -2,7 +2,6 @@ package member
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -107,19 +106,12 @@ func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, l
 
 // proposeAttributes proposes what etcd proposes when a member starts: its name and its client URLs.
 func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) error {
-	self := uint64(server.MemberID())
-	request := etcdserverpb.InternalRaftRequest{
-		Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}, // nothing waits for the response, and 0 means none
-		ClusterMemberAttrSet: &membershippb.ClusterMemberAttrSetRequest{
-			Member_ID:        self,
-			MemberAttributes: &membershippb.Attributes{Name: config.Name, ClientUrls: types.URLs(config.AdvertiseClientUrls).StringSlice()},
-		},
-	}
-	data, err := request.Marshal()
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), catchUpPoll)
 	defer cancel()
-	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
+	return maintenance.Propose(ctx, server, etcdserverpb.InternalRaftRequest{
+		ClusterMemberAttrSet: &membershippb.ClusterMemberAttrSetRequest{
+			Member_ID:        uint64(server.MemberID()),
+			MemberAttributes: &membershippb.Attributes{Name: config.Name, ClientUrls: types.URLs(config.AdvertiseClientUrls).StringSlice()},
+		},
+	})
 }

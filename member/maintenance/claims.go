@@ -173,22 +173,27 @@ func (c claims) newClaim(kind kind) claim {
 // It calls raft directly: etcd's own method requires a user while authentication is enabled, and fails while the
 // member is far behind, as it is during a defragmentation.
 func (c claims) propose(ctx context.Context, said claim, lasts time.Duration) error {
-	request := etcdserverpb.InternalRaftRequest{Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}} // never 0, which means no ID; nothing waits for the response
+	var request etcdserverpb.InternalRaftRequest
 	if lasts > 0 {
 		request.LeaseGrant = &etcdserverpb.LeaseGrantRequest{ID: said.id(), TTL: int64(lasts / time.Second)}
 	} else {
 		request.LeaseRevoke = &etcdserverpb.LeaseRevokeRequest{ID: said.id()}
 	}
-	data, err := request.Marshal()
-	if err != nil {
-		return fmt.Errorf("cannot write lease %x: %w", said.id(), err)
-	}
-	self := uint64(c.server.MemberID())
-	err = c.server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
-	if err != nil {
+	if err := Propose(ctx, c.server, request); err != nil {
 		return fmt.Errorf("cannot propose lease %x: %w", said.id(), err)
 	}
 	return nil
+}
+
+// Propose hands a request to raft, past the checks of etcd's own methods, and does not wait for it to be applied.
+func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdserverpb.InternalRaftRequest) error {
+	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // never 0, which means no ID; nothing waits for the response
+	data, err := request.Marshal()
+	if err != nil {
+		return err
+	}
+	self := uint64(server.MemberID())
+	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
 }
 
 // await returns once a claim is known here, or no longer known.

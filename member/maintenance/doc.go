@@ -11,7 +11,7 @@
 //     the quorum of the other members decide.
 //  2. Does anything read the whole database? (gate.go) A defragmentation holds all locks of the database while it waits for open read
 //     transactions, so one slow reader would block the member. Readers and defragmentations exclude each other with a Gate.
-//  3. Is it this member's turn? (turn.go, claims.go) Members take turns with leases that have reserved IDs.
+//  3. Is it this member's turn? (claims.go) Members take turns with leases that have reserved IDs.
 //  4. Can another member lead? (handover.go) The leader moves leadership before it defragments, so that the cluster keeps a leader.
 //
 // While the database blocks, the member is not ready, and clients that retry on their own are redirected to another member

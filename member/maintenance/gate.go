@@ -22,13 +22,7 @@ import (
 type Gate struct {
 	mu      sync.Mutex
 	readers []*state.DatabaseReader
-	closed  *closedPeriod // nil while the gate is open
-}
-
-// closedPeriod is a period in which the gate is closed.
-type closedPeriod struct {
-	why  string
-	over chan struct{}
+	closed  *period // nil while the gate is open
 }
 
 // describeReaders returns what to wait for while the database is read.
@@ -57,7 +51,7 @@ func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
 	}
 }
 
-func (g *Gate) enter(what string) (*state.DatabaseReader, *closedPeriod) {
+func (g *Gate) enter(what string) (*state.DatabaseReader, *period) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed != nil {
@@ -86,7 +80,7 @@ func (g *Gate) Close(why string) (open func(), err error) {
 	case len(g.readers) > 0:
 		return nil, errors.New(describeReaders(g.inside()))
 	}
-	g.closed = &closedPeriod{why: why, over: make(chan struct{})}
+	g.closed = &period{why: why, over: make(chan struct{})}
 	return sync.OnceFunc(g.open), nil
 }
 

@@ -123,6 +123,7 @@ var errElsewhere = status.Error(codes.Unavailable, "there is no connection avail
 // one goroutine at a time sets it.
 type pause struct{ period atomic.Pointer[period] }
 
+// period is a time in which requests or readers wait, because of why.
 type period struct {
 	why  string
 	over chan struct{}
