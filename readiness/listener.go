@@ -2,10 +2,24 @@ package readiness
 
 import (
 	"bufio"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
 	stdlog "log"
+	"math/big"
 	"net"
+	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/internal/disk"
 )
 
 // A dualListener wraps a bound listener. Each connection speaks the protocol that is in force when it is accepted, at
@@ -92,3 +106,106 @@ type bufferedConn struct {
 
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
+
+// maxCertificate is the maximum size of a certificate or key file, in bytes.
+const maxCertificate = 1 << 20
+
+// A keyPair is a certificate and its key, read from two files. They are read again at every handshake, as etcd does
+// with its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links,
+// and times are coarse.
+type keyPair struct {
+	certFile, keyFile string
+	log               zerolog.Logger
+
+	mu        sync.Mutex
+	cert, key []byte           // contents of the files that good was loaded from
+	good      *tls.Certificate // newest pair that could be loaded
+	trouble   string           // why the files cannot be loaded now, or ""
+}
+
+func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
+	p := &keyPair{certFile: certFile, keyFile: keyFile, log: log}
+	if err := p.reload(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// config returns a TLS configuration that requests no client certificate: the kubelet has none.
+func (p *keyPair) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     []string{"http/1.1"},
+		GetCertificate: p.certificate,
+	}
+}
+
+// certificate returns the newest good pair: files that are missing or half written must not interrupt the service.
+func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.note(p.reload())
+	return p.good, nil
+}
+
+func (p *keyPair) reload() error {
+	cert, err := disk.Read(p.certFile, maxCertificate)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, err)
+	}
+	key, err := disk.Read(p.keyFile, maxCertificate)
+	if err != nil {
+		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, err)
+	}
+	if p.good != nil && bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
+		return nil
+	}
+	loaded, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, err)
+	}
+	if p.good != nil {
+		p.log.Info().Str("certificate", p.certFile).Msg("server certificate was renewed")
+	}
+	p.cert, p.key, p.good = cert, key, &loaded
+	return nil
+}
+
+// note logs an error once, not at every handshake.
+func (p *keyPair) note(err error) {
+	trouble := ""
+	if err != nil {
+		trouble = err.Error()
+	}
+	if trouble != "" && trouble != p.trouble {
+		p.log.Error().Err(err).Msg("cannot renew the server certificate; the last good one stays in use")
+	}
+	p.trouble = trouble
+}
+
+// temporaryName is the common name of the temporary certificate.
+const temporaryName = "etcd-wrapper, until etcd's certificate is known"
+
+// temporaryConfig returns a TLS configuration with a self-signed certificate that exists only in memory. No client
+// can verify it, but a kubelet does not, so its probes get the reason of an unready member while the real certificate
+// is unknown.
+func temporaryConfig() (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a key for a temporary certificate: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: temporaryName},
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.AddDate(1, 0, 0), // validation may take long, and a sidecar may be unavailable for longer
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a temporary certificate: %w", err)
+	}
+	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair}}, nil
+}

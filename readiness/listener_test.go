@@ -4,10 +4,17 @@ import (
 	"bytes"
 	"crypto/tls"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/certificates"
 )
 
 // remoteListener makes its clients look as if they were on another host.
@@ -89,4 +96,116 @@ func TestFailedHandshakesOfLocalClientsAreLogged(t *testing.T) {
 	require.ErrorContains(t, err, "certificate")
 	require.NoError(t, s.Shutdown(t.Context()))
 	require.Contains(t, log.String(), "TLS handshake error from 127.0.0.1")
+}
+
+// files are the paths of a certificate and its key.
+type files struct{ cert, key string }
+
+func newFiles(t testing.TB, name string) files {
+	pair := certificates.NewAuthority(t, "ca").Issue(name)
+	return files{pair.Cert, pair.Key}
+}
+
+// newPair returns the content of such files.
+func newPair(t testing.TB, name string) (cert, key []byte) {
+	f := newFiles(t, name)
+	cert, err := os.ReadFile(f.cert)
+	require.NoError(t, err)
+	key, err = os.ReadFile(f.key)
+	require.NoError(t, err)
+	return cert, key
+}
+
+// commonName returns the name in the server's certificate.
+func commonName(t *testing.T, addr string) string {
+	t.Helper()
+	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
+func TestCertificateIsRenewedFromDisk(t *testing.T) {
+	log := new(bytes.Buffer)
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	f := newFiles(t, "first")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	addr := s.Addr().String()
+	require.Equal(t, "first", commonName(t, addr))
+
+	cert, key := newPair(t, "second")
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key is still the first one's
+	for range 3 {
+		require.Equal(t, "first", commonName(t, addr))
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "cannot use the server certificate"), "logged once")
+
+	require.NoError(t, os.WriteFile(f.key, key[:len(key)/2], 0o600))
+	require.Equal(t, "first", commonName(t, addr))
+	require.Equal(t, 2, strings.Count(log.String(), "cannot use the server certificate"), "another failure")
+
+	require.NoError(t, os.WriteFile(f.key, key, 0o600))
+	require.Equal(t, "second", commonName(t, addr))
+	require.Equal(t, 1, strings.Count(log.String(), "was renewed"))
+
+	require.NoError(t, os.Remove(f.cert))
+	require.Equal(t, "second", commonName(t, addr))
+	require.Contains(t, log.String(), "cannot read the server certificate")
+}
+
+func TestUnusablePairIsRejectedByName(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	good, other := newFiles(t, "one"), newFiles(t, "two")
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for _, pair := range []files{{good.cert, other.key}, {fifo, fifo}, {empty, good.key}, {good.cert, empty}, {empty + ".absent", good.key}} {
+		require.ErrorContains(t, s.UseTLS(pair.cert, pair.key), pair.cert)
+		require.Nil(t, s.listener.tls(), "the protocol is unchanged")
+	}
+	missing := filepath.Join(t.TempDir(), "missing.key")
+	require.ErrorContains(t, s.UseTLS(good.cert, missing), missing)
+	require.NoError(t, s.UseTLS(good.cert, good.key))
+}
+
+// A pipe that replaces a certificate must not stop the handshakes.
+func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
+	log := new(bytes.Buffer)
+	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
+	f := newFiles(t, "first")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+	require.NoError(t, os.Remove(f.cert))
+	require.NoError(t, syscall.Mkfifo(f.cert, 0o600))
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	conn, err := tls.DialWithDialer(dialer, "tcp", s.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Equal(t, "first", conn.ConnectionState().PeerCertificates[0].Subject.CommonName)
+	require.Contains(t, log.String(), "it is not a regular file")
+}
+
+func TestTLSIsModernAndRequestsNoClientCertificate(t *testing.T) {
+	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
+	f := newFiles(t, "one")
+	require.NoError(t, s.UseTLS(f.cert, f.key))
+
+	_, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11,
+	})
+	require.ErrorContains(t, err, "protocol version")
+
+	asked := false
+	conn, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		InsecureSkipVerify: true,
+		NextProtos:         []string{"h2", "http/1.1"},
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			return &tls.Certificate{}, nil
+		},
+	})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.False(t, asked)
+	require.Equal(t, "http/1.1", conn.ConnectionState().NegotiatedProtocol)
 }

@@ -2,11 +2,18 @@ package etcdconf
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed" // for singleMember
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/internal/disk"
 )
@@ -111,4 +118,147 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 func quoted(s string) string {
 	text, _ := json.Marshal(s) // a string always marshals
 	return string(text)
+}
+
+// perMemberKeys are the keys that have URLs by member in a configuration for all members. For etcd their values are
+// strings.
+var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
+
+// ForMember returns the configuration of one member, given one for all members as etcd-druid writes it; the sidecar
+// does the same for its pods. pod is the name of the member's pod. If neither of the two keys has URLs by member, the
+// document is already that of one member and is returned unchanged. Every error is a *KeyError. Call it before Parse
+// for a configuration that no sidecar has processed.
+func ForMember(document []byte, pod string) ([]byte, error) {
+	mapping, warnings, err := decode(document)
+	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
+		return document, nil //nolint:nilerr // Parse says what is wrong
+	}
+	if len(warnings) > 0 { // the new document would lose their cause
+		return nil, keyErrorf("", "%s; take one out, because a file for several members must not be ambiguous", warnings[0])
+	}
+	name, err := memberName(mapping, pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := completeCluster(mapping); err != nil {
+		return nil, err
+	}
+	mapping["name"] = name
+	for _, key := range perMemberKeys {
+		if mapping[key], err = urlsOf(name, key, mapping[key]); err != nil {
+			return nil, err
+		}
+	}
+	return encode(mapping, fmt.Sprintf("for %s from a configuration for all members", name))
+}
+
+func isMapping(value any) bool {
+	_, ok := value.(map[string]any)
+	return ok
+}
+
+// memberName returns the pod's name, after the prefix if the file has one.
+func memberName(mapping map[string]any, pod string) (string, error) {
+	const key = "member-name-prefix"
+	prefix, isText := mapping[key].(string)
+	switch {
+	case pod == "":
+		return "", keyErrorf(perMemberKeys[0], "has URLs by member, and POD_NAME does not identify this member; set it from metadata.name")
+	case mapping[key] != nil && !isText:
+		return "", keyErrorf(key, "must be text")
+	case prefix != "":
+		return prefix + "-" + pod, nil
+	}
+	return pod, nil
+}
+
+// urlsOf returns the URLs of one member, in the form that etcd reads.
+func urlsOf(name, key string, value any) (string, error) {
+	members, ok := value.(map[string]any)
+	if !ok {
+		return "", keyErrorf(key, "%s must both have URLs by member", strings.Join(perMemberKeys, " and "))
+	}
+	if members[name] == nil {
+		return "", keyErrorf(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
+	}
+	urls, err := urlList(name, key, members[name])
+	return strings.Join(urls, ","), err
+}
+
+// urlList returns a value, a list of strings or one string, as a list.
+func urlList(name, key string, value any) (urls []string, _ error) {
+	list, ok := value.([]any)
+	if !ok {
+		list = []any{value}
+	}
+	for _, element := range list {
+		url, ok := element.(string)
+		if !ok || url == "" {
+			return nil, keyErrorf(key, "must have a list of URLs for %s", quote(name))
+		}
+		urls = append(urls, url)
+	}
+	if len(urls) == 0 {
+		return nil, keyErrorf(key, "must have a list of URLs for %s, not an empty one", quote(name))
+	}
+	return urls, nil
+}
+
+// completeCluster adds the members that the initial cluster lacks to it.
+func completeCluster(mapping map[string]any) error {
+	const key = "initial-cluster"
+	given, ok := mapping[key].(string)
+	if !ok && mapping[key] != nil {
+		return keyErrorf(key, "must be text")
+	}
+	var pairs []string
+	named := map[string]bool{}
+	for pair := range strings.SplitSeq(given, ",") {
+		if name, _, found := strings.Cut(pair, "="); pair != "" {
+			pairs, named[name] = append(pairs, pair), found
+		}
+	}
+	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports another type
+	for _, name := range slices.SortedFunc(maps.Keys(members), compareNames) {
+		if named[name] {
+			continue
+		}
+		urls, err := urlList(name, perMemberKeys[0], members[name])
+		if err != nil {
+			return err
+		}
+		for _, url := range urls {
+			pairs = append(pairs, name+"="+url)
+		}
+	}
+	mapping[key] = strings.Join(pairs, ",")
+	return nil
+}
+
+// compareNames sorts etcd-main-10 after etcd-main-9.
+func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+
+// rewritten encodes a document, with its purpose in a comment on the first line.
+func encode(mapping map[string]any, made string) ([]byte, error) {
+	asJSON, err := json.Marshal(mapping)
+	if err != nil {
+		return nil, keyErrorf("", "cannot be written again")
+	}
+	document, err := yaml.JSONToYAML(asJSON)
+	if err != nil {
+		return nil, keyErrorf("", "cannot be written again")
+	}
+	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
+}
+
+// ForNewMember returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
+// the cluster's members, as in initial-cluster. The error is a *KeyError.
+func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
+	mapping, _, err := decode(document)
+	if err != nil {
+		return nil, err
+	}
+	mapping["initial-cluster"] = initialCluster
+	mapping["initial-cluster-state"] = embed.ClusterStateFlagExisting
+	return encode(mapping, "for a member that joins a cluster")
 }
