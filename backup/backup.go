@@ -187,7 +187,7 @@ func (b *Backups) currentWriter() *writer.Writer {
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
 // BeforeCompaction captures what a compaction is about to remove. It takes as long as writing to the volume, or until
-// ctx ends.
+// ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if s := b.currentWriter(); s != nil {
 		s.BeforeCompaction(ctx)

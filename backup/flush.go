@@ -31,7 +31,7 @@ var errStillUnreachable = errors.New("the store has not recovered from an earlie
 // each member uploads what it has and the store lacks; several may do so at once. Only the member that wrote the
 // backups copies the whole database if there is no chain to extend; others return writer.ErrNoChain.
 // writer.ErrRowsOnly means that all revisions are stored and another member stores the rest. ErrNotRunning means that
-// backups had not started. Flush returns soon after ctx ends even if a volume or a network file system hangs. It
+// backups had not started. Flush returns soon after ctx is done even if a volume or a network file system hangs. It
 // leaves a goroutine behind then, since the process is about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// stuck is a store that hangs and hears no context, as a network file system does whose server is gone.
+// stuck is a store that hangs and ignores its context, like a network file system whose server is unreachable.
 type stuck struct {
 	store.Store
 	hangs   atomic.Bool

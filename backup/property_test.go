@@ -67,7 +67,7 @@ func (p *past) live() {
 	p.appoint()
 	p.look()
 	for life := range 4 {
-		p.kept.ClearFaults() // otherwise what went wrong adds up
+		p.kept.ClearFaults() // otherwise failures add up
 		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})

@@ -26,7 +26,7 @@ func TestSchedule_next(t *testing.T) {
 		{"0 0 31 * *", "2021-01-31 00:00:00", "2021-03-31 00:00:00"},
 		{"0 0 31 * *", "2026-08-31 00:00:00", "2026-10-31 00:00:00"},
 		{"0 0 29 2 *", "2026-03-01 00:00:00", "2028-02-29 00:00:00"},
-		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // 2100 is no leap year
+		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // 2100 is not a leap year
 		{"*/7 * * * *", "2026-11-22 00:56:00", "2026-11-22 01:00:00"},
 		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // the 1st, and each Monday
 		{"15,45 8-10/2 * jan-mar *", "2026-11-22 00:00:00", "2027-01-01 08:15:00"},
@@ -40,7 +40,7 @@ func TestSchedule_next(t *testing.T) {
 	}
 }
 
-// Where a clock stands in the reader's zone makes no difference, also in the night in which an hour comes twice.
+// The reader's time zone makes no difference, even in the night in which an hour occurs twice.
 func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -92,7 +92,7 @@ func allTasks() []task {
 	}
 }
 
-// run runs the tasks until ctx ends.
+// run runs the tasks until ctx is done.
 func (c *tasks) run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

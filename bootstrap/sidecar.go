@@ -101,7 +101,7 @@ const (
 	dialDeadline = 5 * time.Second
 )
 
-// Bounds of what is read of a reply, in bytes.
+// Limits for replies, in bytes.
 const (
 	maxStatusBody = 256
 	maxConfigBody = 1 << 20

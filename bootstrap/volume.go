@@ -142,7 +142,7 @@ func isLocked(database string, lock int) bool {
 	if err != nil {
 		return false
 	}
-	defer file.Close() // lets go of the lock
+	defer file.Close() // releases the lock
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 

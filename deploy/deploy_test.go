@@ -163,7 +163,7 @@ func TestEtcdTakesTheConfigurationsOfAllMembers(t *testing.T) {
 	}
 }
 
-// withoutCertificates takes away what lies in the pod.
+// withoutCertificates removes the certificates in the pod.
 func withoutCertificates(t *testing.T, own []byte) []byte {
 	t.Helper()
 	if _, err := etcdconf.Parse(own); !errors.Is(err, bootstrap.ErrCertificates) {

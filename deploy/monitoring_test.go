@@ -20,8 +20,8 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// The page has every metric of the wrapper and no other, which another test checks. Those of etcd are checked by
-// `make test-deploy`, in what members serve.
+// The page has every metric of the wrapper and no other, which another test checks. `make test-deploy` compares etcd's
+// metrics with those that members serve.
 func TestEveryMetricInRulesAndDashboardIsOneOfTheWrapper(t *testing.T) {
 	known := read(t, "../docs/api.md")
 	names := regexp.MustCompile(`etcd_wrapper_(\w+)`)

@@ -50,7 +50,7 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 		}
 	}
 	collect("", all, given)
-	top := func(name string) int { // where its first part stands in the file
+	top := func(name string) int { // position of its first part in the file
 		first, _, _ := strings.Cut(name, ".")
 		return strings.Index("\n"+content, "\n"+first+":")
 	}

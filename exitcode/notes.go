@@ -199,7 +199,7 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. A missing file is no error: no message is expected then.
+// WriteMessage writes a termination message. A missing file is not an error: no message is expected then.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -35,7 +35,7 @@ type Record struct {
 	describe    func() []byte // what the data look like; nil if that is not known
 	removed     Word          // the clean word that Remove has removed, for Restore
 	removedNote []byte        // its note; nil if there was none
-	forfeited   bool          // nothing clean can be said any more, by Invalidate
+	forfeited   bool          // no clean record can be written any more, after Invalidate
 }
 
 // NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
@@ -82,7 +82,7 @@ func (r *Record) Remove() error {
 	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
-	_ = os.Remove(r.notePath()) // without a record it says nothing
+	_ = os.Remove(r.notePath()) // without a record it has no meaning
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (r *Record) Invalidate() error {
 func (r *Record) Invalid() bool { return r.forfeited }
 
 // Write writes the word durably, with a note of the data files. It must be called only after etcd's close has
-// returned. A record that was forfeited stays absent, which is no error.
+// returned. A record that was forfeited stays absent, which is not an error.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()

@@ -142,7 +142,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// Another process had the data open for writing: nothing is known about them any more.
+// Another process had the data open for writing, so their state is unknown.
 func TestInvalidate(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},

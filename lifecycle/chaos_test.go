@@ -24,7 +24,7 @@ type behaviour struct {
 	Takes    time.Duration // before it returns
 	Stubborn bool          // it does not notice that it is cancelled
 	Panics   bool
-	Word     bootstrap.InitializationStatus // what a status call says
+	Word     bootstrap.InitializationStatus // the result of a status call
 	Single   bool                           // a configuration is that of a new cluster of one
 }
 
@@ -229,7 +229,7 @@ func (c *chaos) runtime() Runtime {
 	}
 }
 
-// stimulus comes from outside, after a pause.
+// stimulus is an external event after a pause.
 type stimulus struct {
 	After time.Duration
 	Kind  string
@@ -293,7 +293,7 @@ func play(t *testing.T, plan schedule) []string {
 	return c.broken
 }
 
-// push lets the stimuli come, and two signals in the end. It returns when the first of them came.
+// push sends the stimuli, and two signals at the end. It returns when the first of them was sent.
 func push(driver *Driver, stimuli []stimulus) (first time.Time) {
 	for i, s := range append(stimuli, stimulus{time.Minute, "SIGTERM"}, stimulus{time.Minute, "SIGTERM"}) {
 		pass(s.After)

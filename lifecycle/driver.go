@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Runtime      Runtime
 	Log          zerolog.Logger
-	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is no limit
+	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is not a limit
 }
 
 // Driver carries out what the table answers. The goroutine that calls Run owns everything but the mailboxes and the snapshot.

@@ -397,7 +397,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// progressing is a sidecar that validates for ever.
+// progressing is a sidecar that never finishes a validation.
 type progressing struct{ Sidecar }
 
 func (progressing) Status(context.Context) (bootstrap.InitializationStatus, error) {

@@ -184,7 +184,7 @@ func TestAConfigurationFromLongBeforeTheResultIsNotUsed(t *testing.T) {
 	})
 }
 
-// Two answers that come at the same time are two chances to configure etcd twice.
+// Two simultaneous responses must not configure etcd twice.
 func TestEtcdIsConfiguredOnceWhateverComesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()

@@ -317,7 +317,7 @@ func (e *explorer) expand(here place) {
 	}
 	for _, h := range anytime {
 		e.take(here, here, h)
-		// The action at hand may be done all the same by the time it notices that it is cancelled.
+		// The current action may complete before it notices its cancellation.
 		for _, o := range outcomes(here.action(), here.truth) {
 			there := here
 			there.truth = o.after(here.truth)
@@ -357,7 +357,7 @@ func (e *explorer) end(here place, o outcome) {
 	e.find(there, arrival{here, ""})
 }
 
-// take lets something happen in a place that was found, or in what has become of it by then.
+// take applies an event to a place that was found, or to its successor.
 func (e *explorer) take(found, here place, h happening) {
 	core, decision := e.rules.Step(here.core, h.event, h.payload)
 	if decision.Answer == Reject {

@@ -74,7 +74,7 @@ func Stepping(rules *Rules) (step func()) {
 	}
 }
 
-// KeptOf returns how many of so many different transitions the history keeps.
+// KeptOf returns how many of n different transitions the history keeps.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {

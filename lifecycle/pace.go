@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Budgets of a stop. They are no flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget leaves some of
-// that to the kubelet.
+// Budgets of a stop. They are not flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget leaves
+// some of that to the kubelet.
 const (
 	// StopBudget limits a stop, from the signal to the exit, once etcd was started.
 	StopBudget = 25 * time.Second
@@ -45,7 +45,7 @@ const (
 // seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Pauses between requests. They are no flags: they follow from what the sidecar does.
+// Pauses between requests. They are not flags: they follow from what the sidecar does.
 const (
 	// firstPoll and maxPause are the limits of the pause while an initialization is running. A sanity validation may take
 	// milliseconds.

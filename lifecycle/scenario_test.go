@@ -29,7 +29,7 @@ type story struct {
 // scenario is a story as it was played.
 type scenario struct {
 	id, title string
-	as        string // the scenario whose beginning it shares, if it is played in a state of a group
+	as        string // the scenario whose start it shares, if it is played in a state of a group
 	shared    int    // that many of the lines
 	lines     []answered
 	core      Core
@@ -87,7 +87,7 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	return played
 }
 
-// playIn plays a story in one state, which is reached as in the first story that comes there.
+// playIn plays a story in one state, reached as in the first story that visits it.
 func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	t.Helper()
 	for _, other := range all {

@@ -21,7 +21,7 @@ import (
 type stage struct {
 	mu    sync.Mutex
 	done  []string
-	words []bootstrap.InitializationStatus // what the sidecar says, one after the other; the last one for ever
+	words []bootstrap.InitializationStatus // the sidecar's answers, in order; the last one is repeated
 
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
@@ -114,7 +114,7 @@ func (s *stage) visits() []State {
 	return visited
 }
 
-// run drives to the end in a goroutine of its own and returns how to wait for it.
+// run drives to the end in its own goroutine and returns how to wait for it.
 func (s *stage) run(t *testing.T) func() Outcome {
 	t.Helper()
 	ended := make(chan Outcome, 1)

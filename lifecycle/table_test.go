@@ -15,7 +15,8 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested is the machine for what every machine's tests ask. That Elsewhere answers every event is checked against the source.
+// tested wraps the machine for the tests that every machine has. That Elsewhere answers every event is checked against
+// the source.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTheTableIsWhole(t *testing.T) {
@@ -189,7 +190,7 @@ var sentences = []sentence{
 	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
 	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
-	// A configuration that comes early
+	// A configuration that arrives early
 	{"an early configuration is kept before the result", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
 	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: young}, FetchConfig, check},
 	{"one that is too old disturbs nothing", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: old}, FetchConfig, nil},

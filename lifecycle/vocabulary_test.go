@@ -171,7 +171,7 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 	assertDocumented[Class](t, "the class is one of ")
 }
 
-// assertDocumented holds that the documentation lists the words of a type behind an introduction.
+// assertDocumented checks that the documentation lists the words of a type behind an introduction.
 func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
 	assert.ElementsMatch(t, declared[T](), docs.Listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)

@@ -55,10 +55,10 @@ type Member interface {
 	// Configure stores and checks the configuration. Its error is one sentence; it wraps bootstrap.ErrCertificates if only
 	// certificate files are missing or invalid, which may change.
 	Configure(yaml []byte) error
-	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx ends it returns immediately, and Close
-	// ends etcd.
+	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx is done it returns immediately,
+	// and Close ends etcd.
 	Open(ctx context.Context) error
-	// Watch returns the reason when etcd has stopped unexpectedly, or returns when ctx ends.
+	// Watch returns the reason when etcd has stopped unexpectedly, or returns when ctx is done.
 	Watch(ctx context.Context) error
 	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order. opened
 	// reports whether etcd ever opened the data, or they were found unfit for it.

@@ -60,7 +60,7 @@ func lostError(path string) error {
 		"save the data now with etcdctl snapshot save, then restore them", path)
 }
 
-// watch checks the files until ctx ends.
+// watch checks the files until ctx is done.
 func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	f.check(log)
 	for clock.Sleep(ctx, dataPoll) == nil {

@@ -206,7 +206,7 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // as long as a defragmentation finds room, the alarm comes and goes
+	for full := false; !full; { // as long as a defragmentation frees room, the alarm is raised and lifted
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !lifts(b, never.Interval)
 	}

@@ -50,7 +50,7 @@ const (
 type drain struct {
 	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
 	cancel  context.CancelFunc
-	started time.Time    // set before ctx ends, read after
+	started time.Time    // set before ctx is done, read after
 	took    atomic.Int64 // nanoseconds until the last endless request so far had ended
 
 	unaries atomic.Int64 // requests with one response whose handlers run

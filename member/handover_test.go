@@ -26,7 +26,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
+// three opens a cluster of three and returns the leader first. All are closed with the test but the leader.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
 	return threeMaintained(t, maintenance.Options{})
@@ -165,7 +165,7 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
 }
 
-// seen collects the keys of events until the last one, each of which must come once and in order.
+// seen collects the keys of events until the last one, each of which must occur once and in order.
 func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	t.Helper()
 	keys, revision := map[string]bool{}, int64(0)

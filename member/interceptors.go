@@ -112,7 +112,7 @@ func parseRetention(mode, text string) (time.Duration, error) {
 	}
 }
 
-// run runs etcd's compactor until ctx ends.
+// run runs etcd's compactor until ctx is done.
 func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, options Options) {
 	compactor, err := v3compactor.New(server.Logger(), a.mode, a.retention, server.KV(), readFirst{server, options.BeforeCompaction})
 	if err != nil {

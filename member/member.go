@@ -159,7 +159,7 @@ func (m *Member) quota() int64 {
 }
 
 // Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or the reason why it
-// will not. When ctx ends it returns: before etcd was opened nothing remains, afterwards Close ends etcd.
+// will not. When ctx is done it returns: before etcd was opened nothing remains, afterwards Close ends etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
@@ -344,7 +344,7 @@ func (b *background) end() {
 	b.serving.Wait()
 }
 
-// Watch returns the reason when etcd has stopped by itself, or when ctx ends.
+// Watch returns the reason when etcd has stopped by itself, or when ctx is done.
 func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
 
 // wait returns nil once ready is closed, or the reason why etcd has stopped by itself, or ctx's error.

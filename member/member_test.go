@@ -100,7 +100,7 @@ func TestClose_streamsEndUnavailable(t *testing.T) {
 	assert.ErrorContains(t, err, "etcd is stopping")
 }
 
-// Who waits for a lock may wait for ever.
+// Who waits for a lock may wait forever.
 func TestClose_waitingLock(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))

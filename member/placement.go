@@ -26,7 +26,7 @@ var (
 	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
 )
 
-// retry repeats an attempt until it succeeds or ctx ends, and logs each new reason for its failure once. aim is a clause.
+// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for its failure once. aim is a clause.
 func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
 	for ctx.Err() == nil {
@@ -67,7 +67,7 @@ func (p placement) retry(ctx context.Context, aim string, try func(context.Conte
 }
 
 // awaitPromotion returns true once the cluster has recorded that this learner is to be promoted, and false once it has a
-// vote or ctx ends. Recovery records it before it adds a member, so a user has added a member that serves without the
+// vote or ctx is done. Recovery records it before it adds a member, so a user has added a member that serves without the
 // record.
 func (p placement) awaitPromotion(ctx context.Context) bool {
 	logged := false

@@ -21,7 +21,7 @@ func setAside(t *testing.T, dir string) []string {
 	return found
 }
 
-// Left alone, etcd would start and wait for ever to be elected.
+// Left alone, etcd would start and wait forever to be elected.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	for round := range 2 { // the second finds the first one's leftovers
@@ -59,7 +59,7 @@ func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
-// etcd would take it for a new one and wait for ever to be elected, or to be heard.
+// etcd would take it for a new one and wait forever to be elected, or to be heard.
 func TestOpen_lostLog(t *testing.T) {
 	dir, segment := born(t)
 	require.NoError(t, os.Remove(segment))

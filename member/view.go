@@ -195,7 +195,7 @@ func loadError(p *atomic.Pointer[error]) error {
 // The methods below are for the readiness monitor, between a successful Open and Close. They use the server object itself,
 // so that authentication, certificates and host names cannot make a healthy member look unhealthy.
 
-// LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx ends or etcd stops.
+// LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx is done or etcd stops.
 func (m *Member) LinearizableRead(ctx context.Context) error {
 	return m.etcd.Server.LinearizableReadNotify(ctx)
 }

@@ -47,7 +47,7 @@ func TestIsOnlyVoter(t *testing.T) {
 	}
 }
 
-// It has a snapshot and nothing behind it, so etcd applies nothing.
+// It has a snapshot and nothing after it, so etcd applies nothing.
 func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	t.Parallel()
 	const self = 1

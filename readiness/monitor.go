@@ -20,7 +20,7 @@ const factsInterval = 100 * time.Millisecond
 // Target is the running etcd member. It is called in process, so neither authentication nor certificates can
 // interfere. The Monitor calls it from two goroutines, one of which only calls LinearizableRead.
 type Target interface {
-	// LinearizableRead reads through the quorum. It must return soon after ctx ends.
+	// LinearizableRead reads through the quorum. It must return soon after ctx is done.
 	LinearizableRead(ctx context.Context) error
 	// LeaderChanged returns a channel that is closed at the next change of leader.
 	LeaderChanged() <-chan struct{}
@@ -62,7 +62,7 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 // Report returns the newest report. Any goroutine may call it, at any time.
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
-// Run checks t until ctx ends; after that the report is unready. It returns once its last read has returned, at most
+// Run checks t until ctx is done; after that the report is unready. It returns once its last read has returned, at most
 // 1 s after ctx ended. The owner of the member runs it in a goroutine, one at a time, and waits for it before it
 // closes the member.
 func (m *Monitor) Run(ctx context.Context, t Target) {

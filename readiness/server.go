@@ -148,7 +148,7 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 }
 
 // Shutdown closes the port, ends streams and waits for the requests in progress, and up to 5 s for clients that have
-// connected but sent nothing. If ctx ends first, it closes their connections and returns ctx's error, wrapped. The
+// connected but sent nothing. If ctx is done first, it closes their connections and returns ctx's error, wrapped. The
 // owner calls it once, even if Serve never ran.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()

@@ -503,7 +503,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	defer cancel()
 	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
 	err := archive.ErrMoved
-	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx ends
+	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx is done
 		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
 	}
 	if err != nil {

@@ -70,7 +70,7 @@
 //
 // # What the package does not do
 //
-// It does not judge whether data are valid (package datadir), how they relate to a store (package relation), or how the
+// It does not decides whether data are valid (package datadir), how they relate to a store (package relation), or how the
 // peers list this member (package peers). Package seed makes data directories. It does not watch a running etcd: the
 // writer of the backups ends an etcd whose generation has ended, and calls RecordMismatch, so that the data are
 // compared again before they are served.

@@ -108,7 +108,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// A requested stop is no error, and Close waits for the end.
+// A requested stop is not an error, and Close waits for the end.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false

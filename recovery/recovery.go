@@ -59,7 +59,7 @@ func (r *Recovery) Progress() Progress { return r.progress.current() }
 
 // prepare brings the data directory into a state in which etcd may open it. It returns the members of an existing
 // cluster that the member joins, empty if its configuration applies, or the reason why etcd may not open
-// it. When ctx ends it returns the cause; the next run continues. It is called before etcd is opened, by the holder
+// it. When ctx is done it returns the cause; the next run continues. It is called before etcd is opened, by the holder
 // of the volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)

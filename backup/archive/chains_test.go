@@ -114,7 +114,7 @@ func TestFind_unlistedSegment(t *testing.T) {
 	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
-// If two members cut rows differently, a full snapshot can lie within a segment. Nothing starts there, and the chain
+// If two members cut rows differently, a full snapshot can be within a segment. Nothing starts there, and the chain
 // continues across it.
 func TestFind_fullWithinASegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14)
@@ -140,7 +140,7 @@ func (w *world) stranger(first, last int64, at time.Time) {
 }
 
 // The store was emptied, and another cluster founded it while the first one still wrote, for some seconds. Its
-// objects lie next to the chain and between the names of its segments.
+// objects are next to the chain and between the names of its segments.
 func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, TimeAt(9))

@@ -1,6 +1,6 @@
-// Package archive defines how backups lie in a store: the names of objects, the statements about them, and how a revision is found and read back. It
-// writes what it is given and deletes nothing but a segment that it has stored too late. When to write, merge and delete is decided by packages
-// writer and retention.
+// Package archive defines the layout of backups in a store: the names of objects, the statements about them, and how a
+// revision is found and read back. It writes what it is given and deletes nothing but a segment that it has stored too
+// late. When to write, merge and delete is decided by packages writer and retention.
 //
 // # Objects
 //

@@ -19,7 +19,7 @@ type Full struct {
 	Cluster    string          `json:"cluster"`           // the store's
 	Generation int             `json:"generation"`        //
 	Revision   int64           `json:"revision"`          // read in the transaction that the database comes from
-	Next       format.Position `json:"next"`              // where the segment behind it begins
+	Next       format.Position `json:"next"`              // the position of the next segment
 	Behind     *Link           `json:"behind,omitempty"`  // where the generation continued when this one started a chain; nil if it started none, or the first of all
 	Session    string          `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
 	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
@@ -225,7 +225,7 @@ type Result struct {
 	Generation int          `json:"generation"`
 	Full       string       `json:"full"`     // the name of the full snapshot that it started with
 	Revision   int64        `json:"revision"` // that was restored: of the full snapshot, or of a restore test
-	Segments   bool         `json:"segments"` // whether segments behind it were restored, too
+	Segments   bool         `json:"segments"` // whether segments after it were restored, too
 	Outcome    Outcome      `json:"outcome"`
 	Why        string       `json:"why,omitempty"` // it failed: a sentence
 	At         time.Time    `json:"at"`            // to the second

@@ -30,7 +30,7 @@ type Generation struct {
 	Parent         int       `json:"parent"`                 // the generation that was restored; 0 for none
 	ParentRevision int64     `json:"parent_revision"`        // and up to where; 0 for none
 	Restore        string    `json:"restore,omitempty"`      // the ID of the requested restore; none if data had been lost
-	Restored       []string  `json:"restored,omitempty"`     // the ids of restores before that one, whose generations may be gone by now
+	Restored       []string  `json:"restored,omitempty"`     // the ids of earlier restores, whose generations may be deleted by now
 	Adopted        []string  `json:"adopted,omitempty"`      // the owners that have taken the store by --adopt, in this generation or before
 	Session        string    `json:"session,omitempty"`      // of the process that started it: random, hexadecimal
 	Created        time.Time `json:"created"`

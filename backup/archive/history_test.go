@@ -140,7 +140,7 @@ func TestHistory_ignoresUnknownNames(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// The cluster manifest is no reason to restore nothing, as long as everything else is there.
+// The cluster manifest is not a reason to restore nothing, as long as everything else is there.
 func TestHistory_damagedClusterManifest(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)

@@ -111,7 +111,7 @@ func (w *world) deleteHeld(objects, merged []archive.Object) {
 	}
 }
 
-// overlapped reports whether another segment or a merged object lies within the range of these segments.
+// overlapped reports whether another segment or a merged object is within the range of these segments.
 func overlapped(w *world, these []archive.Object) bool {
 	from := these[0].Start
 	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)

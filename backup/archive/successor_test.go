@@ -147,7 +147,7 @@ func looks() step {
 	}}
 }
 
-// restores reads, ends the generation, and creates the next one with what it has read.
+// restores reads the generation, ends it, and creates the next one with that content.
 func restores(session string) step { return succeeds("restores", session) }
 
 // adopts does so with the data of an unrelated copy.
@@ -165,7 +165,7 @@ func succeeds(how, session string) step {
 			switch {
 			case how == "adopts": // the user gives up what is not in it
 				has, next.Adopted = math.MaxInt64, []string{"o"}
-			case errors.Is(err, archive.ErrEnded): // it completes that, with what that end has
+			case errors.Is(err, archive.ErrEnded): // it completes that end
 				has = s.head().Revision()
 				fallthrough
 			default:

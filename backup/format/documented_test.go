@@ -76,7 +76,7 @@ func TestManifest_fieldsAreDocumented(t *testing.T) {
 	statement, _, _ := strings.Cut(string(keys.Line), `,"sha256":"`+keys.Body.SHA256.String())
 	for _, name := range jsonName.FindAllStringSubmatch(statement, -1) {
 		switch name[1] {
-		case "statement", "format", "kind", "revision", "part", "bytes": // of what surrounds it, or explained by an example
+		case "statement", "format", "kind", "revision", "part", "bytes": // part of the surrounding JSON, or explained by an example
 		default:
 			assert.Contains(t, section, "`"+name[1]+"`")
 		}

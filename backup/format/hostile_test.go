@@ -97,7 +97,7 @@ func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	}
 }
 
-// forgedOf is forged with a manifest that speaks of so many bytes of records.
+// forgedOf is forged with a manifest that claims the given number of bytes of records.
 func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 	manifest := empty()
 	manifest.RawBytes = raw

@@ -50,7 +50,7 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	}
 }
 
-// load is LoadKeys, for which no test waits for ever.
+// load calls LoadKeys with a time limit.
 func load(t *testing.T, files format.KeyFiles) (keys *format.Keys, err error) {
 	t.Helper()
 	loaded := make(chan struct{})

@@ -14,7 +14,7 @@ type Case struct {
 	Adopts  bool // the user has named the store's cluster
 }
 
-// Names is which cluster the data name.
+// Names classifies the cluster that the data name.
 type Names string
 
 // The clusters that data may name.
@@ -32,7 +32,7 @@ const (
 	Void      Place = "nothing"            // no cluster is named, and there is no object
 	Objects   Place = "objects"            // no cluster is named, and there are objects
 	Manifest  Place = "manifest only"      // a cluster is named, and nothing was ever stored
-	Reserved  Place = "reservation only"   // a cluster is named that has stored backups, and they are gone
+	Reserved  Place = "reservation only"   // a cluster is named that has stored backups, and they were deleted
 	Newest    Place = "newest generation"  // or data that name none
 	Ended     Place = "ended generation"   // a later one exists
 	NotListed Place = "unknown generation" // nor a later one

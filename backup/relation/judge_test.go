@@ -86,7 +86,7 @@ func TestEveryCaseHasTheRelationOfTheGoldenFile(t *testing.T) {
 	}
 }
 
-// A rule that can be removed or swapped without a trace says nothing.
+// A rule that can be removed or swapped without an effect is useless.
 func TestEveryRuleMatters(t *testing.T) {
 	want := table(Rules)
 	for i := range Rules {
@@ -197,7 +197,7 @@ func TestEveryRelationThatRefusesHasASentenceAndAWayOut(t *testing.T) {
 	}
 }
 
-// unset makes a rule take any value of one part of a case.
+// unset makes a rule match any value of one part of a case.
 func unset(r *rule, part int) {
 	switch part {
 	case 0:

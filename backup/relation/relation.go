@@ -20,7 +20,7 @@ const (
 	Nameless     Relation = "nameless"      // the store holds objects, and nothing in it names their cluster
 	Founded      Relation = "founded"       // the store names a cluster of this owner, and nothing was ever stored
 	Emptied      Relation = "emptied"       // the store names a cluster that has stored backups, and none are left
-	Ours         Relation = "ours"          // there are no data, and the store is the owner's
+	Ours         Relation = "ours"          // there are no data, and the store belongs to the owner
 	Same         Relation = "same"          // the data are of the newest generation, and have all of it
 	Behind       Relation = "behind"        // the data are of the newest generation, and lack revisions that the store has
 	Succeeded    Relation = "succeeded"     // the generation of the data has ended, and another one follows
@@ -119,7 +119,7 @@ type Judgment struct {
 func Judge(data Data, store Store, adopt bool) Judgment {
 	c := caseOf(data, store, adopt)
 	j := Judgment{Relation: decide(c), Identity: data.Identity}
-	j.Lacks = c.Lacks && j.Relation != Same // what the store has of its own is no loss for data that resume
+	j.Lacks = c.Lacks && j.Relation != Same // revisions that only the store has are not a loss for data that resume
 	switch {
 	case data.named(store) && !data.Identity.Known():
 		j.Identity = data.Peers

@@ -101,8 +101,8 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 	}
 }
 
-// Blamed returns the archive.Fault in an error of building from a path, if the cause lies in the archive, such as a full snapshot that
-// was stored damaged.
+// Blamed returns the archive.Fault in an error of building from a path, if the cause is in the archive, such as a full
+// snapshot that was stored damaged.
 func Blamed(err error, path archive.Path) error {
 	var fault *archive.Fault
 	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {

@@ -149,7 +149,7 @@ func Inspect(path string) {
 }
 
 // InspectInChild returns a value for Options.Inspect: it runs `executable args...`, a command that calls Inspect. A panic of the child
-// is an ErrDamaged. The child is killed when ctx ends, and on Linux when this process dies.
+// is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)

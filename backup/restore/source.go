@@ -125,7 +125,7 @@ type digestReader struct {
 	sum  hash.Hash
 }
 
-// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx ends. It returns the content without
+// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx is done. It returns the content without
 // the digest, and io.EOF only if that matches; otherwise ErrDigest.
 func NewDigestReader(ctx context.Context, from io.Reader) io.Reader {
 	return &digestReader{from: bufio.NewReaderSize(contextReader{ctx, from}, chunk), sum: sha256.New()}

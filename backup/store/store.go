@@ -44,7 +44,7 @@ type Store interface {
 	// rejects are skipped. An error comes last.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 
-	// Delete removes an object. An object that does not exist is no error. ErrLocked means that it may not be removed yet.
+	// Delete removes an object. An object that does not exist is not an error. ErrLocked means that it may not be removed yet.
 	Delete(ctx context.Context, name string) error
 
 	// String returns the URL of the store without query and secrets.

@@ -65,7 +65,7 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 				s.restored()
 			}
 			require.Eventually(t, func() bool {
-				s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
+				s.put("a", fmt.Sprint(time.Now())) // etcd keeps serving
 				return s.Facts().Trouble != nil
 			}, patience, poll)
 			s.requireUntouched("generation 1", "generation 2", clusterID)
@@ -97,8 +97,8 @@ func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testi
 	}
 }
 
-// twin is a stand with data of its own and the same store, whose data belong to a cluster: to another one, or of this one, as
-// a copy says. The first one has ended.
+// twin returns a stand with its own data and the same store; its data belong to another cluster, or to this one if copy
+// is set. The first one has ended.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
 	s.end()
@@ -404,13 +404,13 @@ func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	assert.Contains(t, s.log.String(), kept[0].Path)
 }
 
-// On a full volume, say: what is captured next must not come in its place.
+// For example on a full volume: the next capture must not replace it.
 func TestNoBackupsAreMadeWhereWhatWaitedCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
-	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
+	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more after it the name would be too long
 	s.options.SpoolDir = moved
 	_, err := s.make()
 	require.ErrorContains(t, err, "cannot preserve")

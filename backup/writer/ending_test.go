@@ -137,7 +137,7 @@ func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 	s.requireSupersededBeside(upTo)
 }
 
-// requireSupersededBeside is requireSuperseded where a full lies behind the end, which does not count.
+// requireSupersededBeside is requireSuperseded with a full snapshot after the end, which does not count.
 func (s *stand) requireSupersededBeside(upTo int64) {
 	s.Helper()
 	s.awaitSuperseded("another cluster was restored", "generation 2")
@@ -242,7 +242,7 @@ func TestAnEndThatNoTrustedKeyHasSignedEndsNothing(t *testing.T) {
 	}
 }
 
-// Another cluster with the same keys may have stored it. Etcd's data is no copy of that cluster's.
+// Another cluster with the same keys may have stored it. etcd's data is not a copy of that cluster's.
 func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *testing.T) {
 	s := begun(t)
 	s.putAndFlush("a", "1")

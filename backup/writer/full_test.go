@@ -42,7 +42,7 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
 }
 
-// An idle cluster pays for no copy of what is in the store already, but for one a day.
+// An idle cluster makes only one full snapshot a day.
 func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
 	s := newStand(t)
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
@@ -471,7 +471,7 @@ func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
 	c.requireChains(1)
 }
 
-// The answer to the manifest was lost: a second try finds the full as the beginning of the chain.
+// The response to the manifest was lost: a retry finds the full snapshot as the start of the chain.
 func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(
@@ -484,7 +484,7 @@ func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 	s.requireWhole()
 }
 
-// What the store has of the chain before is no remains that anybody has to look at.
+// Objects of the previous chain are not leftovers that need attention.
 func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]

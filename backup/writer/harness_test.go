@@ -35,10 +35,10 @@ const (
 
 var keys = &format.Keys{}
 
-// clusterID is the cluster that data are of, unless a test says otherwise.
+// clusterID is the cluster that data belong to, unless a test sets another one.
 const clusterID = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// stand is a real etcd and a store in memory, with a writer in between.
+// stand connects a real etcd with a store in memory through a writer.
 type stand struct {
 	*testing.T
 	etcd    *etcdtest.Etcd
@@ -170,7 +170,7 @@ func (s *stand) putAndFlush(key, value string) {
 	require.NoError(s, s.Flush(s.Context()))
 }
 
-// compact returns when the rows are gone: as long as one is left, it tells whose data these are.
+// compact returns when the rows are deleted: as long as one is left, it identifies the data.
 func (s *stand) compact(revision int64) {
 	s.Helper()
 	_, err := s.etcd.Client.Compact(s.Context(), revision, clientv3.WithCompactPhysical())

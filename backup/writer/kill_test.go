@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // unless the command line says otherwise: these tests wait more than they compute
+	_ = flag.Set("test.parallel", "8") // unless set on the command line: these tests wait more than they compute
 	os.Exit(m.Run())
 }
 

@@ -53,7 +53,7 @@ func (s *stand) requireThere(before map[string][]byte) {
 	}
 }
 
-// next puts a segment without rows at the next position, made of what the chain ends with.
+// next puts a segment without rows at the next position, which continues the chain.
 func next(by *format.Keys, of func(*format.Start)) func(s *stand) {
 	return func(s *stand) {
 		start := s.head().Start

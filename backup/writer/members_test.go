@@ -36,7 +36,7 @@ const both = -1
 // pausing is a store whose uploads stop where a process is paused: before they arrive, or with the answer on its way.
 type pausing struct {
 	store.Store
-	of     string                        // what is in the names of what stops
+	of     string                        // the parts of the names of stops
 	after  bool                          // with the answer on its way
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
 	inside atomic.Int32                  // uploads that are paused
@@ -435,7 +435,7 @@ func (s *stand) storeAUser() {
 	s.requireUsers(1)
 }
 
-// past returns a stand that is about to run with a leader of the previous term, which lacks a stored user.
+// past returns a stand whose leader is of the previous term and lacks a stored user.
 func past(t *testing.T) *stand {
 	t.Helper()
 	s := begun(t)

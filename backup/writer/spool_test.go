@@ -38,7 +38,7 @@ func segment(t *testing.T, by *format.Keys, start format.Start, source format.So
 	return object
 }
 
-// segmentsInOrder are so many segments from revision 5 on.
+// segmentsInOrder returns the given number of segments, starting at revision 5.
 func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}

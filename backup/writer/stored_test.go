@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// checked is a stand with segments in the store whose last one the next check has to find.
+// checked returns a stand whose last stored segment the next check has to find.
 func checked(t *testing.T) *stand {
 	s := begun(t)
 	for i := range 3 {
@@ -103,7 +103,7 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	assert.Len(t, s.store.Calls(), before+1)
 }
 
-// An inspection may end while the store is checked. The generation that is gone is noticed all the same.
+// An inspection may end while the store is checked. The deleted generation is noticed anyway.
 func TestWriter_checksTheOwnerAgainAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"

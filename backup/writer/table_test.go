@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested is the machine for what every machine's tests ask.
+// tested wraps the machine for the tests that every machine has.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTheTableIsWhole(t *testing.T) {

@@ -29,7 +29,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 		"broken":        {Err: memory.ErrServerError},
 		"denied":        {Err: memory.ErrDenied},
 		"no bucket":     {Err: memory.ErrNoBucket},
-		"no folder":     {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // not what waits does not exist
+		"no folder":     {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // the queued data exists
 		"skewed":        {Err: memory.ErrSkewed},
 		"expired":       {Err: memory.ErrExpired},
 		"only readable": {Err: memory.ErrDenied, Op: memory.Put},
@@ -86,13 +86,13 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 	}
 	s.closesTransactions()
 	s.store.ClearFaults()
-	s.end() // which gives the request up
+	s.end() // which abandons the request
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)
 }
 
-// It stopped all backups, and everything looked well: each segment was captured, not believed, and captured again.
+// It stopped all backups without a sign: each segment was captured, rejected and captured again.
 func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -118,7 +118,7 @@ func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
 }
 
-// A disk may return something else than was written, each time.
+// A disk may return different bytes than were written, at each read.
 func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 	s := begun(t)
 	s.end()
@@ -163,7 +163,7 @@ func TestLag_keepsTheOldestTimeHoweverManyFollow(t *testing.T) {
 	assert.Greater(t, l[0].revision, int64(2*maxObservations))
 }
 
-// Where the store is away from the start, what an earlier process has seen there is there.
+// If the store is unreachable from the start, an earlier process's knowledge of it is used.
 func TestAFlushThatTheStoreDoesNotTakeSaysWhatIsMissing(t *testing.T) {
 	for name, starts := range map[string]bool{"it is away": false, "it is away from the start": true} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
 	s.end()
 	s.put("a", "only in the database")
 
-	s.run() // the store is still away, and the spool has the position to continue at
+	s.run() // the store is still unreachable, and the spool has the position to continue at
 	last = s.put("a", "compacted while the store is away")
 	s.BeforeCompaction(t.Context())
 	s.compact(last)
@@ -380,7 +380,7 @@ func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
 	}
 }
 
-// The spool keeps the last segment that was stored: a member that has just started goes by that.
+// The spool keeps the last stored segment, which a member uses that has just started.
 func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 	for name, is := range map[string]struct {
 		hidden string

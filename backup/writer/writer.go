@@ -111,9 +111,9 @@ func New(options Options) (*Writer, error) {
 	return w, nil
 }
 
-// Run makes backups until ctx ends. It returns when all its jobs have ended, which may take as long as cancelling a
+// Run makes backups until ctx is done. It returns when all its jobs have ended, which may take as long as cancelling a
 // request to the store. It is called once, as soon as etcd serves, and must return before etcd is closed. Flush,
-// called before ctx ends, uploads what etcd has and the store lacks.
+// called before ctx is done, uploads what etcd has and the store lacks.
 func (w *Writer) Run(ctx context.Context) {
 	w.ctx = ctx
 	defer close(w.ended)
@@ -292,15 +292,15 @@ func (w *Writer) missing() string {
 }
 
 // BeforeCompaction captures what etcd has, so that a compaction up to the current revision leaves no gap in the
-// chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx ends, which
+// chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx is done, which
 // bounds the delay of the compaction. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_ = w.do(ctx, w.chain.captureNow) // without a capture the compaction proceeds all the same
+	_ = w.do(ctx, w.chain.captureNow) // without a capture the compaction proceeds anyway
 }
 
 // FullNow makes a full snapshot and returns its manifest when it is stored. If one is in progress already, another one follows it. It
 // returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
-// lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
+// lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {

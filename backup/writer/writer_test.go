@@ -164,7 +164,7 @@ func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
 	assert.Equal(t, first, path.Revision)
 }
 
-// jumped is a stand whose clock was a day ahead for a while.
+// jumped returns a stand whose clock was a day ahead for a while.
 func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	t.Helper()
 	s = newStand(t)

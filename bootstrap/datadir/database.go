@@ -293,7 +293,7 @@ func checkPages(ctx context.Context, tx *bolt.Tx) error {
 	return ctx.Err()
 }
 
-// readAll visits every page of a bucket. bbolt panics over what is no page.
+// readAll visits every page of a bucket. bbolt panics on an invalid page.
 func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	var previous []byte
 	count := 0

@@ -28,10 +28,11 @@
 //
 // # Two readers
 //
-// Verify reads everything, in a process of its own, because damaged pages can crash bbolt in a goroutine that nothing recovers. In
-// the mode Sanity it checks the structure only, which suffices after a clean exit record. Recovery runs it through a Validator, which
-// remembers a result against data until their files change. A result is a verdict on the data, or an error for which IsTransient is
-// true: the disk could not be read, or the child was killed. Only a verdict may lead to data being replaced.
+// Verify reads everything, in a separate process, because damaged pages can crash bbolt in a goroutine that nothing
+// recovers. In the mode Sanity it checks the structure only, which suffices after a clean exit record. Recovery runs it
+// through a Validator, which remembers a result against data until their files change. A result is a verdict on the
+// data, or an error for which IsTransient is true: the disk could not be read, or the child was killed. Only a verdict
+// may lead to data being replaced.
 //
 // Look is quick, since every start waits for it. The embedded etcd calls it right before it opens the data, whether or not a
 // validation has passed: with a sidecar none of ours has run. It reads what the database records about itself, and the segments that
@@ -60,14 +61,14 @@
 //
 // A database that is ahead of its log gives the second proof. A single member applies an entry only after its log has it, so
 // the log was cut off. A follower of etcd 3.6 may apply an entry while its log is still being written; checkTail explains why such
-// a member is refused all the same.
+// a member is refused anyway.
 //
 // # The files
 //
-// survey lists the directory, checks which files are there, and takes the fingerprint for the exit record. log, segment and database read
-// one kind of file each, guarded against any content: files are mapped into memory, and a bad offset is a fault that becomes an error.
-// verify judges for Verify, look and inspect judge for a start, and refusal has the sentences. position serves recovery, which compares
-// the data of several members.
+// survey lists the directory, checks which files are there, and takes the fingerprint for the exit record. log, segment
+// and database read one kind of file each, guarded against any content: files are mapped into memory, and a bad offset
+// is a fault that becomes an error. verify decides for Verify, look and inspect decide for a start, and refusal has the
+// messages. position serves recovery, which compares the data of several members.
 //
 // # What it does not do
 //

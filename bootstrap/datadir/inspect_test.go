@@ -307,8 +307,8 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The first record of a member that came late may be its leader's snapshot. Once its database and snapshots are lost, it is not
-// uninitialized: it has voted.
+// The first record of a member that joined late may be its leader's snapshot. Once its database and snapshots are lost,
+// it is not uninitialized: it has voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -371,7 +371,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// What is known of the members grows entry by entry, so that one that has just come need not know itself.
+// A member learns of the others entry by entry, so one that has just joined may not know itself yet.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()

@@ -29,7 +29,7 @@ type history struct {
 	metadata  []byte           // whose log it is
 	cut       cut              // where the last segment ends
 	segment   int              // which one is read, from 0 on
-	notes     []note           // the entries that matter to a judgement
+	notes     []note           // the entries that a decision needs
 	lowest    uint64           // index of the entry with the lowest index; 0 if there is none
 	unread    error            // why its segment can't be read
 
@@ -344,7 +344,7 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// A note is what a judgement needs of one entry of the log. Most entries get none.
+// A note has the parts of an entry of the log that a decision needs. Most entries get none.
 type note struct {
 	index   uint64
 	version string             // the cluster version that the entry sets, such as 3.6.0

@@ -38,7 +38,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
 		replayed[here]++
 		for _, from := range append(whole.snapshots, snapshotRecord{Snapshot: noSuch}, snapshotRecord{Snapshot: otherTerm}) {
-			if replayedHere(t, dir, from.Snapshot) { // more is checked here: what comes before the snapshot
+			if replayedHere(t, dir, from.Snapshot) { // here the entries before the snapshot are checked as well
 				assert.True(t, verifiedByEtcd(dir, from.Snapshot), "seed %d, %s, from %d", seed, broken, from.Index)
 			}
 		}

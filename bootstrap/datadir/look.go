@@ -22,7 +22,7 @@ import (
 // databaseRetry is the pause between two attempts to see the database released.
 const databaseRetry = 200 * time.Millisecond
 
-// Await returns when no other process holds the database, or when ctx ends. It calls writing whenever it finds that a
+// Await returns when no other process holds the database, or when ctx is done. It calls writing whenever it finds that a
 // process has it open for writing. Inside etcd the same wait could not be interrupted, and a stop during it would
 // look like a stop of an etcd that had opened its data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
@@ -54,7 +54,7 @@ type Inspection struct {
 
 	read      map[string]*history // by segments, of those that etcd replays
 	start     uint64              // index of the snapshot that etcd starts from, 0 for none
-	notes     []note              // of the entries behind it
+	notes     []note              // of the entries after it
 	replayErr error               // why they can't be read
 }
 
@@ -85,7 +85,7 @@ func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	return tail.last - tail.committed, tail.committed
 }
 
-// isDBMissing is false of what can't be looked at.
+// isDBMissing returns false for a file that cannot be inspected.
 func (f *Inspection) isDBMissing() bool {
 	none, err := isDBEmpty(f.database)
 	return err == nil && none

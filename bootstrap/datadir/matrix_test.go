@@ -30,7 +30,8 @@ import (
 // everything has the matrix tried in full, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
-// What the test binary does as a child: serve runs a plain etcd and prints the state it serves, judge prints our results.
+// The commands of the test binary as a child: serve runs a plain etcd and prints the state that it serves, judge prints
+// our results.
 const (
 	childServe = "child-serve"
 	childJudge = "child-judge"
@@ -48,7 +49,7 @@ const (
 	broken fate = "broken" // etcd does not start
 )
 
-// judgement is ours, of Verify in full mode and of Inspect.
+// judgement has the results of Verify in full mode and of Inspect.
 type judgement struct{ Refused, Inspected, Warned string }
 
 func (j judgement) word() string {
@@ -70,8 +71,8 @@ type trial struct {
 	judged judgement
 }
 
-// Plain etcd is asked about each altered directory, and so are we. Data that it serves in full are refused nowhere, and
-// data that it serves in part are taken nowhere, but for what is named with the alteration.
+// Plain etcd is asked about each altered directory, and so are we. Data that it serves in full are never refused, and
+// data that it serves in part are never accepted, except as named with the alteration.
 func TestMatrixOfAlteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
@@ -163,7 +164,7 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs our checks in a process of its own, as standalone does: bbolt's page check may end it, which is a refusal.
+// judged runs our checks in a separate process, as standalone does: bbolt's page check may crash it, which is a refusal.
 func judged(t *testing.T, dir string) (found judgement, err error) {
 	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
@@ -214,7 +215,7 @@ type alteration struct {
 	alter  func(t *testing.T, dir string)
 	quick  bool // tried by default
 	latent bool // damage that etcd had no use for yet: to refuse it is right
-	unseen bool // what no look at the files can tell
+	unseen bool // undetectable from the files
 }
 
 // bases are the directories that are altered: one of an etcd that was closed, one whose old segments were purged, one
@@ -398,7 +399,7 @@ func extras() (all []alteration) {
 	})})
 }
 
-// combinations are faults that come together.
+// combinations are faults that occur together.
 func combinations() []alteration {
 	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {

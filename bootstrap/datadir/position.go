@@ -159,7 +159,7 @@ func (l loggedPuts) addEntry(entry []byte) {
 	}
 }
 
-// add adds what a request stores. Which branch of a transaction was taken is not known, so it adds both.
+// add adds what a request stores. It is unknown which branch of a transaction was taken, so it adds both.
 func (l loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
 	if put != nil {
 		l[digestPut(put.Key, put.Value)] = true

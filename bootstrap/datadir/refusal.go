@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// What a person can do about data that are refused. The commands were tried; docs/runbook.md has them step by step.
+// Ways out for users whose data are refused. The commands were tried; docs/runbook.md has them step by step.
 const (
 	restoreBackup = "restore a backup, or, in a larger cluster, move the data directory away and replace the member"
 	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
@@ -56,7 +56,7 @@ func (r *reasonError) Error() string { return r.cause.Error() + "; way out: " + 
 
 func (r *reasonError) Unwrap() error { return r.cause }
 
-// The kinds of what Verify refuses.
+// The kinds of data that Verify refuses.
 var (
 	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
 	unknownEntry        = newReason("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
@@ -81,7 +81,7 @@ var (
 	crashed     = newReason("validation crashed: %s", restoreBackup)
 )
 
-// The kinds of what Inspect refuses.
+// The kinds of data that Inspect refuses.
 var (
 	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
 	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup once more")
@@ -110,7 +110,7 @@ func CrashError(reason string) error { return crashed.errorf(reason) }
 // ErrUnable means that the data could not be read, so nothing is known about them.
 var ErrUnable = errors.New("the data could not be checked")
 
-// IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
+// IsTransient reports whether an error of a validation is not a verdict on the data: it comes from the operating system,
 // or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.
 func IsTransient(err error) bool {
 	_, system := errors.AsType[syscall.Errno](err)

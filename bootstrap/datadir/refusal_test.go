@@ -30,7 +30,7 @@ func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
 			wayOut := row[2]
-			for _, way := range docs.Table(t, "way out", "in full") { // what several refusals share stands there once
+			for _, way := range docs.Table(t, "way out", "in full") { // that table has each shared way out once
 				wayOut = strings.ReplaceAll(wayOut, way[0], way[1])
 			}
 			assert.Contains(t, wayOut, kind.wayOut, kind.sentence())

@@ -22,13 +22,13 @@ import (
 type segment struct {
 	file    *os.File
 	content []byte
-	at      int64 // where the next frame begins, in bytes; after damage was found, where that begins
-	torn    bool  // after the last frame: something is left that is no whole frame
+	at      int64 // offset of the next frame, in bytes; after damage was found, the offset of the damage
+	torn    bool  // after the last frame, an incomplete frame follows
 }
 
 // frame is a record as it is stored in a segment. Neither its form nor its checksum has been checked.
 type frame struct {
-	at     int64 // where it begins in its segment, in bytes
+	at     int64 // offset in its segment, in bytes
 	record []byte
 	padded []byte // the record and what fills it up
 }
@@ -109,7 +109,7 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 // a record that a crash has left in part, which etcd repairs.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
-		sum := uint32(0) // a segment begins with a record that says what the one before ended with
+		sum := uint32(0) // a segment starts with a record of the end of the previous one
 		for f := range s.frames() {
 			r, err := f.check(sum)
 			if err != nil {
@@ -306,9 +306,9 @@ func (s *segment) nextData(at int64) int64 {
 	return -1
 }
 
-// cut is the place where etcd cuts the log off when it starts, and what would be lost behind it.
+// cut is the place where etcd cuts the log off when it starts, and what would be lost after it.
 //
-// A power loss leaves such a place, too, and then no entry behind it was acknowledged, because the file was not
+// A power loss leaves such a place, too, and then no entry after it was acknowledged, because the file was not
 // flushed. Two things prove that it was flushed, and that the disk has lost data:
 //
 // For any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry;
@@ -323,8 +323,8 @@ func (s *segment) nextData(at int64) int64 {
 type cut struct {
 	at        int64  // in bytes
 	last      uint64 // index of the last entry before
-	committed uint64 // the highest index that a record behind it says is committed
-	flushed   bool   // an entry behind it was on the disk before what follows was written
+	committed uint64 // the highest index that a later record reports as committed
+	flushed   bool   // an entry after it was on the disk before what follows was written
 
 	lost, ended bool // an entry was lost, and all that was written with it has been seen
 }

@@ -224,7 +224,7 @@ func tailOf(t *testing.T, content []byte) *history {
 	return tail
 }
 
-// Of what was written last, before it was flushed, a power loss may leave any part on the disk.
+// A power loss may leave any part of the last unflushed writes on the disk.
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -272,7 +272,7 @@ func TestDamagedLog_isProven(t *testing.T) {
 			log := writeLog(t, dice, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
-			kept := log.flushed[len(log.flushed)-4] // of the batches behind, the first may be lost with what is damaged
+			kept := log.flushed[len(log.flushed)-4] // the first of the following batches may be lost with the damaged one
 			broken := damageAt(log.content, log.flushed[0]+dice.Int64N(kept-log.flushed[0]), dice)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {

@@ -22,7 +22,7 @@ type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, which need not be there
 
-	warnings []string // of what was found that etcd puts up with
+	warnings []string // about findings that etcd tolerates
 }
 
 // listing is the content of a directory.
@@ -32,8 +32,8 @@ type listing struct {
 	err     error         // why it was not listed, that it does not exist included
 }
 
-// survey lists the data directory, and the log's directory if walDir names another one. It judges nothing, also not a
-// directory that cannot be listed.
+// survey lists the data directory, and the log's directory if walDir names another one. It makes no decision, not even
+// about a directory that cannot be listed.
 func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),

@@ -108,9 +108,10 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	return childValid
 }
 
-// ValidateInChild returns a Validation that runs `executable args...` for each validation, a command that is expected to call
-// RunValidation. A child that dies of a panic without a result makes the validation fail with the first line of the panic; one
-// that cannot be run, or is ended by a signal, is ErrUnable. The child is killed when ctx ends, and on Linux when this process dies.
+// ValidateInChild returns a Validation that runs `executable args...` for each validation, a command that is expected to
+// call RunValidation. A child that dies of a panic without a result makes the validation fail with the first line of the
+// panic; one that cannot be run, or is ended by a signal, is ErrUnable. The child is killed when ctx is done, and on
+// Linux when this process dies.
 func ValidateInChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) Validation {
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)

@@ -157,7 +157,7 @@ func checkIgnoredSegments(m *member, last uint64) error {
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be
 // read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplayStart and
-// checkConsistency judge whether the log holds everything from the snapshot before it.
+// checkConsistency decides whether the log holds everything from the snapshot before it.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
@@ -212,7 +212,7 @@ var errReceived = errors.New("it lacks entries that a snapshot covers, and that 
 //
 // What was applied (checkTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
 // with the committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the
-// commit index, while the database is flushed every 100 ms. And a snapshot has to be in the database, or lie next to it
+// commit index, while the database is flushed every 100 ms. And a snapshot has to be in the database, or be next to it
 // to be swapped in (etcd's RecoverSnapshotBackend).
 func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {

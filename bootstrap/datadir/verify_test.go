@@ -327,7 +327,7 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database has nothing of what the backup held: an etcd that fills a new database from it loses that.
+// The log of a restored database lacks the content of the backup: an etcd that fills a new database from it loses that.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
 	requireValid(t, pristine)

@@ -176,7 +176,7 @@ func FuzzAgreement(f *testing.F) {
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // whether that is an exception, the table says
+			return // the table has the exceptions
 		}
 		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
@@ -184,7 +184,7 @@ func FuzzAgreement(f *testing.F) {
 	})
 }
 
-// oracleEnv makes the test binary read configurations the way plain etcd does. It must be a process of its own, since
+// oracleEnv makes the test binary read configurations the way plain etcd does. It must be a separate process, since
 // etcd's reader exits and panics.
 const oracleEnv = "ETCDCONF_TEST_ORACLE"
 

@@ -178,7 +178,7 @@ func keyErrorf(key, format string, operands ...any) error {
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// quote makes a value fit to be shown: what stands before an @ may be a password.
+// quote makes a value safe to show: the part before an @ may be a password.
 func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")

@@ -30,7 +30,7 @@ import (
 type settings struct {
 	embed.Config
 	fileKeys
-	warnings []string // sentences about what is taken, but odd
+	warnings []string // warnings about accepted but unusual values
 }
 
 // fileKeys are the keys of etcd's file format that embed.Config has no tag for. The struct that etcd reads them into is not

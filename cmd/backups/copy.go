@@ -36,7 +36,7 @@ func (c CopyResult) Print(to io.Writer) error {
 }
 
 // Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It
-// resumes a copy that was interrupted. With follow it copies again after each such pause until ctx ends, which is no
+// resumes a copy that was interrupted. With follow it copies again after each such pause until ctx is done, which is no
 // error then. Objects that the store has deleted stay in the copy.
 //
 // Copy never mixes two histories: it returns ErrAnother if the place has backups that Copy did not make, or if

@@ -34,7 +34,7 @@ type lived struct {
 	events   []sidecarstoretest.Event
 }
 
-// live makes an etcd take a snapshot between writes.
+// live makes etcd take a snapshot between writes.
 func live(t *testing.T) (l lived) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)

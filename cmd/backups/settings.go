@@ -41,7 +41,7 @@ type Settings struct {
 	AcceptUnsigned bool
 }
 
-// Inspect opens a database for the first time, in a process of its own: see restore.Options. It may be nil.
+// Inspect opens a database for the first time, in a separate process: see restore.Options. It may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
 // Read checks the flags and the files that they name. It does not contact the store. The error is one sentence that

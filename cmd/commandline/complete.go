@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Candidate is a word that may stand next on a command line, and what it means.
+// Candidate is a possible next word of a command line, and its meaning.
 type Candidate struct{ Word, Help string }
 
 // Complete returns what the last of words, which may be empty, can become: commands, flags, or values where only some are

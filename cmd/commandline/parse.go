@@ -24,7 +24,7 @@ import (
 // prefix starts the name of every flag's environment variable.
 const prefix = "ETCD_WRAPPER"
 
-// Done is the error of Parse when nothing is left to do, as after --help. Its value is the exit status.
+// Done is returned by Parse when there is nothing left to do, as after --help. Its value is the exit status.
 type Done int
 
 // Error implements error.
@@ -79,8 +79,7 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 	return names
 }
 
-// longFlag is a flag as Go's flag package takes it, with which the reference program reads its command line: one dash
-// does as well as two.
+// longFlag converts a flag with one dash, as the reference program accepts it through Go's flag package.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
 // valued are the operator's flags. Without a value they take the next argument, even if it starts with a dash.
@@ -140,8 +139,8 @@ const startEtcd = "start-etcd"
 // servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariable is an error about an environment variable that is meant for a flag and is no flag's: a pod whose variable is
-// misspelt would run without the backups that it was to make.
+// unknownVariable is an error about an environment variable that is meant for a flag and is not a flag's: a pod whose
+// variable is misspelt would run without the backups that it was to make.
 func unknownVariable(parser *kong.Kong) error {
 	known := map[string]bool{}
 	for _, command := range parser.Model.Leaves(false) {

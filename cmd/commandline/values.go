@@ -23,8 +23,8 @@ type Target struct {
 // clockAhead bounds how far another clock may be ahead of this machine's.
 const clockAhead = time.Minute
 
-// UnmarshalText is called by kong, which names the flag in front of the error. A time that has not come yet is an error:
-// another one is meant.
+// UnmarshalText is called by kong, which names the flag in front of the error. A time in the future is an error: the
+// user means another one.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
 	now := time.Now()

@@ -17,7 +17,7 @@ var (
 	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
-	// key starts a line of YAML, or of what is written into a file of it.
+	// key matches the start of a line of YAML.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
 	// notShell lists the languages of fences that are not shell commands; text is a command's output.
 	notShell = []string{"mermaid", "yaml", "text"}
@@ -26,7 +26,7 @@ var (
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
 )
 
-// What has no commands: the format of bytes, code, and lines of what the program prints.
+// quotation reports whether a block has no commands: the format's bytes, code, and output of the program.
 func quotation(block Block) bool {
 	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")

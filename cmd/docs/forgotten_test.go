@@ -53,7 +53,7 @@ func TestAStoreWithoutTheContractIsNoticed(t *testing.T) {
 	assert.Equal(t, map[string]bool{"ftp": false}, stores(t, folder))
 }
 
-// kept are flags that the operator's pods have and that do nothing here.
+// kept lists flags that the operator's pods set and that have no effect.
 var kept = []string{"EtcdServerName", "EtcdClientPort"}
 
 // unread returns the fields with a flag that no code uses.

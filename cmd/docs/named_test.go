@@ -110,7 +110,7 @@ func TestEveryPackageSaysWhatItOwnsAndStandsInTheTable(t *testing.T) {
 	}
 }
 
-// packages are the comments of all packages by folder. That of a suite stands in one of its tests.
+// packages are the comments of all packages by folder. That of a suite is in one of its tests.
 func packages(t *testing.T) map[string]string {
 	t.Helper()
 	found, top := map[string]string{}, root(t)

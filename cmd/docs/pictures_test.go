@@ -61,7 +61,7 @@ func TestEveryPictureIsDrawnFromItsText(t *testing.T) {
 }
 
 var (
-	// shown are the texts of a picture: what stands in quotation marks, line by line.
+	// shown matches the texts of a picture: the parts in quotation marks.
 	shown = regexp.MustCompile(`"([^"]*)"`)
 	// names are those that the program has: flags, files, endpoints, ports and the states of its machines.
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)

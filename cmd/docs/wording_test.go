@@ -70,7 +70,7 @@ var patterns = sync.OnceValue(func() (all []*regexp.Regexp) {
 	return all
 })
 
-// findConstructions returns what of a text must not be written, with what to write instead.
+// findConstructions returns the constructions in a text, with their replacements.
 func findConstructions(text string) (found []string) {
 	text = strings.ReplaceAll(text, "full\nsnapshot", "full snapshot")
 	for _, word := range allowed {

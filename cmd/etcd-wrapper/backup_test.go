@@ -157,7 +157,7 @@ func TestErrors_nameTheCommand(t *testing.T) {
 	}
 }
 
-// A target that cannot be restored ends with one sentence and a status: 64 if it is no target, 78 if it is not kept.
+// A target that cannot be restored ends with one sentence and a status: 64 if it is not a target, 78 if it is not kept.
 func TestTargets_thatAreNotKept(t *testing.T) {
 	store := kept(t) // revision 7 of now
 	empty := "--backup-store=file://" + t.TempDir()

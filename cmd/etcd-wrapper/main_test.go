@@ -42,7 +42,7 @@ func TestHelp_exitStatus(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-// said returns the output, log and exit status of a command.
+// said runs a command and returns its output, log and exit status.
 func said(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
 	t.Helper()
 	var printed, logged bytes.Buffer

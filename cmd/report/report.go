@@ -2,8 +2,7 @@
 // Kubernetes keeps. It reads the lifecycle, the runtime and the readiness monitor.
 //
 // The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
-// document. Nothing here changes anything, and every answer comes from memory but for what is read of certificates, and
-// of the exit record at the end.
+// document. It changes nothing, and answers from memory, except that it reads certificates, and the exit record at the end.
 package report
 
 import (
@@ -113,8 +112,8 @@ func (r *Report) snapshot() status.Document {
 	return document
 }
 
-// readySince returns when the document's ready changed last. Being ready takes both the lifecycle and etcd, of which the
-// one that came last counts; to be unready one of them is enough, of which the first counts.
+// readySince returns when the document's ready changed last. The member is ready since both the lifecycle and etcd are,
+// and unready since the first of them is not.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
 	ofEtcd := found.ReadySince(now)
 	if run.State == lifecycle.Serving {

@@ -15,14 +15,15 @@ const (
 	pollInterval = 250 * time.Millisecond
 	// logDelay is the time that etcd must wait for one thing before that is logged.
 	logDelay = time.Second
-	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
+	// firstReminder and lastReminder bound the pauses between reminders of a lasting problem; each pause is twice the
+	// previous one.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
 // Watch observes a run: it logs reminders of lasting conditions and changes of readiness, keeps the
 // history, calls lost whenever something else would be true if the process were killed now, and happened for all that the timeline notes.
-// Neither may wait. It returns when ctx ends.
+// Neither may wait. It returns when ctx is done.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	clock := time.NewTicker(pollInterval)

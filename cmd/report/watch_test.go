@@ -48,7 +48,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 	return lines, told
 }
 
-// reminderSubject is a run that stands in a state since now.
+// reminderSubject returns a run that has just entered a state.
 func lasting(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }

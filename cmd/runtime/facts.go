@@ -69,7 +69,7 @@ func (r *Runtime) id() string {
 	return id
 }
 
-// Progress describes how far etcd's start has come; empty before it was opened.
+// Progress describes the progress of etcd's start; empty before it was opened.
 func (r *Runtime) Progress() string {
 	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()

@@ -100,7 +100,7 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a loop, for a run that left no reason of its own. On a full volume that is
+// firstOf returns the crash that started a loop, for a run that recorded no reason. On a full volume that is
 // the last run that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)

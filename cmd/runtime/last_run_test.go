@@ -128,7 +128,7 @@ func TestLastRun_crashLoopKeepsTheFirstReason(t *testing.T) {
 	assert.Equal(t, "one", w.note.FirstReason(time.Time{}))
 }
 
-// A volume whose data directory is gone is not an empty volume: status and log show that a new cluster starts where data were.
+// A volume whose data directory was removed is not an empty volume: status and log show that a new cluster replaces data.
 func TestLastRun_lostData(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)

@@ -212,7 +212,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that answers with words one after the other; "" is no answer.
+// spoken is a sidecar that answers with one status after the other; "" is no answer.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }

@@ -294,7 +294,7 @@ func bills(parts *v1.IndexManifest) (found []v1.Descriptor) {
 func TestImagePushIncludesTheBills(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(t.Output(), "", 0))))
 	defer server.Close()
-	// Tools take localhost for a registry without TLS.
+	// Tools assume that localhost is a registry without TLS.
 	target := strings.Replace(strings.TrimPrefix(server.URL, "http://"), "127.0.0.1", "localhost", 1) + "/team/etcd-wrapper:v0.0.0-test"
 	image, _ := builtImage(t)
 	makeImage(t, checkout(t), "PUSH="+target)

@@ -1,4 +1,4 @@
-// Package child runs a part of the program in a process of its own, because what it reads may crash it, or because it
+// Package child runs a part of the program in a separate process, because what it reads may crash it, or because it
 // must leave the machine to others. The process ends with its result as a line of JSON.
 package child
 
@@ -30,7 +30,7 @@ type Ended struct {
 	stdout []byte
 }
 
-// Run runs a program until it ends. If ctx ends first, the child is killed and Run returns the cause; on Linux the
+// Run runs a program until it ends. If ctx is done first, the child is killed and Run returns the cause; on Linux the
 // child is also killed when this process dies. Any other error means that the program could not be run.
 func Run(ctx context.Context, executable string, args ...string) (Ended, error) {
 	var stdout, stderr head

@@ -69,7 +69,7 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove makes path absent, durably. A path that does not exist is no error. A directory with content is not ours to
+// Remove makes path absent, durably. A path that does not exist is not an error. A directory with content is not ours to
 // delete: it is moved to PATH.aside-NUMBER, since it would keep the record from being written.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {

@@ -40,8 +40,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Remove removes a file piece by piece from its end, and all that is left when ctx ends. After each piece it pauses for as long as the
-// piece took: freeing blocks keeps a disk as busy as writing them.
+// Remove removes a file piece by piece from its end, and all that is left when ctx is done. After each piece it pauses
+// for as long as the piece took: freeing blocks keeps a disk as busy as writing them.
 func Remove(ctx context.Context, path string) error {
 	_ = shrink(ctx, path) // on an error the whole file is removed in one step
 	return os.Remove(path)

@@ -56,7 +56,7 @@ func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	return k
 }
 
-// Run checks the cluster every second until ctx ends, and requests what is needed. Call it once, and wait for its return
+// Run checks the cluster every second until ctx is done, and requests what is needed. Call it once, and wait for its return
 // before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
 	k.check(ctx)

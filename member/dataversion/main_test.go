@@ -79,7 +79,7 @@ func (s settings) etcd() *embed.Config {
 	client, peer := parse(s.Client), parse(s.Peer)
 	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
-	config.UnsafeNoFsync = true // kills are survived all the same
+	config.UnsafeNoFsync = true // kills are survived anyway
 	return config
 }
 

@@ -119,7 +119,7 @@ const (
 	pollInterval = time.Millisecond
 )
 
-// poll returns nil once done returns true, and an error if ctx ends or etcd stops first.
+// poll returns nil once done returns true, and an error if ctx is done or etcd stops first.
 func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, done func() bool) error {
 	clock := time.NewTicker(interval)
 	defer clock.Stop()

@@ -35,7 +35,7 @@ func describeReaders(readers []state.DatabaseReader) string {
 }
 
 // Begin admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once its
-// read transaction is closed, and should not wait for a network before. end may be called again. If ctx ends first,
+// read transaction is closed, and should not wait for a network before. end may be called again. If ctx is done first,
 // the error names what closed the gate.
 func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
 	for {

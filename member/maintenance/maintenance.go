@@ -72,7 +72,7 @@ func New(options Options) *Maintainer {
 	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
-// Run maintains the database of a server that has joined its cluster until ctx ends, and then moves its leadership.
+// Run maintains the database of a server that has joined its cluster until ctx is done, and then moves its leadership.
 // Call it once, and wait for it before closing etcd: a running defragmentation cannot be interrupted.
 func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))

@@ -397,7 +397,7 @@ func goBack(b browser) {
 	b.WaitFor(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
 	b.tabTo("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
-	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
+	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step is in the hole
 	b.waitForText("#back-at", "generation 1")
 	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
 	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)

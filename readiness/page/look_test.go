@@ -104,7 +104,7 @@ func beLegible(b browser) {
 	b.contrast("grey")
 }
 
-// contrast sees that every text can be read.
+// contrast makes sure that every text can be read.
 func (b browser) contrast(when string) {
 	b.t.Helper()
 	for _, preference := range []string{light, dark} {

@@ -95,8 +95,8 @@ func decode(text []byte) (document Document, err error) {
 	return document, nil
 }
 
-// Watch calls receive with the current document and again after each change, until the wrapper ends, ctx ends or receive returns an error.
-// Watch returns the errors of receive and those that Fetch returns.
+// Watch calls receive with the current document and again after each change, until the wrapper ends, ctx is done or
+// receive returns an error. Watch returns the errors of receive and those that Fetch returns.
 func (c *Client) Watch(ctx context.Context, receive func(Document) error) error {
 	reply, err := c.open(ctx, "?watch")
 	if err != nil {
@@ -239,7 +239,7 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 }
 
 // checkMember rejects the status of any process but the member's own: an address may lead to another member, to another cluster or to
-// a program that is no wrapper at all. A member that is still starting does not know its ID, and is not ready.
+// a program that is not a wrapper at all. A member that is still starting does not know its ID, and is not ready.
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):

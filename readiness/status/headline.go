@@ -151,7 +151,7 @@ func phase(d Document) string {
 	}
 }
 
-// formatProgress formats a part of a number of bytes, in the unit of the total.
+// formatProgress formats a part and a total of bytes, in the unit of the total.
 func formatProgress(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
 	if total < unit {

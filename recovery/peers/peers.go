@@ -299,7 +299,7 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 }
 
 // Query asks every other member, and answers their requests from the first time on until Close. It returns within some
-// seconds, or when ctx ends.
+// seconds, or when ctx is done.
 func (p *Peers) Query(ctx context.Context, self Self) Survey {
 	p.reloadCAs()
 	var notListening []string

@@ -60,8 +60,8 @@ type Result struct {
 // when all of it is on the disk; the remains of an interrupted build are removed first. etcd, or etcd-wrapper, then starts
 // on it as on any other; it no longer needs initial-cluster and the like.
 //
-// A database whose pages contradict each other can make bbolt panic in a goroutine of its own: a caller that must survive
-// that runs Build in a process of its own (package child). A data directory that is not empty is refused. Errors are those
+// A database whose pages contradict each other can make bbolt panic in its own goroutine: a caller that must survive
+// that runs Build in a separate process (package child). A data directory that is not empty is refused. Errors are those
 // of restore.Database, or name what is wrong with the members.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
 	s.DataDir = ResolvePath(s.DataDir)
@@ -165,7 +165,7 @@ func (s Seed) publish(member string) error {
 const maxLinks = 40
 
 // ResolvePath returns where a data directory is, or will be: a symbolic link is followed, even to a missing target.
-// Directories that are renamed from or to it lie next to it, so on the same volume.
+// Directories that are renamed from or to it are next to it, so on the same volume.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {

@@ -20,7 +20,7 @@ import (
 
 var hour = Policy{Points: time.Hour}
 
-// aged is a cluster that has made a verified full each hour, with a segment behind it, of which the last three are to stay.
+// aged is a cluster that has made a verified full each hour, with a segment after it, of which the last three are to stay.
 func aged(t *testing.T, hours int) *world {
 	w := newWorld(t)
 	for range hours {
@@ -135,7 +135,7 @@ func TestExecute_denied(t *testing.T) {
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
-// The listing may lie; what is read does not.
+// The listing may be wrong; the content of objects is not.
 func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
@@ -247,7 +247,7 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }
 
-// Another member has cut the rows differently, or has other rows. When its full snapshot lies within a merged object,
+// Another member has cut the rows differently, or has other rows. When its full snapshot is within a merged object,
 // only an older one leads to the revisions after it.
 func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {

@@ -48,7 +48,7 @@ func (w *merging) segments(count int) {
 // last is the highest revision.
 func (w *merging) last() int64 { return w.head.Position.Revision - 1 }
 
-// each stores a segment every ten seconds for a while, and merges each time after so many.
+// each stores a segment every ten seconds for a while, and merges after the given number of them.
 func (w *merging) each(lasting time.Duration, merges int) {
 	w.t.Helper()
 	for i := range int(lasting / (10 * time.Second)) {

@@ -19,8 +19,8 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	require.Empty(t, p.Unsafe)
 	older := []int{
 		157,    // 23:30 of Sunday the 15th: the last of its week; the week of the window ends within it
-		37,     // 23:30 of Friday... of the day before the one in which the window begins
-		26, 25, // 10:30 and 11:30; the window begins at 12:30
+		37,     // 23:30 of Friday... of the day before the one in which the window starts
+		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))
 	reasons := why(p)

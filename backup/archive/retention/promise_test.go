@@ -96,7 +96,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// After any execution of a plan, whether it came to its end or not, what the policy promises is there.
+// After any execution of a plan, complete or not, everything that the policy promises is kept.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -137,7 +137,7 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again executes plans until there is nothing left to do: what a merged object hid shows once that is gone.
+// again executes plans until there is nothing left to do: deleting a merged object reveals the ones that it hid.
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
 		plan := w.look(policy)

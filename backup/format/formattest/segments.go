@@ -41,7 +41,7 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// TimeAt is the time of a revision: one comes every second.
+// TimeAt returns the time of a revision: there is one every second.
 func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
 // Build makes a segment of rows and buckets, with a marker behind each revision.

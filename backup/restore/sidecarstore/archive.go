@@ -209,7 +209,7 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return cmp.Compare(a.First, b.First) })
 }
 
-// Errors of backups, for errors.Is. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the store and
+// Errors of a backup that cannot be used. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the store and
 // the context.
 var (
 	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older

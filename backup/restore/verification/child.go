@@ -53,7 +53,7 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 // InChild returns a function that runs `executable args...` to verify the end of a path. The command is expected to
 // call RunChild. A child that panics, or whose stack overflows because of cyclic pages, could not restore the backup:
 // that is a result. A child that ends without output for another reason, such as a signal, is an error. The child is
-// killed when ctx ends, and on Linux when this process dies.
+// killed when ctx is done, and on Linux when this process dies.
 func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Result, error) {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		started := time.Now()

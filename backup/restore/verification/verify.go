@@ -1,5 +1,5 @@
 // Package verification restores backups only to test them: it fetches one, decrypts it, rebuilds the database next to the one in
-// use, checks it with bbolt, and compares its hash with etcd's own. It runs in a process of its own, which leaves the machine's
+// use, checks it with bbolt, and compares its hash with etcd's own. It runs in a separate process, which leaves the machine's
 // resources to etcd. The backup writer and `backup verify` call it.
 package verification
 

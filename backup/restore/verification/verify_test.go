@@ -122,7 +122,7 @@ func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
-	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which is no result
+	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which is not a result
 	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 

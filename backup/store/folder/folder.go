@@ -20,8 +20,8 @@ import (
 
 var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
 
-// Store is an existing directory, the equivalent of a bucket. A missing one may lie on a volume that is not mounted: treating it as
-// empty would create a new cluster although its backups exist.
+// Store is an existing directory, the equivalent of a bucket. A missing one may be on a volume that is not mounted:
+// treating it as empty would create a new cluster although its backups exist.
 type Store struct {
 	directory string // absolute
 }

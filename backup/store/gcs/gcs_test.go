@@ -76,7 +76,7 @@ type resumable struct {
 	spans    []string
 	take     func(request int, body []byte) int // how many bytes of a request are kept; nil means all
 	status   func(request int) int              // what a request is answered with, before it is read; nil means as usual
-	checksum string                             // what is said to be stored; empty: the truth
+	checksum string                             // the reported content; empty for the real one
 	deleted  []string
 }
 

@@ -92,7 +92,7 @@ func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 
 func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
 	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client is gone
+		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client has disconnected
 		<-r.Context().Done()
 	})
 	useKeyFile(t, account)

@@ -37,7 +37,7 @@ type Fault struct {
 	Times  int    // how often it is applied; 0 means always
 
 	Err       error         // the result; may be nil with the following
-	ReplyLost bool          // the call takes effect all the same
+	ReplyLost bool          // the call takes effect anyway
 	Hang      bool          // no result until the context ends
 	Delay     time.Duration // the result is late
 	Cut       int64         // Get: the connection is lost after so many bytes, if not 0

@@ -225,7 +225,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket that encrypts with its own key has ETags that are no MD5; then the object itself is checked.
+// The ETags of a bucket that encrypts with its own key are not MD5 sums; then the object itself is checked.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {

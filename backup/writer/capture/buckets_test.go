@@ -102,7 +102,7 @@ func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *tes
 	assert.Equal(t, []string{"lease/a waits", "lease/b in the file", "lease/c waits", "lease/d replacement"}, entries(t, database))
 }
 
-// etcd's buffer of what waits for a commit holds a key twice if it was written twice under one lock.
+// etcd's buffer of uncommitted writes holds a key twice if it was written twice under one lock.
 func TestAnEntryThatWasWrittenTwiceSinceTheLastCommitIsReadOnce(t *testing.T) {
 	database := empty(t)
 	put := func(values ...string) {

@@ -84,7 +84,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// large fills a database with so many bytes of rows.
+// large fills a database with the given number of bytes of rows.
 func large(b *testing.B, size int) backend.Backend {
 	b.Helper()
 	database := empty(b)

@@ -12,7 +12,7 @@ const (
 )
 
 // BreakDatabase makes the first bucket of a database start with the page that lists all buckets. When bbolt opens that bucket
-// to change it, it panics in a goroutine of its own.
+// to change it, it panics in its own goroutine.
 func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {

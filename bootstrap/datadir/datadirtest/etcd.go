@@ -20,7 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
-// LastKey is one of the keys that are in what New returns.
+// LastKey is a key in the directory that New returns.
 const LastKey = "key-149"
 
 // puts is the number of writes to the etcd of New.

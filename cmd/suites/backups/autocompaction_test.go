@@ -10,7 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An etcd that compacts by itself may keep less than what lies between two captures, which are far apart while the store is away.
+// An etcd that compacts by itself may keep less than the changes between two captures, which are far apart while the
+// store is unreachable.
 func TestWhatEtcdCompactsByItselfLeavesNoGap(t *testing.T) {
 	t.Parallel()
 	m := &member{Pod: harness.NewStandalonePod(t, map[string]any{"auto-compaction-retention": "1s"}), depot: newDepot(t)}

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/storetest/servers"
 )
 
-// cloud is a kind of store that a server stands for.
+// cloud is a kind of store with a server that replaces it.
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // makes one
@@ -49,7 +49,7 @@ func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	}
 }
 
-// service is a server that runs, and a way to it on which trouble can be made.
+// service is a running server behind a proxy that can cause failures.
 type service struct {
 	cloud
 	endpoint *url.URL

@@ -26,7 +26,7 @@ type depot struct {
 	url     string // of --backup-store, as these tests read it
 	through string // the same for the program, if that is led another way
 
-	mount, dir string // of a folder, and what it lies in: where that is missing, nothing is created
+	mount, dir string // the folder and its parent: if the parent is missing, nothing is created
 }
 
 func newDepot(t *testing.T) depot {

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// onDiskOfItsOwn mounts a file system at the folder and returns functions that freeze and thaw it. Writers to a frozen one wait
-// and cannot be interrupted, as with a network file system whose server is gone.
+// onDiskOfItsOwn mounts a file system at the folder and returns functions that freeze and thaw it. Writers to a frozen
+// one wait and cannot be interrupted, as with a network file system whose server is unreachable.
 func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	m.T.Helper()
 	image := filepath.Join(m.Dir, "disk")

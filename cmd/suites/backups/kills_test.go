@@ -64,7 +64,7 @@ func TestServersLoseNothingThatWasAcknowledgedToKillsAndANetworkThatFails(t *tes
 	})
 }
 
-// livesOut runs all cycles, so many of them with a volume and a store of their own.
+// livesOut runs all cycles, each group of them with its own volume and store.
 func livesOut(t *testing.T, begin func(t *testing.T, number int) *victim) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {

@@ -20,7 +20,7 @@ type member struct {
 	depot
 }
 
-// newMember has a folder, which lies in another one as a volume that is mounted there.
+// newMember returns a member with a folder in another one, like a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
 	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has tests of its own

@@ -35,7 +35,7 @@ func linked(path string) bool {
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
 }
 
-// awaitStopped waits until every thread of a process stands.
+// awaitStopped waits until every thread of a process is stopped.
 func awaitStopped(run *harness.Run) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the process stands", func() bool {

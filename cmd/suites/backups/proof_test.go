@@ -38,7 +38,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// An interval is what lies between two uploads where there is one after the other.
+// An interval is the time between two consecutive uploads.
 func TestTheFirstWriteAfterAQuietTimeIsStoredAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

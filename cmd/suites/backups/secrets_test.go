@@ -103,7 +103,7 @@ func TestCredentialsAreToldNowhere(t *testing.T) {
 	}
 }
 
-// withoutUmask has nothing taken from what the program asks for when it creates a file.
+// withoutUmask clears the umask, so files get the mode that the program requests.
 func (m *member) withoutUmask() {
 	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
 }
@@ -144,7 +144,7 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	}
 }
 
-// found are the modes of everything that lies where the program writes.
+// found returns the modes of all files where the program writes.
 func (m *member) found() map[string]fs.FileMode {
 	m.T.Helper()
 	modes := map[string]fs.FileMode{}

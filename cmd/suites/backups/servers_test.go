@@ -59,7 +59,7 @@ func (s *story) answersWhoAsks() {
 	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "stays")
 }
 
-// isStopped sees that a stop in order brings the rest.
+// isStopped checks that an orderly stop uploads the rest.
 func (s *story) isStopped(run *harness.Run) {
 	s.T.Helper()
 	last := s.write("last", "just before the end")

@@ -58,7 +58,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
-	for range watch { // until it has ended: etcd's client may wait for ever if it is closed while a watch looks for its server again
+	for range watch { // until it has ended: etcd's client may block forever if it is closed while a watch reconnects
 	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))

@@ -51,7 +51,7 @@ func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
 }
 
-// asWhoMayNotWriteEverywhere takes from root, whom these tests may run as, what makes it root among files.
+// asWhoMayNotWriteEverywhere drops root's capabilities to override file permissions.
 func (m *member) asWhoMayNotWriteEverywhere() {
 	m.T.Helper()
 	if os.Geteuid() == 0 {
@@ -123,7 +123,7 @@ func (m *member) keepIn(elsewhere depot) {
 	m.Flags = append(m.Flags, m.flag())
 }
 
-// files are all below a directory, with their sizes.
+// files returns all files below a directory, with their sizes.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}

@@ -80,7 +80,7 @@ func backupsUnderLoad(t *testing.T) []row {
 	}
 }
 
-// turns is in which order so many are measured: each is first as often as the others, and follows each of them as often.
+// turns returns the order of measurements: each is first as often as the others, and follows each of them equally often.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {

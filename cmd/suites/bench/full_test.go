@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact has what was put before give its room to what is put next, so that the database keeps its size.
+// compact frees the room of earlier puts for the next ones, so that the database keeps its size.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -157,7 +157,7 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut is the slowest put of at least so many rounds, in milliseconds, and of more of them until it is over.
+// longestPut returns the slowest put of at least the given number of rounds, in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64

@@ -92,8 +92,8 @@ var loads = []struct {
 type cost struct{ rate, p99, work series }
 
 // underLoad drives both sides in turns, while both run. One process may be 20% slower than another of the same program
-// for as long as it lives, so there are several pairs. What else the machine does blurs rates and latencies; the CPU time
-// that an operation takes is seen clearly all the same.
+// for as long as it lives, so there are several pairs. Other load on the machine distorts rates and latencies, but not
+// the CPU time of an operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {

@@ -84,7 +84,7 @@ func (l *lostVolume) restore() *process {
 	require.NoError(l.t, os.Mkdir(l.pod.Volume, 0o700))
 	store := l.store + ".used"
 	require.NoError(l.t, os.RemoveAll(store))
-	run(l.t, "cp", "-al", l.store, store) // nothing is ever written over
+	run(l.t, "cp", "-al", l.store, store) // nothing is ever overwritten
 	used := standaloneSide(func(*harness.Pod) []string { return []string{"--backup-store=file://" + store} })
 	r := used.launch(l.t, l.pod)
 	r.awaitWithin(restoreLimit, http.StatusOK)

@@ -24,7 +24,7 @@ import (
 // side is one of the two programs that are compared.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
-	healthy func(p *harness.Pod) string // the URL that says 200 as soon as etcd may be used
+	healthy func(p *harness.Pod) string // the URL that returns 200 as soon as etcd is ready
 }
 
 var plain = &side{
@@ -181,7 +181,7 @@ func (r *process) logged(message string) (at time.Time) {
 // timestamp reads the time of a line, which plain etcd calls ts.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // the zero time says it all
+	_ = json.Unmarshal([]byte(raw), &of) // the zero time suffices
 	if of.Time.IsZero() {
 		return of.TS
 	}

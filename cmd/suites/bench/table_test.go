@@ -111,21 +111,21 @@ func (r row) neverMoreThan(limit float64, unit string) row {
 	return r
 }
 
-// shareAtLeast judges a ratio for which more is better.
+// shareAtLeast checks a ratio for which more is better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
 	return r
 }
 
-// timesAtMost compares with something else than etcd, which stands in the column of plain etcd.
+// timesAtMost compares with the value in the column of plain etcd, which is not etcd's.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor
 	return r
 }
 
-// shareAtMost judges a ratio for which less is better.
+// shareAtMost checks a ratio for which less is better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

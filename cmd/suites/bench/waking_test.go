@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A tenth of what real sidecars took to wake three members that had slept: they look for a cluster that cannot answer yet,
-// for the initialization and for the configuration.
+// A tenth of the time that real sidecars need to wake three hibernated members: they query a cluster that cannot answer
+// yet, for the initialization and for the configuration.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond

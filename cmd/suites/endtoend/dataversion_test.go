@@ -142,7 +142,7 @@ func TestTheWantedVersionMayGoUpAndDownAgain(t *testing.T) {
 	run.StopCleanly()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // and it was ready all the same
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // and it was ready anyway
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
 	harness.Eventually(t, "the check says so", func() bool { return dataVersionCheck(run) == "ok" })

@@ -53,7 +53,7 @@ func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// A backup-restore sidecar takes snapshots and defragments, too: plain etcd would stand still for good here.
+// A backup-restore sidecar takes snapshots and defragments, too: plain etcd would block forever here.
 func TestNothingFreezesWhenSomebodyDefragmentsWhileASnapshotIsRead(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Signals come until the very end: the last of them must not kill a process that has ended in order.
+// Signals arrive until the very end: the last one must not kill a process that has ended in order.
 func TestSignalsThatComeWhileTheProcessEndsChangeNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

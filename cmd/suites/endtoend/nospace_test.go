@@ -97,7 +97,7 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster takes no lease then either. A person who makes an end of a corruption empties the volume of the member that has it.
+// The cluster takes no lease then either. A user resolves a corruption by emptying the volume of the member that has it.
 func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

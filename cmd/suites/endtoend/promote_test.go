@@ -102,7 +102,7 @@ func TestALearnerOfAPersonsThatLosesItsVolumeComesBackAsOne(t *testing.T) {
 	noteIsGone(first) // lost again, it is a voter that is lost
 }
 
-// noteIsGone holds that the cluster remembers nothing of a learner any more.
+// noteIsGone checks that the cluster remembers nothing of a learner any more.
 func noteIsGone(p *harness.Pod) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the note is gone", func() bool {
@@ -112,7 +112,7 @@ func noteIsGone(p *harness.Pod) {
 	})
 }
 
-// What recovery has added is promoted by itself, also where it loses its volume before, and the note of that is gone then.
+// A learner that recovery has added is promoted by itself, even if it loses its volume, and the note about it, before.
 func TestAMemberThatRecoveryHasAddedIsPromotedWithoutAnybody(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

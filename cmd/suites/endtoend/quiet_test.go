@@ -37,8 +37,8 @@ func (c *three) quietly(entries int) {
 	writers.Wait()
 }
 
-// An etcd that has taken over its leader's snapshot refuses its own requests until an entry comes behind that, and in a quiet cluster
-// none does. It reports that without a pause.
+// An etcd that has installed its leader's snapshot refuses its own requests until another entry follows, and in an idle
+// cluster none does. It reports that without a pause.
 func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}

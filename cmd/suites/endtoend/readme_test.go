@@ -40,9 +40,9 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers make a script of the reader's commands: the program is in PATH, and a run of it continues in the background, in another
-// terminal, until it is stopped by Ctrl-C. Where a reader waits for a while, the script waits for what that is for. The program is built
-// already, so GO does nothing.
+// helpers make a script of the reader's commands: the program is in PATH, and a run of it continues in the background,
+// in another terminal, until it is stopped by Ctrl-C. Where the page waits for a fixed time, the script waits for the
+// event. The program is built already, so GO does nothing.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -90,7 +90,7 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	return out.String(), dir
 }
 
-// assertSaid holds that something is printed, in this order.
+// assertSaid checks that something is printed, in this order.
 func assertSaid(t *testing.T, printed string, said ...string) {
 	t.Helper()
 	rest := printed

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords lists contents of the record's path that say nothing about the last exit.
+// oddRecords lists contents of the record's path that are not a valid exit record.
 var oddRecords = map[string]func(t *testing.T, path string){
 	"a symbolic link to a clean word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))

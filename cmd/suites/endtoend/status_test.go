@@ -69,7 +69,7 @@ func TestWatchTellsEachStepOnce(t *testing.T) {
 	out, log, code := watch.Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
 	told := []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating"}
-	if len(run.Log.Containing("requests may be cut off")) == 0 { // no process waits for ever for those who watch it
+	if len(run.Log.Containing("requests may be cut off")) == 0 { // no process waits forever for its watchers
 		told = append(told, "Terminating → Terminated")
 	}
 	for _, line := range told {

@@ -140,7 +140,7 @@ func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended: a pipe is no certificate
+	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended: a pipe is not a certificate
 	run.Exit(harness.AbortBudget)               // with whatever status, as above
 }
 

@@ -51,7 +51,7 @@ func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole holds that all are voters, and that the last member has what the others have.
+// requireWhole checks that all are voters, and that the last member has what the others have.
 func (c *three) requireWhole() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()

@@ -45,7 +45,7 @@ func TestASecondMemberThatWasAddedWithAVoteStarts(t *testing.T) {
 	assert.Equal(t, "value", second.Get("key"))
 }
 
-// One of two is no quorum, so that only people can help.
+// One of two is not a quorum, so only a user can help.
 func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -102,7 +102,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 	}
 }
 
-// The two that are lost hear of each other, and of the third that is no quorum.
+// The two lost members find each other and the third, which is not a quorum.
 func TestTwoOfThreeThatAreLostSayTheWayOut(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -27,7 +27,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd cuts the log off where it is damaged. What lies behind was acknowledged, and what lies behind that proves it.
+// etcd cuts the log off where it is damaged. The following entries were acknowledged, and the entries after them prove it.
 func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -94,8 +94,8 @@ func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) 
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry that so many follow, and returns the index of the one before it, and where
-// it starts.
+// damageLog damages the entry with the given number of successors, and returns the index of the previous one, and the
+// entry's offset.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -107,7 +107,7 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	return uint64(at), begins[at]
 }
 
-// requireRefusal expects the way out to be named, and that the log does not become longer by trying.
+// requireRefusal checks that the refusal names the way out, and that a start does not extend the log.
 func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	p.T.Helper()
 	p.ExpectTerminationMessage()

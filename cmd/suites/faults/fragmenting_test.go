@@ -32,7 +32,7 @@ func large() string {
 	return string(value)
 }
 
-// grow writes so many mebibytes of values below a prefix.
+// grow writes the given number of mebibytes below a prefix.
 func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	t.Helper()
 	keys := make(chan int)

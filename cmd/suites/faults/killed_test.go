@@ -46,7 +46,7 @@ func TestCleanRecordSurvivesNoKillAtAnyMoment(t *testing.T) {
 	last.StopCleanly()
 }
 
-// dieAfter kills the process when it has written so many lines, if it ever does.
+// dieAfter kills the process after the given number of lines.
 func dieAfter(run *harness.Run, lines int) {
 	go func() {
 		for {

@@ -65,7 +65,7 @@ func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
 }
 
 // A day: fragmentation, compactions, snapshots that are read slowly, defragmentations by threshold and by command,
-// members that are killed while they stand still, and a quota that is exceeded.
+// members that are killed while they are blocked, and an exceeded quota.
 func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")

@@ -34,7 +34,7 @@ func TestFaultPowerLossLeavesTheRecordThatIsTrue(t *testing.T) {
 	run.StopCleanly()
 }
 
-// The same as the crash loop, but what the operating system has not written is gone as well.
+// The same as the crash loop, but writes that the operating system has not flushed are lost as well.
 func TestFaultPowerLossLoop(t *testing.T) {
 	t.Parallel()
 	cycles := 2

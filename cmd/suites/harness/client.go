@@ -105,7 +105,7 @@ func StartWriters(t *testing.T, count int, client func() *clientv3.Client) (end 
 	}
 }
 
-// run writes until ctx ends. It retries a failed write: its outcome is unknown, so the retry may find the key
+// run writes until ctx is done. It retries a failed write: its outcome is unknown, so the retry may find the key
 // written.
 func (w *GapWriter) run(ctx context.Context) {
 	var last time.Time

@@ -43,9 +43,9 @@ func NewDisk(p *Pod, size int64) *Disk {
 	return d
 }
 
-// LosePower ends the file system under the process, and then the process; afterwards the disk is there again, with what
-// was on it. The process stands still first, as everything does without power: ext4 lets an fsync succeed whose data are
-// lost if it is shut down meanwhile, and a write must not be acknowledged for that.
+// LosePower shuts the file system down under the process, and then kills the process; afterwards the disk is mounted
+// again, with its content. The process stands still first, as everything does without power: ext4 lets an fsync succeed
+// whose data are lost if it is shut down meanwhile, and a write must not be acknowledged for that.
 func (d *Disk) LosePower(run *Run) {
 	d.t.Helper()
 	freeze(run)

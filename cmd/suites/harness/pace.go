@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// Patience bounds how long an expectation may take to come true, in the time of an idle machine.
+	// Patience bounds how long an expectation may take to be met, in the time of an idle machine.
 	Patience = 40 * time.Second
 	// AbortBudget bounds a stop before etcd was opened, in the time of an idle machine.
 	AbortBudget = lifecycle.AbortBudget
@@ -54,7 +54,7 @@ func measurePace() {
 func threadTime() time.Duration {
 	var spent unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &spent); err != nil {
-		panic(err) // Linux has had this clock for ever
+		panic(err) // every supported Linux has this clock
 	}
 	return time.Duration(spent.Nano())
 }

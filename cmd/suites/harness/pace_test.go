@@ -22,7 +22,7 @@ func TestAWatchGoesSlowerWhereTheMachineIsBusy(t *testing.T) {
 	})
 }
 
-// pass lets time pass, in which a stint takes so many times its CPU time.
+// pass lets time pass, in which a stint takes the given multiple of its CPU time.
 func pass(span time.Duration, slower int) {
 	<-time.After(span)
 	pace.Lock()

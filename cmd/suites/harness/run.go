@@ -1,7 +1,7 @@
 // Package harness drives the program from outside, as a pod does: real processes, real signals, a scripted sidecar and
 // etcd's own client. It is for tests only; the suites in the folders next to it have the requirements.
 //
-// A Pod is what outlives a process, a Run is one process in it. Nothing here waits for a fixed time: a test waits for
+// A Pod is what outlives a process, a Run is one process in it. No helper waits for a fixed time: a test waits for
 // what it expects, up to a deadline, and bounds of real time give way where the machine is busy (see Watch).
 package harness
 
@@ -28,7 +28,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Run is one run of the program, in a process of its own.
+// Run is one run of the program, in a separate process.
 type Run struct {
 	T      *testing.T
 	Pod    *Pod

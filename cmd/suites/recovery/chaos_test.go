@@ -21,7 +21,7 @@ const quiet = "--log-level=info"
 const lifetime = 12
 
 // TestWhateverHappensToAMemberAlone has disasters happen to a member that is written to. After each of them it holds what
-// is there against what clients know. Only here disasters follow one another, with what is acknowledged in a ledger.
+// is there against what clients know. Only here disasters follow one another, with acknowledged writes in a ledger.
 func TestWhateverHappensToAMemberAlone(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
@@ -72,8 +72,8 @@ type cluster struct {
 	etcd     *clientv3.Client // of the test itself
 	run      *harness.Run
 	id       string // the cluster's
-	must     int64  // what the store has to have, as the program said
-	restored int64  // what the program said since the disaster that it restores; 0 if it restored nothing
+	must     int64  // the writes that the program reported as stored
+	restored int64  // the revision that the program has reported to restore since the disaster; 0 if none
 	user     int64  // the revision at which there was a user
 	old      string // a copy of the volume; empty if there is none
 }
@@ -121,7 +121,8 @@ func (c *cluster) draw() disaster {
 	})
 }
 
-// draw draws one whose name has a part and that is possible now. What a seed draws does not depend on what else is possible.
+// draw draws one whose name has a part and that is possible now. The choices of a seed do not depend on the number of
+// possibilities.
 func draw[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
@@ -185,7 +186,7 @@ func (c *cluster) cutOff() {
 	sum.add(func(f *figures) { f.killed++ })
 }
 
-// steps waits until recovery has made so many, or the member is ready.
+// steps waits until recovery has made the given number of steps, or the member is ready.
 func (c *cluster) steps(count int) {
 	c.T.Helper()
 	harness.Eventually(c.T, "recovery goes on", func() bool {

@@ -149,7 +149,7 @@ func (c *cluster) loseStore() {
 	c.pass(2 * time.Second)
 }
 
-// waitForStore sees that a start waits for the store, and brings that back.
+// waitForStore checks that a start waits for the store, and makes that reachable again.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(quiet)

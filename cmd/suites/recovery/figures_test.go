@@ -23,7 +23,7 @@ type figures struct {
 	longest   time.Duration
 
 	takeovers       int
-	kept, lost      int           // writes that the program said to be in the store, and of those what a successor lacks
+	kept, lost      int           // writes that the program reported as stored, and those of them that a successor lacks
 	wentOn          time.Duration // the longest time for which a pod continued after it returned
 	wentOnUnhurried time.Duration // as on an idle machine
 }

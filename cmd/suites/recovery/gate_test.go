@@ -12,7 +12,7 @@ import (
 // dialTimeout is for a server that cannot be reached.
 const dialTimeout = 2 * time.Second
 
-// gate stands in front of a server, as the network does: it lets everything through, lets it through slowly, or nothing.
+// gate is a proxy in front of a server: it forwards everything, slowly or nothing.
 type gate struct {
 	listener net.Listener
 	server   string // host and port

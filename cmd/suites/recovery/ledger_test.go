@@ -73,7 +73,7 @@ func (l *ledger) acknowledged() int {
 // found is etcd's content, by key.
 type found map[string]*mvccpb.KeyValue
 
-// settle compares what is found with what must and may be there at a revision, and returns everything that is wrong. For attempts
+// settle compares the data with what must and may exist at a revision, and returns all differences. For attempts
 // with an unknown outcome, it learns what was done; over reports that the rest will not be done any more. undone is how many acknowledged
 // changes are no more.
 func (l *ledger) settle(have found, at int64, over bool) (wrong []string, undone int) {

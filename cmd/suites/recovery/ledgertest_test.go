@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// told is a ledger of a key that was put at revision 5, perhaps put again, and deleted at 9.
+// told returns a ledger of a key that was put at revision 5, perhaps put again, and deleted at 9.
 func told() (l *ledger, first, perhaps, last *attempt) {
 	l = newLedger()
 	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)

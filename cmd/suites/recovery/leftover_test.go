@@ -143,7 +143,7 @@ func (l *leftover) requireWrites() {
 	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
 }
 
-// start runs members whose configuration names so many, with the flags as they are.
+// start runs members whose configuration names the given number of them.
 func (l *leftover) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
@@ -165,8 +165,8 @@ func (l *leftover) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. Where no quorum is left, a write that the first member has not applied would be lost for
-// good, so that member and the store have everything first.
+// lose kills members and removes their volumes. Without a quorum, a write that the first member has not applied would be
+// lost, so the test waits until that member and the store have everything.
 func (l *leftover) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
@@ -212,7 +212,7 @@ func (l *leftover) restoreAll(id string) {
 	l.requireReady()
 }
 
-// requireKept holds that what was acknowledged is there, and that clients can write.
+// requireKept checks that acknowledged writes are there, and that clients can write.
 func (l *leftover) requireKept() {
 	l.t.Helper()
 	l.requireWrites()

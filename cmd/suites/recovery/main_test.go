@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// some is every so many-th place of many, or each if everything is to be run.
+// some returns a stride, or 1 if everything is to be run.
 func some(apart int) int {
 	if *whole {
 		return 1

@@ -83,7 +83,7 @@ func (c *cluster) requireNewHistory(revision int64) {
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 }
 
-// requireLeases holds that keys have their leases, with all of their time, and that what should be gone goes.
+// requireLeases checks that keys have their leases with their full time, and that expired ones are deleted.
 func (c *cluster) requireLeases(have found) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)

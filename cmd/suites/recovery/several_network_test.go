@@ -17,7 +17,7 @@ import (
 // network is the network of a cluster: a namespace for each member, all of them on one bridge.
 type network struct {
 	t      *testing.T
-	name   string // which everything's name begins with
+	name   string // prefix of all names
 	subnet string
 }
 

@@ -101,7 +101,7 @@ func (c *trio) requireVoters() {
 	})
 }
 
-// requireEqual holds that all members have the same, by etcd's own hash of all revisions since the last compaction.
+// requireEqual checks that all members have the same, by etcd's own hash of all revisions since the last compaction.
 func (c *trio) requireEqual() {
 	c.t.Helper()
 	var seen []string

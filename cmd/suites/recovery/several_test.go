@@ -44,8 +44,8 @@ type trio struct {
 	informer *informer
 	id       uint64 // the cluster's
 	watching int    // how often the informer had listed when it was last settled
-	must     int64  // what the store has to have, as the members said
-	restored int64  // what members said since the disaster that they restore
+	must     int64  // the writes that the members reported as stored
+	restored int64  // the revisions that members have reported to restore since the disaster
 }
 
 // member is one of them.
@@ -107,7 +107,7 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Took(), returning, "%s is back", m.Config["name"])
 		select {
-		case <-m.run.Ended: // as the only one that could have told it of its cluster was killed: an orchestrator starts it again
+		case <-m.run.Ended: // the only member that knew its cluster was killed: an orchestrator starts it again
 			require.NotEmpty(m.T, m.run.Log.Containing("the next start asks them again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:

@@ -32,7 +32,7 @@ func (s store) use(p *harness.Pod) {
 	p.Env = append(p.Env, s.env...)
 }
 
-// depot is a folder as a store. It lies in another one, as a volume that is mounted there.
+// depot is a folder as a store. It is in another one, like a mounted volume.
 type depot struct {
 	t     *testing.T
 	mount string

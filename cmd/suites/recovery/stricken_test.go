@@ -60,7 +60,7 @@ func (s *stricken) copyAll(from, to string) {
 	require.NoError(s.T, err, string(out))
 }
 
-// requireEnd starts the member, and holds what that came to against what it has to.
+// requireEnd starts the member, and checks the result.
 func (s *stricken) requireEnd(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()

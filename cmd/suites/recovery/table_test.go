@@ -178,7 +178,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	l.requireRefused("the backups are damaged")
 }
 
-// A full snapshot with a flipped bit is no reason to give up while an older one leads to the same revision.
+// A full snapshot with a flipped bit does not prevent a restore while an older one leads to the same revision.
 func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)

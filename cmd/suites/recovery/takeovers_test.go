@@ -66,7 +66,7 @@ type heirs struct {
 	keeps     func() store
 	heir      // who writes now
 	count     int
-	confirmed []string // keys that the program said to be in the store
+	confirmed []string // keys that the program reported as stored
 }
 
 // heir is one of them.
@@ -139,7 +139,7 @@ type writes struct {
 	mu       sync.Mutex
 	keys     []string
 	revision []int64 // of each
-	stored   int64   // the revision that the program has said to be in the store
+	stored   int64   // the revision that the program reported as stored
 }
 
 // writeOn writes until it is stopped or the pod has ended.

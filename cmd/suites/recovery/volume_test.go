@@ -18,7 +18,7 @@ func lose(p *harness.Pod) {
 	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
 }
 
-// breakDatabase makes it unreadable from its beginning.
+// breakDatabase overwrites the start of the database.
 func breakDatabase(p *harness.Pod) {
 	p.T.Helper()
 	harness.FlipBits(p.T, p.Database(), 0, 16<<10)

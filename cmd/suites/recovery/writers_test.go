@@ -62,12 +62,12 @@ func (w *client) prepare(ctx context.Context) {
 	}
 }
 
-// change puts or deletes a key, or compacts. What came of it is unknown if there was no answer.
+// change puts or deletes a key, or compacts. Without a response its outcome is unknown.
 func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if w.dice.IntN(100) == 0 {
-		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd does so at 0, too, and tells the hash of that in the place of the newest
+		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd does so at 0, too, and returns the hash of the newest revision
 			_, _ = w.etcd.Compact(ctx, at) // what is too new or too old is refused
 		}
 		return

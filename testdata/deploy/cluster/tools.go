@@ -42,7 +42,7 @@ func stamp() (string, error) {
 		return "", fmt.Errorf("%s has no version of k8s.io/kubernetes", module)
 	}
 	flags := "-s -w"
-	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers tell the second
+	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report whole seconds
 		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
 			stamped, version[1], version[2], version[3])
 	}
@@ -60,7 +60,7 @@ func Build() error {
 	return errors.Join(
 		BuildHelm(),
 		buildKubernetes(),
-		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before Go begins, which takes C
+		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before the Go runtime starts, which needs C
 		build("testdata/deploy", "0", "./sidecar"),
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
 		run("testdata/crds", nil, "go", "mod", "download"),

@@ -37,7 +37,7 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container, again and again until ctx ends unless it is a Job's, and returns when it has ended for good.
+// keep runs the container, again and again until ctx is done unless it is a Job's, and returns when it has ended for good.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()

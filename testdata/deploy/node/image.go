@@ -146,7 +146,7 @@ func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
 	if n.shelf.registry == "" || !strings.HasPrefix(name, n.shelf.registry+"/") {
 		return nil, fmt.Errorf("there is no image %s", container.Image)
 	}
-	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // a colon stands between folders that are mounted
+	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // a colon separates mounted folders
 	image, err := pull(container.Image, filepath.Join(n.dir, "images", folder))
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull %s: %w", container.Image, err)

@@ -80,7 +80,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // a controller that is not run here would take away the one with which a node begins
+	made.Spec.Taints = taints // a controller that is not run here would take away the one with which a node starts
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }

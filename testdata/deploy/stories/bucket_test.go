@@ -131,7 +131,7 @@ func (w *world) exported(member string) (keys map[string]bool) {
 	return keysOf(w.t, file)
 }
 
-// keysOf reads a snapshot of etcd as it lies in its database: a row for each revision of each key.
+// keysOf reads a snapshot of etcd as it is in its database: a row for each revision of each key.
 func keysOf(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

@@ -66,7 +66,7 @@ func TestASidecarMayDoWhatItHasToAndNothingElse(t *testing.T) {
 	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
 }
 
-// mayDoNoMore sees that the pods' account may do what it has to and nothing else.
+// mayDoNoMore makes sure that the pods' account may do what it has to and nothing else.
 func (w *world) mayDoNoMore(than ...string) {
 	w.t.Helper()
 	answers := map[string]string{

@@ -48,7 +48,7 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 }
 
 // Members that have no data yet wait for the store, and none of them is ready before the others: a roll-out of what is right would
-// wait for its first pod for ever. The way out is the README's.
+// wait for its first pod forever. The way out is the README's.
 func TestAMistakeInTheBucketsNameIsMendedByApplyingTheRightOneAndDeletingThePods(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")

@@ -1,4 +1,4 @@
-// Command shim stands where etcd's own tests look for etcd. It turns etcd's command line and environment into a configuration file, and
+// Command shim replaces etcd for etcd's own tests. It turns etcd's command line and environment into a configuration file, and
 // becomes etcd-wrapper, which is in the same folder. A gateway or a proxy, which etcd-wrapper is not, is run by plain etcd, also there.
 package main
 

@@ -148,8 +148,8 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 	return ended, output
 }
 
-// patience bounds a test: the longest of etcd's takes two minutes on an idle machine. One that is known to differ may
-// wait for ever for what does not come.
+// patience bounds a test: the longest of etcd's takes two minutes on an idle machine. A test that is known to differ may
+// wait forever.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
