@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +27,22 @@ type Listing struct {
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
 	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups of etcd-backup-restore, oldest first
+
+	names bool // Print shows the names in the store
+}
+
+// WithNames makes Print show the names that full snapshots have in the store, instead of the words for --to.
+func (o Listing) WithNames() Listing {
+	o.names = true
+	return o
+}
+
+// label returns the cell for a full snapshot.
+func (o Listing) label(name string, revision int64) string {
+	if o.names {
+		return printable.Line(name)
+	}
+	return fmt.Sprintf("revision:%d", revision)
 }
 
 // GenerationListing describes a generation: the history between two restores.
@@ -198,15 +215,15 @@ func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err e
 	return chains, nil
 }
 
-func printSidecar(b *strings.Builder, chains []SidecarChain) {
-	if len(chains) == 0 {
+func (o Listing) printSidecar(b *strings.Builder) {
+	if len(o.Sidecar) == 0 {
 		return
 	}
 	b.WriteString("\nbackups of etcd-backup-restore, as the names of its objects show them\n\n")
 	rows := [][]string{{"FULL", "UP TO", "UNTIL"}}
-	for _, c := range chains {
+	for _, c := range o.Sidecar {
 		rows = append(rows, []string{
-			printable.Line(path.Base(c.Full)), strconv.FormatInt(c.To, 10),
+			o.label(path.Base(c.Full), c.From), strconv.FormatInt(c.To, 10),
 			fmt.Sprintf("%s, %s, %s", terminal.FormatTime(c.End), count(c.Deltas, "delta"), terminal.Size(c.Bytes)),
 		})
 	}
@@ -230,8 +247,9 @@ func (o Listing) Print(to io.Writer) error {
 	}
 	for _, generation := range o.Generations {
 		generation.print(&b, now)
+		o.printFulls(&b, generation.Fulls, now)
 	}
-	printSidecar(&b, o.Sidecar)
+	o.printSidecar(&b)
 	_, err := io.WriteString(to, b.String())
 	return err
 }
@@ -258,22 +276,26 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	b.WriteString(terminal.Table(append(facts,
 		[]string{"last verified", g.Verified.describe(now, true)},
 		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
-	printSnapshots(b, g.Fulls, now)
 }
 
-// printSnapshots omits the details that names show and that few users need; -o json has all of them.
-func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
-	rows := [][]string{{"FULL", "SIZE", "DATABASE", "VERIFIED"}}
+// printFulls omits the details that few users need; -o json has all of them.
+func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Time) {
+	rows := [][]string{{"FULL", "SIZE", "DATABASE", "MADE", "VERIFIED"}}
 	for _, full := range fulls {
-		if full.Error != "" {
-			rows = append(rows, []string{printable.Line(full.Name), terminal.Size(full.Bytes), "", "cannot be used: " + full.Error})
-			continue
-		}
-		verified := full.Verified.describe(now, false)
-		if full.Encrypted {
+		revision, made, _ := archive.ParseFullName(full.Name)
+		verified, database := full.Verified.describe(now, false), terminal.Size(full.Database)
+		switch {
+		case full.Error != "":
+			verified, database = "cannot be used: "+full.Error, ""
+		case full.Encrypted:
 			verified += "; encrypted"
 		}
-		rows = append(rows, []string{full.Name, terminal.Size(full.Bytes), terminal.Size(full.Database), verified})
+		rows = append(rows, []string{o.label(full.Name, revision), terminal.Size(full.Bytes), database, terminal.FormatTime(made), verified})
+	}
+	if o.names { // they have the time
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], 3, 4)
+		}
 	}
 	b.WriteString(terminal.Table(rows...))
 }

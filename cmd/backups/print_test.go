@@ -65,10 +65,14 @@ func TestListing_Print(t *testing.T) {
 		"restore points revisions 42 to 77, " + terminal.FormatTime(began) + " to " + terminal.FormatTime(began.Add(time.Hour)),
 		"last verified yes, revision 42, 1m30s ago",
 		"segments 2 objects, 2.0 MiB",
-		archive.FullName(42, began) + " 2.0 MiB 3.0 GiB yes, 1m30s ago",
-		archive.FullName(43, began) + ` 5.0 MiB cannot be used: not signed by a trusted\x1b key`,
+		"revision:42 2.0 MiB 3.0 GiB " + terminal.FormatTime(began) + " yes, 1m30s ago",
+		"revision:43 5.0 MiB " + terminal.FormatTime(began) + ` cannot be used: not signed by a trusted\x1b key`,
 	} {
 		assert.Contains(t, strings.Split(text, "\n"), line)
+	}
+	names := printed(t, overview.WithNames())
+	for _, revision := range []int64{42, 43} {
+		assert.Contains(t, names, "\n"+archive.FullName(revision, began)+" ")
 	}
 }
 
@@ -86,7 +90,7 @@ func TestCount(t *testing.T) {
 func TestListing_encrypted(t *testing.T) {
 	encrypted := generation()
 	encrypted.Fulls[0].Encrypted = true
-	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB yes, 1m30s ago; encrypted")
+	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB "+terminal.FormatTime(began)+" yes, 1m30s ago; encrypted")
 }
 
 func TestListing_failedRestoreTest(t *testing.T) {
@@ -110,8 +114,10 @@ func TestListing_empty(t *testing.T) {
 }
 
 func TestListing_sidecar(t *testing.T) {
-	text := printed(t, Listing{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
-	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.FormatTime(began)+", 3 deltas, 1.0 MiB")
+	listing := Listing{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}}
+	text := printed(t, listing)
+	assert.Contains(t, text, "\nrevision:9 30 "+terminal.FormatTime(began)+", 3 deltas, 1.0 MiB")
+	assert.Contains(t, printed(t, listing.WithNames()), "\nFull-0-9-1 30 "+terminal.FormatTime(began))
 	assert.NotContains(t, text, "no backups")
 }
 

@@ -63,6 +63,7 @@ func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.C
 // backupListCommand is `backup list`.
 type backupListCommand struct {
 	storeCommand `embed:""`
+	Verbose      bool `name:"verbose" env:"-" short:"v" help:"Show the names of full snapshots in the store."`
 }
 
 func (c *backupListCommand) execute(s streams) exitcode.Code {
@@ -70,6 +71,9 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 		overview, err := backups.List(ctx, settings, time.Now())
 		if err != nil && !errors.Is(err, backups.ErrEmpty) {
 			return nil, err
+		}
+		if c.Verbose {
+			overview = overview.WithNames()
 		}
 		return overview, err
 	})

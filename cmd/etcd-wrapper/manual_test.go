@@ -68,7 +68,7 @@ func TestHelp_onlyFlagsThatACommandUses(t *testing.T) {
 	require.NoError(t, err)
 	reading := []string{"backup-store", "backup-identities", "backup-trusted-keys", "etcd-wrapper-port", "output"}
 	for name, more := range map[string][]string{
-		"list": nil, "get": {"accept", "at", "generation", "prefix", "script"}, "copy": {"to-store", "follow"},
+		"list": {"verbose"}, "get": {"accept", "at", "generation", "prefix", "script"}, "copy": {"to-store", "follow"},
 		"verify": {"backup-signing-key", "to", "generation"}, "prune": {"backup-keep", "dry-run"},
 	} {
 		var flags []string
