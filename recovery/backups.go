@@ -90,8 +90,9 @@ func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	data := b.describeVolume()
 	seen.judgment = relation.Judge(data, seen.Store, seen.adopted && (!b.requested || data.State != relation.Valid))
 	if seen.judgment.Relation == relation.Adopted && !b.member.Alone {
-		if own := relation.Judge(data, seen.Store, false); storeStates[own.Relation] == StoreOurs {
-			seen.judgment = own
+		own := seen
+		if own.judgment = relation.Judge(data, seen.Store, false); own.state() == relation.Ours {
+			seen = own
 		}
 	}
 	return seen, nil
@@ -115,31 +116,32 @@ func (b *remoteStore) describeVolume() relation.Data {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// storeStates maps relations to the states of the table of decisions.
-var storeStates = map[relation.Relation]StoreState{
-	relation.Empty: StoreEmpty, relation.Founded: StoreFounded, relation.Unclaimed: StoreUnclaimed, relation.OtherCluster: StoreOthers,
-	relation.OtherOwner: StoreNotOwned, relation.Adopted: StoreAdopted, relation.Nameless: StoreOurs, relation.Emptied: StoreOurs,
-	relation.Ours: StoreOurs, relation.Same: StoreOurs, relation.Behind: StoreOurs, relation.Succeeded: StoreOurs, relation.Copied: StoreOurs,
-	relation.Unnumbered: StoreOurs,
+// otherStates are the states of a store that is not this member's.
+var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
+
+// state returns the state of the store: the rules distinguish only relations in which nothing is restored from it.
+func (c contents) state() StoreState {
+	r := c.judgment.Relation
+	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
+		return r
+	}
+	return relation.Ours
 }
 
-// otherStates are the states of a store that is not this member's.
-var otherStates = []StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}
-
 // find observes the store, and finds the backup that would be restored.
-func (b *remoteStore) find(ctx context.Context) (seen contents, state StoreState, err error) {
+func (b *remoteStore) find(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.observe(ctx); err != nil {
-		return seen, "", err
+		return seen, err
 	}
-	b.volume.identity, state = seen.judgment.Identity, storeStates[seen.judgment.Relation]
+	b.volume.identity = seen.judgment.Identity
 	switch {
 	case slices.Contains([]relation.Relation{relation.Nameless, relation.Emptied}, seen.judgment.Relation):
 		seen.notKept = errors.New(b.describeRelation(seen) + "; " + seen.judgment.WayOut())
-		return seen, state, nil
+		return seen, nil
 	case seen.Newest().Number == 0:
-		return seen, state, nil
-	case state == StoreOurs && !seen.adopted && seen.Owner() != b.owner() && b.mayReplace() && seen.judgment.Lacks:
-		state, seen.judgment.Relation = StoreNotOwned, relation.OtherOwner // it may be a copy of the owner's volume
+		return seen, nil
+	case seen.state() == relation.Ours && !seen.adopted && seen.Owner() != b.owner() && b.mayReplace() && seen.judgment.Lacks:
+		seen.judgment.Relation = relation.OtherOwner // it may be a copy of the owner's volume
 	}
 	target := archive.Target{}
 	if b.requested && !b.isDone(seen) {
@@ -149,7 +151,7 @@ func (b *remoteStore) find(ctx context.Context) (seen contents, state StoreState
 	if errors.Is(err, archive.ErrNotKept) {
 		seen.path, seen.notKept, err = archive.Path{}, err, nil
 	}
-	return seen, state, err
+	return seen, err
 }
 
 // describeRelation describes how the volume relates to the store.
@@ -166,12 +168,13 @@ func (b *remoteStore) isDone(seen contents) bool {
 func (b *remoteStore) queryStore() (Event, Facts, error) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
-	seen, state, err := b.find(ctx)
+	seen, err := b.find(ctx)
 	if err != nil {
 		told, why := b.queryFailed(ctx, err)
 		return Answered, Facts{Told: told, Err: why}, nil
 	}
 	b.last = seen
+	state := seen.state()
 	answer := Facts{Told: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}
 	if answer.RestoreDone { // so that the next start need not ask the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
@@ -183,7 +186,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	if why := b.findMissingKey(seen); why != nil && !slices.Contains(otherStates, state) {
 		return Answered, Facts{Told: StoreLocked, RestoreDone: answer.RestoreDone, Err: why}, nil
 	}
-	if state == StoreOurs && seen.path.Revision > 0 && b.mayReplace() {
+	if state == relation.Ours && seen.path.Revision > 0 && b.mayReplace() {
 		writer, err := b.checkWriter(ctx, seen)
 		if err != nil {
 			answer.Told, answer.Err = b.awayState(), err
@@ -196,7 +199,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	}
 	b.retries, b.silentSince = 0, time.Time{}
 	answer.Err = b.describe(state)
-	if state == StoreOurs && seen.path.Revision == 0 {
+	if state == relation.Ours && seen.path.Revision == 0 {
 		answer.Told = StoreBare
 	}
 	return Answered, answer, nil
@@ -291,7 +294,7 @@ func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state):
 		return errors.New(b.describeRelation(seen) + b.describeAdoption())
-	case state != StoreEmpty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
+	case state != relation.Empty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
 		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
 	case (b.requested || seen.Newest().Number == 0) && seen.notKept != nil:
 		return seen.notKept
@@ -446,7 +449,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	seen, _, err := b.find(ctx)
+	seen, err := b.find(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
 		return Answered, Facts{Told: StoreLocked, Err: err}, nil
@@ -570,7 +573,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	defer cancel()
 	identity, err := b.volume.identity, error(nil)
 	switch {
-	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Told == StoreEmpty:
+	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Told == relation.Empty:
 		identity, err = b.foundCluster(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}

@@ -18,7 +18,7 @@ import (
 // Another member has revisions that the store lacks, and uploads them slowly.
 func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
 	for name, of := range map[string]struct {
-		listing Membership
+		listing PeerState
 		request *Request
 	}{
 		"all ask for the latest":    {peers.Asking, &Request{Target: archive.Target{}, ID: "drop"}},

@@ -34,10 +34,7 @@ type peerGroup struct {
 // stored: the cluster's list of members is the state.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
-	self := peers.Self{
-		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.IsOnlyVoter(), Index: v.position.Index,
-		Volume: c.stateForPeers(), Uploaded: c.facts.Brought || c.options.Archive == nil,
-	}
+	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Brought || c.options.Archive == nil}
 	if c.requested {
 		self.Restore = c.options.Request.ID
 	}
@@ -270,7 +267,7 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 // checkFreeSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
 // deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
-	if quorumStates[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
+	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
 	}
 	err := c.volume.freeSpace(restore.Source{DatabaseBytes: s.Size}, roomTimeout)
@@ -340,20 +337,20 @@ func (c *peerGroup) describeRejoin() string {
 
 // removeMember removes the identity whose log was lost from the cluster.
 func (c *peerGroup) removeMember() (Event, Facts, error) {
-	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), Left, fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
+	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
 }
 
 func (c *peerGroup) addMember() (Event, Facts, error) {
-	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), Entered, "the cluster has added this member again")
+	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), "the cluster has added this member again")
 }
 
 // changed returns the event of a change of the members.
-func (c *peerGroup) changed(err error, done Event, message string) (Event, Facts, error) {
+func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	if err != nil {
 		return PeersSilent, Facts{Err: err}, nil
 	}
 	c.options.Log.Info().Msg("recovery: " + message)
-	return done, Facts{}, nil
+	return Changed, Facts{}, nil
 }
 
 // errNotAllHere reports a survey in which a member was missing.

@@ -60,12 +60,12 @@ var (
 	corruptVolumes  = []VolumeState{VolumeCorrupt}
 	unusableVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeBehind}
 	singlePeers     = []PeerState{PeersNone, PeersItself}
-	emptyStores     = []StoreState{StoreNone, StoreEmpty, StoreFounded}
+	emptyStores     = []StoreState{StoreNone, relation.Empty, relation.Founded}
 	namelessPeers   = []PeerState{PeersUnnamed, PeersExisting}
 	unaskedPeers    = []PeerState{PeersUnasked}
 	heardPeers      = []PeerState{
-		PeersMissing, PeersMinority, PeersNotAgreed, PeersAgreed, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
-		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
+		peers.Unknown, peers.Claimed, PeersNotAgreed, peers.Asking, peers.Founding, peers.Partial, peers.Gone, PeersJustLost, PeersStillLost, PeersUnstored,
+		peers.Expected, peers.Started, peers.Added, peers.Unlisted, PeersBusy,
 	}
 	knownPeers   = slices.Concat(singlePeers, namelessPeers, heardPeers)
 	awayStores   = []StoreState{StoreAway, StoreLongAway}
@@ -74,6 +74,9 @@ var (
 	isNever      = []RequestKind{AskedNever}
 	restoreAsked = []RequestKind{AskedRestore}
 )
+
+func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
+func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
 // Sentences that several rules have.
 const (
@@ -89,25 +92,25 @@ const (
 // and testdata/decisions.golden are generated from it.
 var rules = []rule{
 	// Stores that rule out everything else.
-	{nil, nil, []StoreState{StoreOthers}, nil, Decision{Refuse, "backups of another cluster are never restored here", relation.OtherCluster.WayOut()}},
-	{nil, nil, []StoreState{StoreNotOwned}, nil, Decision{Refuse, "backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut()}},
-	{nil, nil, []StoreState{StoreUnclaimed}, nil, Decision{Refuse, "the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut()}},
-	{nil, nil, []StoreState{StoreAdopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so these data continue in it", ""}},
-	{nil, nil, []StoreState{StoreDamaged}, nil, Decision{Refuse, "an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
-		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store"}},
-	{nil, nil, []StoreState{StoreLocked}, nil, Decision{Refuse, "the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
-		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id"}},
+	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
+	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
+	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so these data continue in it", ""}},
+	{nil, nil, []StoreState{StoreDamaged}, nil, reject("an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
+		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store")},
+	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
+		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id")},
 
 	// A store that does not answer.
-	{unusableVolumes, nil, awayStores, isNever, Decision{Refuse, "nothing can be restored without the store, and --recover=never does not wait for it", checkStore}},
+	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored without the store, and --recover=never does not wait for it", checkStore)},
 	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data are compared as soon as it answers"}},
 	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, and may show that the data are lost or were rolled back", reachStore}},
 
 	// Requested restores.
-	{nil, namelessPeers, nil, restoreAsked, Decision{Decline, "a member is restored together with the others, but the configuration does not name them",
-		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away"}},
-	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, restoreAsked, Decision{Decline, "the target cannot be restored, and nothing was moved",
-		"name a target that etcd-wrapper backup list shows, or remove --restore-to"}},
+	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member is restored together with the others, but the configuration does not name them",
+		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
+	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("the target cannot be restored, and nothing was moved",
+		"name a target that etcd-wrapper backup list shows, or remove --restore-to")},
 	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before", ""}},
 	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may be the ones that still write the backups", ""}},
 	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts when every member is stopped and requests the same one", ""}},
@@ -115,55 +118,52 @@ var rules = []rule{
 		Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
 		"if it runs elsewhere, stop it; or point --backup-store at another place",
 	}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored, and what only this volume has is uploaded first", ""}},
-	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, restoreAsked, Decision{RestoreData, "all members are restored, and the store has all that can be read of this volume", ""}},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored, and what only this volume has is uploaded first", ""}},
+	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "all members are restored, and the store has all that can be read of this volume", ""}},
 
 	// Data that may be opened, and new members.
-	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, Decision{Refuse, "initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
-		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster"}},
-	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, emptyStores, nil, Decision{Refuse, "etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
-		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume"}},
-	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, emptyStores, nil, Decision{FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up", ""}},
+	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, reject("initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
+		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
+	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, emptyStores, nil, reject("etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
+		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
+	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up", ""}},
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data are opened as they are", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store may have more, and segments that wait on the volume are uploaded", ""}},
 	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data name no cluster, and the store shows whether it belongs to one", ""}},
 	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "these data were refused after a comparison with the store, so they are compared again", ""}},
 	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data are valid, and nothing is known to have more", ""}},
-	{emptyVolumes, []PeerState{PeersExisting, PeersExpect}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
-	{emptyVolumes, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},
+	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
+	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},
 
 	// Data that are lost or were rolled back.
-	{corruptVolumes, namelessPeers, nil, nil, Decision{Refuse, notRestoredAlone, ""}},
-	{corruptVolumes, unaskedPeers, nil, isNever, Decision{Refuse, notRestoredAlone, ""}},
-	{corruptVolumes, []PeerState{PeersExpect}, nil, nil, Decision{Refuse, "the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away"}},
+	{corruptVolumes, namelessPeers, nil, nil, reject(notRestoredAlone, "")},
+	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
+	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away")},
 	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have what the volume lacks", ""}},
-	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, Decision{Refuse, "the member was lost and could get its data from the others, but --recover=never", recoverAuto}},
+	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never", recoverAuto)},
 	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "the member rejoins as soon as nothing prevents that", ""}},
-	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, Decision{Rejoin, "the other members have everything, and replace the volume's data", ""}},
-	{emptyVolumes, []PeerState{PeersMissing}, nil, nil, Decision{
+	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "the other members have everything, and replace the volume's data", ""}},
+	{emptyVolumes, []PeerState{peers.Unknown}, nil, nil, Decision{
 		Wait, "another member may have data",
 		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any",
 	}},
-	{nil, []PeerState{PeersMissing, PeersMinority}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has what this one lacks", ""}},
+	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has what this one lacks", ""}},
 
 	// Data that all members have lost.
-	{nil, []PeerState{PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before", ""}},
-	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, Decision{Refuse, "the store belongs to a cluster that exists, and the members that may have its data are not named",
-		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store"}},
-	{unusableVolumes, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, Decision{Wait, "waiting for the members that have not reported yet that they have no data", ""}},
-	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, Decision{ConsultPeers, "another member may have the data by now", ""}},
+	{nil, []PeerState{PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before", ""}},
+	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to a cluster that exists, and the members that may have its data are not named",
+		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store")},
+	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for the members that have not reported yet that they have no data", ""}},
+	{nil, []PeerState{peers.Founding, peers.Gone}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "another member may have the data by now", ""}},
 	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting until the other members have uploaded what only their volumes have", ""}},
 	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10 s for volumes that are mounted late", ""}},
-	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{StoreOurs}, isAuto, Decision{RestoreData, "no volume has the data any more, and the store has the newest backup", ""}},
-	{nil, nil, []StoreState{StoreOurs}, isNever, Decision{Refuse, "the data could be restored, but --recover=never", recoverAuto}},
-	{nil, nil, []StoreState{StoreBare}, nil, Decision{Refuse, "the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
-		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/"}},
-	{nil, nil, nil, nil, Decision{Refuse, "there is no backup to restore",
-		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given"}},
+	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has the data any more, and the store has the newest backup", ""}},
+	{nil, nil, []StoreState{relation.Ours}, isNever, reject("the data could be restored, but --recover=never", recoverAuto)},
+	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
+		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
+	{nil, nil, nil, nil, reject("there is no backup to restore",
+		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
 }
-
-// A Membership is how the other members list this one.
-type Membership = peers.Membership
 
 // Facts are the input of guards, and the payload of events. The zero value belongs to a run with --recover=auto
 // that has just started.
@@ -183,7 +183,7 @@ type Facts struct {
 	Asked        bool        // a restore is requested that was not done before
 
 	// Reported by PeersTold.
-	Listing    Membership
+	Listing    PeerState
 	Outdated   bool // the volume's data are not the ones that the member had last
 	Free       bool // nothing prevents the member from being replaced or added
 	AllBrought bool // the store has what only the volumes of the others had
@@ -217,7 +217,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 		f.Asked = told.Asked
 	case Answered:
 		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
-		if !f.Told.isKnown() { // an earlier answer may have shown that it has more
+		if !isKnown(f.Told) { // an earlier answer may have shown that it has more
 			f.Behind = f.Behind || told.Behind
 			break
 		}
@@ -241,7 +241,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 
 // hasStoreMismatch reports whether a comparison with the store speaks against a valid volume.
 func (f Facts) hasStoreMismatch() bool {
-	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
+	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
@@ -287,7 +287,7 @@ func (f Facts) volumeState() VolumeState {
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
-	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.isKnown():
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !isKnown(f.Told):
 		return VolumeRefused
 	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
 		return VolumeUnnamed
@@ -297,8 +297,7 @@ func (f Facts) volumeState() VolumeState {
 }
 
 func (f Facts) peerState() PeerState {
-	state, running := quorumStates[f.Listing]
-	confirmed := f.Heard && f.Told.isKnown() // by the peers, after the store has answered
+	confirmed := f.isLost() && f.Heard && isKnown(f.Told) && f.Listing != peers.Partial // after the store has answered
 	switch {
 	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
 		return PeersItself
@@ -310,44 +309,26 @@ func (f Facts) peerState() PeerState {
 		return PeersUnnamed
 	case !f.Heard && (f.Asked || !f.isLost()):
 		return PeersUnasked
-
-	// A restore is requested here.
 	case f.Asked && f.Listing != peers.Asking:
 		return PeersNotAgreed
-	case f.Asked && !f.AllBrought:
+	case (f.Asked || confirmed) && !f.AllBrought:
 		return PeersUnstored
 	case f.Asked:
-		return PeersAgreed
-
-	// No other member has usable data.
-	case f.Listing == peers.Partial:
-		return PeersSomeNew
-	case f.isLost() && confirmed && !f.AllBrought:
-		return PeersUnstored
-	case f.isLost() && confirmed && !f.Settled:
+		return peers.Asking
+	case confirmed && !f.Settled:
 		return PeersJustLost
-	case f.isLost() && confirmed:
+	case confirmed:
 		return PeersStillLost
-	case f.Listing == peers.Founding && f.Volume == VolumeEmpty:
-		return PeersNew
-	case f.isLost():
-		return PeersLost
-
-	case running && !f.Free && !f.Never:
+	case f.Listing == peers.Founding && f.Volume != VolumeEmpty:
+		return peers.Gone
+	case f.Listing.HasQuorum() && !f.Free && !f.Never:
 		return PeersBusy
-	case running:
-		return state
-	case f.Listing == peers.Expected:
-		return PeersExpect
-	case f.Listing == peers.Claimed:
-		return PeersMinority
+	case f.Listing == "", f.Listing == peers.Asking:
+		return peers.Unknown
 	default:
-		return PeersMissing
+		return f.Listing
 	}
 }
-
-// quorum has the states in which a quorum of the others runs.
-var quorumStates = map[Membership]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
 
 func (f Facts) isLost() bool {
 	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial

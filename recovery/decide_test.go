@@ -10,17 +10,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
 var (
 	allVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed, VolumeRefused}
 	allStores  = []StoreState{
-		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreFounded, StoreNotOwned, StoreUnclaimed, StoreAdopted, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
+		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, relation.Empty, relation.Ours, StoreBare, relation.Founded, relation.OtherOwner, relation.Unclaimed, relation.Adopted, relation.OtherCluster, StoreUnverified, StoreDamaged, StoreLocked,
 	}
 	allPeers = []PeerState{
-		PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
-		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
+		PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, peers.Unknown, peers.Claimed, peers.Founding, peers.Partial, peers.Gone, PeersJustLost, PeersStillLost, PeersUnstored,
+		peers.Expected, peers.Started, peers.Added, peers.Unlisted, PeersBusy,
 	}
 	allResults = []Event{
 		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, Wait, FlushFirst, RestoreData, Rejoin, AdoptStore, Refuse, Decline,
@@ -33,7 +35,7 @@ func cases() (all []Case) {
 		volumes, others := allVolumes, allPeers
 		if asked == AskedRestore {
 			volumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeStored}
-			others = []PeerState{PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, PeersNotAgreed, PeersAgreed, PeersUnstored}
+			others = []PeerState{PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, PeersNotAgreed, peers.Asking, PeersUnstored}
 		}
 		for _, volume := range volumes {
 			for _, peer := range others {
@@ -135,7 +137,7 @@ func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 		switch result := evaluate(rules, c).Result; result { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
-			assert.Contains(t, []StoreState{StoreNone, StoreEmpty, StoreFounded}, c.Store, "%+v", c)
+			assert.Contains(t, []StoreState{StoreNone, relation.Empty, relation.Founded}, c.Store, "%+v", c)
 		case Decline:
 			assert.Equal(t, AskedRestore, c.Asked, "%+v", c)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
 )
@@ -216,13 +217,13 @@ type reality struct {
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
 
-	listing    Membership // how the others have the member
-	free       bool       // a quorum of them has said so, and that nothing is in the way
-	adopted    bool       // etcd is started with the members that they have told
-	told       bool       // who asks hears that this member is about to have data
-	uncompared bool       // the store was away for so long that valid data may be served
-	rolled     bool       // since the store was asked: all members are here and have no usable data, or ask for the same restore, and have brought what they have
-	flushed    bool       // so has this one
+	listing    PeerState // how the others have the member
+	free       bool      // a quorum of them has said so, and that nothing is in the way
+	adopted    bool      // etcd is started with the members that they have told
+	told       bool      // who asks hears that this member is about to have data
+	uncompared bool      // the store was away for so long that valid data may be served
+	rolled     bool      // since the store was asked: all members are here and have no usable data, or ask for the same restore, and have brought what they have
+	flushed    bool      // so has this one
 
 	lost string // what must never happen, and has
 }
@@ -294,9 +295,9 @@ func outcomes(action Action, given input, now reality) []outcome {
 	case TellReturn:
 		return next("")
 	case RemoveMember:
-		return changes(given, now, peers.Started, peers.Unlisted, Left)
+		return changes(given, now, peers.Started, peers.Unlisted)
 	case AddMember:
-		return changes(given, now, peers.Unlisted, peers.Added, Entered)
+		return changes(given, now, peers.Unlisted, peers.Added)
 	case AdoptCluster:
 		then.adopted = true
 		if now.listing != peers.Added || holdsData(given, now) {
@@ -310,7 +311,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 		}
 		return all
 	case TakeStore:
-		if then.taken = true; given.owner != StoreAdopted {
+		if then.taken = true; given.owner != relation.Adopted {
 			then.lost = "a store is taken that nobody has named"
 		}
 		return append(next(Taken), append(ends(now, StoreSilent), ends(then, StoreSilent)...)...)
@@ -328,18 +329,15 @@ func outcomes(action Action, given input, now reality) []outcome {
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
 		then.built = true
-		if slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreAdopted}, given.owner) {
+		if slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, relation.Adopted}, given.owner) {
 			then.lost = "another cluster's data are restored"
 		}
 		return append(append(next(Built), ends(now, StoreSilent, Unbuildable, RoomLacking, Missing, Grown)...), untrusted)
 	case ProveData:
 		then.proved = true
 		return append(next(Proved), ends(now, Unproved, Diverged)...)
-	case TellPeers:
-		then.told = true
-		return next("")
 	case NotePosition:
-		then.noted = true
+		then.told, then.noted = true, true
 		return next("")
 	case ClaimGeneration:
 		return claims(given, now)
@@ -387,9 +385,9 @@ func answers(given input, now reality) []outcome {
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
 	if now.place == "restored" || now.taken {
-		owner = StoreOurs // its generation is in the store
+		owner = relation.Ours // its generation is in the store
 	}
-	if owner == StoreOurs && !given.kept {
+	if owner == relation.Ours && !given.kept {
 		owner = StoreBare
 	}
 	return []outcome{{Answered, Facts{Told: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}, now}}
@@ -439,7 +437,7 @@ func survey(given input, now reality) (all []outcome) {
 }
 
 // changes returns the outcomes of a change of the members.
-func changes(given input, now reality, from, to Membership, done Event) []outcome {
+func changes(given input, now reality, from, to PeerState) []outcome {
 	then := now
 	then.listing, then.free = to, false
 	switch {
@@ -452,7 +450,7 @@ func changes(given input, now reality, from, to Membership, done Event) []outcom
 	case given.never:
 		then.lost = "members are changed in spite of --recover=never"
 	}
-	return slices.Concat(ends(then, done), ends(now, PeersSilent), ends(then, PeersSilent), breaks(now, then))
+	return slices.Concat(ends(then, Changed), ends(now, PeersSilent), ends(then, PeersSilent), breaks(now, then))
 }
 
 func claims(given input, now reality) []outcome {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -27,7 +28,7 @@ func TestVolumeStateOfFacts(t *testing.T) {
 		{Facts{Outdated: true, Asked: true, Volume: VolumeValid}, VolumeValid},
 		{Facts{Rejected: true, Store: true, Volume: VolumeValid}, VolumeRefused},
 		{Facts{Rejected: true, Store: true, Volume: VolumeValid, Told: StoreLongAway}, VolumeRefused},
-		{Facts{Rejected: true, Store: true, Volume: VolumeValid, Told: StoreOurs}, VolumeValid},
+		{Facts{Rejected: true, Store: true, Volume: VolumeValid, Told: relation.Ours}, VolumeValid},
 		{Facts{Rejected: true, Store: true, Volume: VolumeValid, Never: true}, VolumeValid},
 		{Facts{Rejected: true, Store: true, Volume: VolumeValid, Asked: true}, VolumeValid},
 		{Facts{Rejected: true, Volume: VolumeValid}, VolumeValid},
@@ -41,8 +42,8 @@ func TestVolumeStateOfFacts(t *testing.T) {
 }
 
 func TestPeerStateOfFacts(t *testing.T) {
-	lost := func(l Membership, f Facts) Facts {
-		f.Peers, f.Heard, f.Listing, f.Told = true, true, l, StoreOurs
+	lost := func(l PeerState, f Facts) Facts {
+		f.Peers, f.Heard, f.Listing, f.Told = true, true, l, relation.Ours
 		return f
 	}
 	for _, c := range []struct {
@@ -56,24 +57,24 @@ func TestPeerStateOfFacts(t *testing.T) {
 		{Facts{Joins: true}, PeersExisting},
 		{Facts{Peers: true}, PeersUnasked},
 		{Facts{Peers: true, Listing: peers.Started}, PeersUnasked}, // the store was asked since
-		{Facts{Peers: true, Heard: true, Listing: peers.Unknown}, PeersMissing},
-		{Facts{Peers: true, Heard: true, Listing: peers.Claimed}, PeersMinority},
-		{Facts{Peers: true, Heard: true, Listing: peers.Expected}, PeersExpect},
-		{Facts{Peers: true, Heard: true, Listing: peers.Started, Free: true}, PeersKnow},
-		{Facts{Peers: true, Heard: true, Listing: peers.Added, Free: true}, PeersAdded},
-		{Facts{Peers: true, Heard: true, Listing: peers.Unlisted, Free: true}, PeersUnlisted},
+		{Facts{Peers: true, Heard: true, Listing: peers.Unknown}, peers.Unknown},
+		{Facts{Peers: true, Heard: true, Listing: peers.Claimed}, peers.Claimed},
+		{Facts{Peers: true, Heard: true, Listing: peers.Expected}, peers.Expected},
+		{Facts{Peers: true, Heard: true, Listing: peers.Started, Free: true}, peers.Started},
+		{Facts{Peers: true, Heard: true, Listing: peers.Added, Free: true}, peers.Added},
+		{Facts{Peers: true, Heard: true, Listing: peers.Unlisted, Free: true}, peers.Unlisted},
 		{Facts{Peers: true, Heard: true, Listing: peers.Started}, PeersBusy},
-		{Facts{Peers: true, Heard: true, Listing: peers.Started, Never: true}, PeersKnow},
+		{Facts{Peers: true, Heard: true, Listing: peers.Started, Never: true}, peers.Started},
 		{Facts{Peers: true, Asked: true}, PeersUnasked},
 		{Facts{Peers: true, Asked: true, Heard: true, Listing: peers.Started}, PeersNotAgreed},
 		{Facts{Peers: true, Asked: true, Heard: true, Listing: peers.Asking}, PeersUnstored},
-		{Facts{Peers: true, Asked: true, Heard: true, Listing: peers.Asking, AllBrought: true}, PeersAgreed},
-		{Facts{Peers: true, Heard: true, Listing: peers.Partial}, PeersSomeNew},
-		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeEmpty}, PeersNew},
-		{Facts{Peers: true, Listing: peers.Founding, Volume: VolumeEmpty, Told: StoreOurs}, PeersNew},
-		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeEmpty, Told: StoreAway}, PeersNew},
-		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeCorrupt}, PeersLost},
-		{Facts{Peers: true, Heard: true, Listing: peers.Gone, Volume: VolumeEmpty}, PeersLost},
+		{Facts{Peers: true, Asked: true, Heard: true, Listing: peers.Asking, AllBrought: true}, peers.Asking},
+		{Facts{Peers: true, Heard: true, Listing: peers.Partial}, peers.Partial},
+		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeEmpty}, peers.Founding},
+		{Facts{Peers: true, Listing: peers.Founding, Volume: VolumeEmpty, Told: relation.Ours}, peers.Founding},
+		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeEmpty, Told: StoreAway}, peers.Founding},
+		{Facts{Peers: true, Heard: true, Listing: peers.Founding, Volume: VolumeCorrupt}, peers.Gone},
+		{Facts{Peers: true, Heard: true, Listing: peers.Gone, Volume: VolumeEmpty}, peers.Gone},
 		{lost(peers.Gone, Facts{}), PeersUnstored},
 		{lost(peers.Gone, Facts{AllBrought: true}), PeersJustLost},
 		{lost(peers.Founding, Facts{AllBrought: true, Settled: true}), PeersStillLost},
@@ -94,9 +95,9 @@ func TestFactsLearnAnswersOfTheStore(t *testing.T) {
 	assert.Equal(t, Facts{Asked: true, Volume: VolumeValid, Heard: true, Told: StoreInUse, Behind: true}, learn(asked, Facts{Told: StoreInUse, Behind: true}))
 	assert.False(t, learn(asked, Facts{Told: StoreInUse, RestoreDone: true}).Asked, "whatever the store answers otherwise")
 	assert.True(t, learn(Facts{Behind: true}, Facts{Told: StoreAway}).Behind, "an earlier answer counts until another one comes")
-	assert.False(t, learn(Facts{Behind: true}, Facts{Told: StoreOurs}).Behind)
-	assert.False(t, learn(asked, Facts{Told: StoreOurs}).Heard, "the peers are queried again")
-	assert.False(t, learn(asked, Facts{Told: StoreOurs}).Brought, "a valid volume is uploaded only before a requested restore")
-	assert.True(t, learn(Facts{Volume: VolumeEmpty, Asked: true}, Facts{Told: StoreOurs}).Brought, "the spool is uploaded before the store is queried")
-	assert.True(t, learn(Facts{Volume: VolumeValid}, Facts{Told: StoreOurs}).Brought)
+	assert.False(t, learn(Facts{Behind: true}, Facts{Told: relation.Ours}).Behind)
+	assert.False(t, learn(asked, Facts{Told: relation.Ours}).Heard, "the peers are queried again")
+	assert.False(t, learn(asked, Facts{Told: relation.Ours}).Brought, "a valid volume is uploaded only before a requested restore")
+	assert.True(t, learn(Facts{Volume: VolumeEmpty, Asked: true}, Facts{Told: relation.Ours}).Brought, "the spool is uploaded before the store is queried")
+	assert.True(t, learn(Facts{Volume: VolumeValid}, Facts{Told: relation.Ours}).Brought)
 }

@@ -268,6 +268,12 @@ func (h *history) fail(a arguments) {
 	h.store.Inject(fault)
 }
 
+// listings are the answers of the other members, by their names in a history.
+var listings = map[string]PeerState{
+	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
+	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
+}
+
 // setPeers changes the answers of the other members.
 func (h *history) setPeers(a arguments) {
 	o := h.peers
@@ -281,7 +287,8 @@ func (h *history) setPeers(a arguments) {
 		}
 		switch key {
 		case "list":
-			o.listing = Membership(value)
+			require.Contains(h.t, listings, value)
+			o.listing = listings[value]
 		case "etcd":
 			o.cluster = cmp.Or(id, h.etcd)
 		case "cluster":
@@ -297,7 +304,7 @@ func (h *history) setPeers(a arguments) {
 		case "revision":
 			o.reach = int64(arguments{value}.number(0))
 		case "gone-if-older":
-			o.hears = func(self peers.Self) Membership {
+			o.hears = func(self peers.Self) PeerState {
 				if self.Volume == peers.Older || self.Volume == peers.Restores {
 					return peers.Gone
 				}

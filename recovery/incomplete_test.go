@@ -117,7 +117,7 @@ func TestFullVolumeIsNoDamagedBackup(t *testing.T) {
 	w.options.Inspect = func(_ context.Context, path string) error {
 		return &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
 	}
-	w.requireRefused("the volume was full", "no space left on device", "enlarge the volume")
+	w.requireRefused("the volume has no room for the restored data", "no space left on device", "enlarge the volume")
 }
 
 func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {

@@ -58,7 +58,12 @@ func (j *job) matchesClaim() bool {
 	return err == nil && !built && failed == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number
 }
 
+// recordClaim comes before a generation is created: a member that finds it in the store and asks the others must not take
+// this one for one without data.
 func (j *job) recordClaim() (Event, Facts, error) {
+	if j.member.Peers != nil {
+		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
+	}
 	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = &j.claim })
 }
 
@@ -237,15 +242,6 @@ func (j *job) verify() (Event, Facts, error) {
 		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}, nil
 	}
 	return Proved, Facts{}, nil
-}
-
-// publish comes before a generation is created: a member that finds it in the store and asks the others must not
-// take this one for one without data.
-func (j *job) publish() (Event, Facts, error) {
-	if j.member.Peers != nil {
-		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
-	}
-	return "", Facts{}, nil
 }
 
 // createGeneration reserves revisions and then creates the next generation, unless another process has. If the store

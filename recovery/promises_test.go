@@ -1,6 +1,9 @@
 package recovery
 
-import "etcd-wrapper/recovery/peers"
+import (
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/recovery/peers"
+)
 
 // promises must hold in every reachable place.
 var promises = []struct {
@@ -17,17 +20,17 @@ var promises = []struct {
 		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == StoreEmpty || p.lot.owner == StoreFounded
+		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == relation.Empty || p.lot.owner == relation.Founded
 	}},
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
 		return !p.opens() || !p.isNew() || p.core.Facts.Told == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened, unless the store was away for long", func(p place) bool {
-		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != StoreOurs && p.lot.owner != StoreUnverified
+		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != relation.Ours && p.lot.owner != StoreUnverified
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
-		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == StoreEmpty || p.lot.owner == StoreFounded)
+		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == relation.Empty || p.lot.owner == relation.Founded)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -35,7 +38,7 @@ var promises = []struct {
 		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
 	}},
 	{"a volume is opened beside the store of its own cluster, or of nobody, or one that a person has named for it", func(p place) bool {
-		others := p.lot.owner == StoreOthers || p.lot.owner == StoreNotOwned || p.lot.owner == StoreUnclaimed || p.lot.owner == StoreAdopted && !p.truth.taken
+		others := p.lot.owner == relation.OtherCluster || p.lot.owner == relation.OtherOwner || p.lot.owner == relation.Unclaimed || p.lot.owner == relation.Adopted && !p.truth.taken
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.uncompared || !others
 	}},
 	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
@@ -70,26 +73,26 @@ type input struct {
 
 	store bool // there is one
 	// of a member of several
-	peers   bool       // they are named
-	joins   bool       // a cluster that exists
-	remains bool       // of an empty volume: an etcd had just started on it
-	listing Membership // how the others have the member at first
+	peers   bool      // they are named
+	joins   bool      // a cluster that exists
+	remains bool      // of an empty volume: an etcd had just started on it
+	listing PeerState // how the others have the member at first
 }
 
 // allInputs returns every sensible input.
 func allInputs() (all []input) {
 	for _, found := range []VolumeState{VolumeEmpty, VolumeValid, VolumeCorrupt} {
-		for _, owner := range []StoreState{StoreEmpty, StoreFounded, StoreOurs, StoreAdopted, StoreNotOwned, StoreUnclaimed, StoreOthers, StoreUnverified} {
+		for _, owner := range []StoreState{relation.Empty, relation.Founded, relation.Ours, relation.Adopted, relation.OtherOwner, relation.Unclaimed, relation.OtherCluster, StoreUnverified} {
 			for bits := range 32 {
 				given := input{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				given.unidentified = found == VolumeValid && (owner == StoreUnclaimed || owner == StoreAdopted || owner == StoreEmpty)
+				given.unidentified = found == VolumeValid && (owner == relation.Unclaimed || owner == relation.Adopted || owner == relation.Empty)
 				if given.sensible() {
 					all = append(all, given.variants()...)
 				}
 			}
 		}
 		for bits := range 4 {
-			all = append(all, input{found: found, owner: StoreEmpty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
+			all = append(all, input{found: found, owner: relation.Empty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
 		}
 	}
 	return all
@@ -100,17 +103,17 @@ func (l input) sensible() bool {
 	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
 	case StoreUnverified:
 		return !l.kept
-	case StoreEmpty:
+	case relation.Empty:
 		return !l.kept && (!l.behind || !l.alone)
-	case StoreFounded:
+	case relation.Founded:
 		return l.found != VolumeValid && !l.kept && !l.behind
-	case StoreNotOwned:
+	case relation.OtherOwner:
 		return l.found != VolumeValid || l.behind
-	case StoreUnclaimed:
+	case relation.Unclaimed:
 		return l.found == VolumeValid && !l.behind
-	case StoreAdopted:
+	case relation.Adopted:
 		return l.found == VolumeValid && !l.behind && !l.requested
-	case StoreOthers:
+	case relation.OtherCluster:
 		return l.found != VolumeEmpty
 	}
 	return true
@@ -127,7 +130,7 @@ func (l input) variants() (all []input) {
 	joining := l
 	joining.joins = true
 	all = append(all, l, joining) // its peers are not named
-	for _, listing := range []Membership{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []PeerState{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
 			if l.possible() {
@@ -156,7 +159,7 @@ func (l input) possible() bool {
 
 // rolledBack reports whether the peers or the store can show that a volume of several was rolled back.
 func (l input) rolledBack() bool {
-	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == StoreOurs && l.kept
+	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == relation.Ours && l.kept
 }
 
 func origin(given input) reality { return reality{place: "original", listing: given.listing} }

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -27,8 +28,7 @@ import (
 // active at a time. Its exported methods may be called from any goroutine, except for RememberRefusal.
 type Recovery struct {
 	environment
-	volume    datadir.Validator
-	interrupt func(Action) error // for tests: an error ends the run before an action
+	volume datadir.Validator
 
 	stopped context.Context // ends with Close; the parent of every run's context
 	stop    context.CancelFunc
@@ -65,7 +65,6 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
 	now := newRun(ctx, &r.environment, member, examine, served)
-	now.interrupt = r.interrupt
 	r.progress.change(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
 	defer now.volume.release()
 	err = now.process()
@@ -234,11 +233,10 @@ type runner struct {
 	cluster *peerGroup
 	job     *job
 
-	core      statemachine.Core[Facts]
-	rules     *statemachine.Rules[Facts, Facts]
-	legal     *statemachine.Legality
-	interrupt func(Action) error // for tests: an error ends the run before an action
-	actions   map[Action]func() (Event, Facts, error)
+	core    statemachine.Core[Facts]
+	rules   *statemachine.Rules[Facts, Facts]
+	legal   *statemachine.Legality
+	actions map[Action]func() (Event, Facts, error)
 
 	decision Decision // the last one
 	reason   string   // why it is in its state
@@ -282,7 +280,6 @@ func (r *runner) bind() map[Action]func() (Event, Facts, error) {
 		EndAdopted:      r.backups.endNamed,
 		BuildData:       r.job.build,
 		ProveData:       r.job.verify,
-		TellPeers:       r.job.publish,
 		NotePosition:    r.job.recordClaim,
 		ClaimGeneration: r.job.createGeneration,
 		SetVolumeAside:  r.job.preserveVolume,
@@ -482,7 +479,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return believe
 	}
 	way := storeWayOut(err, r.decision.WayOut)
-	if c := r.facts.caseOf(); row.On == Refuse && c.Asked == AskedNever && c.Store == StoreOurs {
+	if c := r.facts.caseOf(); row.On == Refuse && c.Asked == AskedNever && c.Store == relation.Ours {
 		way = fmt.Sprintf("%s has %s; %s", r.options.Archive, r.job.describeTarget(), way)
 	}
 	return way

@@ -62,7 +62,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 
 // fakePeers are the two other members of a cluster.
 type fakePeers struct {
-	listing  Membership
+	listing  PeerState
 	cluster  uint64
 	id       string  // of their cluster in its store, as they tell; empty if they tell none
 	of       int     // which generation
@@ -75,15 +75,15 @@ type fakePeers struct {
 	changes  []string
 	told     bool // they have heard of this member before it has asked
 	holds    peers.Volume
-	run      int                         // how many of them run
-	reach    int64                       // how far these are
-	noQuorum bool                        // too many wait without data
-	older    int                         // how many run none, and have data that the store has more than
-	voters   int                         // of the volume's cluster, as one of them tells
-	hears    func(peers.Self) Membership // how they answer to what they hear; nil for always the same
-	size     int64                       // of their databases
-	late     bool                        // one of them has not brought what only its volume has
-	brought  bool                        // this member's last report on itself
+	run      int                        // how many of them run
+	reach    int64                      // how far these are
+	noQuorum bool                       // too many wait without data
+	older    int                        // how many run none, and have data that the store has more than
+	voters   int                        // of the volume's cluster, as one of them tells
+	hears    func(peers.Self) PeerState // how they answer to what they hear; nil for always the same
+	size     int64                      // of their databases
+	late     bool                       // one of them has not brought what only its volume has
+	brought  bool                       // this member's last report on itself
 }
 
 func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {
@@ -124,7 +124,7 @@ func (o *fakePeers) Remove(context.Context, *peers.Survey) error {
 
 func (o *fakePeers) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
 
-func (o *fakePeers) change(what string, to Membership) error {
+func (o *fakePeers) change(what string, to PeerState) error {
 	fail := o.fail
 	o.fail = ""
 	if fail == "before" {

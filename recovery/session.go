@@ -96,6 +96,7 @@ type environment struct {
 	lateMounts time.Duration                        // how long no member must have usable data before a cluster of several is restored
 	serveAfter time.Duration                        // how long valid data wait for a store that does not answer
 	idleTime   time.Duration                        // how long a generation must not be extended before it is replaced
+	interrupt  func(Action) error                   // for tests: an error ends the run before an action
 
 	logged   bool // it was logged that the requested restore was done before
 	replaced bool // the data that the last start crashed on were moved

@@ -4,6 +4,8 @@ import (
 	_ "embed" // for the picture
 	"slices"
 
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
 )
 
@@ -63,8 +65,7 @@ var written = []entry{
 	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed, and continues unless another process was faster"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the data directory was moved"},
-	{Leave, Left, always, AskPeers, askPeers, "the old identity was removed"},
-	{Enter, Entered, always, AskPeers, askPeers, "the cluster has added the member"},
+	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the cluster has changed its members"},
 	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "the members may not have changed, so the peers are asked again"},
 
 	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "the store has answered"},
@@ -75,15 +76,14 @@ var written = []entry{
 	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the volume was uploaded as far as possible, and is preserved in any case"},
 	{weighing, Missing, always, AskStore, []Action{PaceStore}, "an object that the store refers to is missing, perhaps because it is listed late or is being merged, so it is searched again before anything older is restored"},
 	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable, so it is asked again, and the backup is fetched again"},
-	{MakeRoom, RoomLacking, always, Refused, nil, "the volume has no room for the restored data next to the old, and nothing was fetched"},
-	{Build, RoomLacking, always, Refused, nil, "the volume was full before the restored data were complete, and they were removed"},
+	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for the restored data next to the old, and nothing that was fetched is kept"},
 	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for the restored data next to the old"},
 
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory was built next to the old one"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
 	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration names this member alone, but the backups are of a cluster of several, which may still run"},
 
-	{Prove, Proved, always, Claim, []Action{TellPeers, NotePosition, ClaimGeneration}, "the restored data are valid"},
+	{Prove, Proved, always, Claim, []Action{NotePosition, ClaimGeneration}, "the restored data are valid"},
 	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "the restored data are not valid, and are never opened"},
 	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume has data that differ from its backups, and nothing was moved"},
 
@@ -183,8 +183,7 @@ const (
 	Examined     Event = "examined"           // the state of the data directory
 	PeersTold    Event = "peers told"         // how the other members list this one, as far as they can be asked
 	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or the answer was lost; or a member is missing
-	Left         Event = "left"               // the cluster no longer has this member
-	Entered      Event = "entered"            // the cluster has added this member
+	Changed      Event = "members changed"    // the cluster no longer has this member, or has added it
 	Answered     Event = "answered"           // the state of the store: unreachable, in use, or what it has
 	StoreSilent  Event = "store silent"       // the store cannot be used at the moment
 	Stuck        Event = "stuck"              // what waits on the volume cannot be uploaded, and waiting does not help
@@ -240,8 +239,7 @@ const (
 	EndAdopted      Action = "end adopted"      // the generation that the user has named, so that nothing more is added to it
 	BuildData       Action = "build data"       // fetch, rebuild and create the cluster, next to the data directory
 	ProveData       Action = "prove data"       // validate what was built, like any data directory
-	TellPeers       Action = "tell peers"       // that this member is about to have data
-	NotePosition    Action = "note position"    // durably, what is about to be claimed
+	NotePosition    Action = "note position"    // durably, what is about to be claimed, after the peers know that this member is about to have data
 	ClaimGeneration Action = "claim generation" // with a reservation of revisions
 	SetVolumeAside  Action = "set volume aside" // by a rename
 	InstallData     Action = "install data"     // by a rename
@@ -266,8 +264,8 @@ const (
 	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked
 )
 
-// A PeerState describes what the other members have answered.
-type PeerState string
+// A PeerState describes what the other members have answered: how they list this one, or one of these.
+type PeerState = peers.Membership
 
 // The states of the other members. The last eight need a quorum of equal answers, or those of all members.
 const (
@@ -276,25 +274,16 @@ const (
 	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster and names no other member
 	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
 	PeersUnasked   PeerState = "not asked"          //
-	PeersMissing   PeerState = "not all there"      // no cluster is known, and a member that is missing or waiting may have data
-	PeersMinority  PeerState = "no quorum"          // some run, but no quorum
 	PeersNotAgreed PeerState = "not all ask"        // not all request the restore that is requested here
-	PeersAgreed    PeerState = "all ask"            // all request it
-	PeersNew       PeerState = "never had data"     // none ever had data; all are here
-	PeersSomeNew   PeerState = "some never had"     // as far as they know; some run already, and some are missing
-	PeersLost      PeerState = "all lost"           // all are here, and none has usable data
 	PeersJustLost  PeerState = "all lost, just now" // for less than 10 s
 	PeersStillLost PeerState = "all lost, still"    // and that did not change after the store was asked
 	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
-	PeersExpect    PeerState = "expect it"          // a cluster is being founded with this member, which never started
-	PeersKnow      PeerState = "know it"            // a quorum runs, and this member was in the cluster
-	PeersAdded     PeerState = "added it"           // a quorum runs, and this member was added and never started
-	PeersUnlisted  PeerState = "do not list it"     // a quorum runs, and this member is not in the cluster
 	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something prevents this member from rejoining
 )
 
-// A StoreState describes what the store has answered.
-type StoreState string
+// A StoreState describes what the store has answered: how the volume relates to it, or one of these. relation.Ours stands
+// for all relations in which there is a backup to restore.
+type StoreState = relation.Relation
 
 // The states of a store.
 const (
@@ -303,21 +292,14 @@ const (
 	StoreAway       StoreState = "away"            // it does not answer, denies access, or its URL is wrong
 	StoreLongAway   StoreState = "away for 10 s"   // for that long
 	StoreInUse      StoreState = "in use"          // another process has written to it recently and may continue
-	StoreEmpty      StoreState = "empty"           // nothing was ever stored
-	StoreFounded    StoreState = "founded"         // as empty, except for a cluster manifest of this owner
-	StoreOurs       StoreState = "ours"            // there is a backup to restore
 	StoreBare       StoreState = "ours, no backup" // it names a cluster, and what is wanted is not there
-	StoreNotOwned   StoreState = "another owner's" // the volume has no data, or less than the store, which belongs to another owner
-	StoreUnclaimed  StoreState = "unclaimed"       // the volume names no cluster, and the store does
-	StoreAdopted    StoreState = "adopted"         // the user has named its cluster, so that the data on the volume continue there
-	StoreOthers     StoreState = "another's"       //
 	StoreUnverified StoreState = "not verified"    // its statements are damaged, and no name suggests more than the volume has
 	StoreDamaged    StoreState = "damaged"         // its statements are damaged
 	StoreLocked     StoreState = "keys lacking"    // it is signed or encrypted with keys that are not given
 )
 
 // isKnown reports whether the store has answered what it has.
-func (s StoreState) isKnown() bool {
+func isKnown(s StoreState) bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
 

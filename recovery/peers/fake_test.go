@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/version"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // fake is another member, as it answers peers and clients at one address.
@@ -142,7 +144,7 @@ func ofTwo(t *testing.T) *town {
 
 // volume describes a member whose log ends with entry 100.
 func volume(cluster, member uint64, voters int) Self {
-	return Self{ClusterID: cluster, MemberID: member, SoleVoter: voters == 1, Index: 100, Volume: Data}
+	return Self{Position: datadir.Position{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100}, Volume: Data}
 }
 
 // liar returns the URL of a server with that raw response.

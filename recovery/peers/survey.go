@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/printable"
 )
 
@@ -19,29 +20,31 @@ type Membership string
 
 // The values. Only those that a quorum of equal responses supports lead to action.
 const (
-	Unknown  Membership = "unknown"  // no quorum answers, and no cluster beyond the configured one is known
-	Claimed  Membership = "claimed"  // a cluster is known, without a quorum of equal responses
-	Founding Membership = "founding" // no cluster is known, all members are here, and none has data
-	Partial  Membership = "partial"  // no cluster is known, and none has data; some run already, as far as they know for the first time
-	Gone     Membership = "gone"     // no cluster is known, all members are here, and the data of some are unusable
-	Asking   Membership = "asking"   // no cluster is known, all members are here and ask for the same restore
-	Expected Membership = "expected" // it has never started, in a cluster that is being founded with it
-	Added    Membership = "added"    // it has never started, and was added to a running cluster
-	Started  Membership = "started"  // it has run in the cluster
-	Unlisted Membership = "unlisted" // the cluster does not list it
+	Unknown  Membership = "not all there"  // no quorum answers, and no cluster beyond the configured one is known
+	Claimed  Membership = "no quorum"      // a cluster is known, without a quorum of equal responses
+	Founding Membership = "never had data" // no cluster is known, all members are here, and none has data
+	Partial  Membership = "some never had" // no cluster is known, and none has data; some run already, as far as they know for the first time
+	Gone     Membership = "all lost"       // no cluster is known, all members are here, and the data of some are unusable
+	Asking   Membership = "all ask"        // no cluster is known, all members are here and ask for the same restore
+	Expected Membership = "expect it"      // it has never started, in a cluster that is being founded with it
+	Added    Membership = "added it"       // it has never started, and was added to a running cluster
+	Started  Membership = "know it"        // it has run in the cluster
+	Unlisted Membership = "do not list it" // the cluster does not list it
 )
+
+// HasQuorum reports whether a quorum of the others runs.
+func (m Membership) HasQuorum() bool { return m == Started || m == Added || m == Unlisted }
 
 // Member is a member of a cluster as another one lists it.
 type Member = membership.Member
 
 // Self describes the member that asks.
 type Self struct {
-	ClusterID, MemberID uint64 // from the volume; 0 if it has none
-	SoleVoter           bool   // by the volume, it is the only voting member
-	Index               uint64 // of the last entry in its log
-	Volume              Volume // reported to the others while no etcd runs here
-	Restore             string // ID of the restore that is requested here; empty if none is
-	Uploaded            bool   // the store has what only the volume had, as far as possible
+	datadir.Position // of the volume; the zero value if it has no data
+
+	Volume   Volume // reported to the others while no etcd runs here
+	Restore  string // ID of the restore that is requested here; empty if none is
+	Uploaded bool   // the store has what only the volume had, as far as possible
 }
 
 // Status is the report of a member that runs no etcd.
@@ -281,7 +284,7 @@ func checkIdentity(self Self, s *Survey) error {
 		return fmt.Errorf("they belong to %s, another member of the cluster: %w", owner, ErrMixedUp)
 	case listed && self.MemberID != uint64(s.Own.ID):
 		return fmt.Errorf("they belong to member %x, which was replaced by %s", self.MemberID, s.Own.ID)
-	case self.SoleVoter && (count > 1 || !listed):
+	case self.IsOnlyVoter() && (count > 1 || !listed):
 		return fmt.Errorf("they are from a time when only this member had a vote; %d have one now", count)
 	case !listed && owner == "":
 		return fmt.Errorf("they belong to member %x, which is no longer in the cluster", self.MemberID)

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/datadir"
 )
 
 // rolled are three members that run no etcd.
@@ -236,14 +238,14 @@ func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 			p.others[fmt.Sprint("m-", i)] = nil
 		}
 		var survey Survey
-		p.addCounts(&survey, Self{ClusterID: cluster}, nil, c.calls)
+		p.addCounts(&survey, Self{Position: datadir.Position{ClusterID: cluster}}, nil, c.calls)
 		assert.Equal(t, c.want, survey.NoQuorumElsewhere, "%+v", c)
 	}
 }
 
 func TestPublish_cluster(t *testing.T) {
 	all := rolled(t)
-	all[0].Publish(Self{Volume: Data, ClusterID: 0xabc})
+	all[0].Publish(Self{Volume: Data, Position: datadir.Position{ClusterID: 0xabc}})
 	var call Status
 	require.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
 	assert.Equal(t, "abc", call.Cluster)
