@@ -22,18 +22,8 @@ type (
 	Answer = statemachine.Answer
 	// Row is one transition.
 	Row = statemachine.Row
-	// Default answers an event in every state that has no row for it.
-	Default = statemachine.Default
-	// Source is the origin of a row: a State or a Group.
-	Source = statemachine.Source
 	// Group is a set of states with the same row.
 	Group = statemachine.Group
-	// StateInfo describes a state to users.
-	StateInfo = statemachine.StateInfo
-	// Bound classifies what limits a visit to a state.
-	Bound = statemachine.Bound
-	// Decision is the answer to one event.
-	Decision = statemachine.Decision
 	// Core is the machine between two events: a state and facts.
 	Core = statemachine.Core[Facts]
 	// Rules are the table indexed for look-ups.
@@ -45,8 +35,6 @@ const (
 	Always = statemachine.Always
 
 	Move   = statemachine.Move
-	Stay   = statemachine.Stay
-	Ignore = statemachine.Ignore
 	Reject = statemachine.Reject
 
 	ByTimer = statemachine.ByTimer
@@ -59,7 +47,7 @@ const (
 func NewCore() Core { return Core{State: Query} }
 
 // NewRules indexes a table. The program uses Table and Elsewhere, tests mutated copies.
-func NewRules(table []Row, elsewhere []Default) *Rules {
+func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
@@ -38,8 +39,8 @@ func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
 
 func TestTheJSONHasTheStatesAndTheAnswersElsewhere(t *testing.T) {
 	var document struct {
-		States    []StateInfo
-		Elsewhere []Default
+		States    []statemachine.StateInfo
+		Elsewhere []statemachine.Default
 	}
 	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
 	assert.Len(t, document.States, len(States))

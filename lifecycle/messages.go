@@ -5,12 +5,13 @@ import (
 	"slices"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/statemachine"
 )
 
 // hint adds to the sentence of a row what operators need: the next step, and the sentence to use instead if the event
 // carries an error.
 type hint struct {
-	From  Source
+	From  statemachine.Source
 	On    Event
 	When  Guard
 	Cause error  // if set, the hint is only for errors that wrap it

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 )
 
 // review is the file for the page of `make review`.
@@ -33,7 +34,7 @@ type page struct {
 }
 
 type reviewState struct {
-	StateInfo
+	statemachine.StateInfo
 	Rows []reviewRow
 	Rest []reviewRest
 }
@@ -181,7 +182,7 @@ func scenariosTaking(row int, told []scenario) []string {
 
 func restOf(state State) []reviewRest {
 	var rest []reviewRest
-	for _, answer := range []Answer{Ignore, Reject} {
+	for _, answer := range []Answer{statemachine.Ignore, Reject} {
 		var events []string
 		for _, event := range tested.Events() {
 			if !tested.Has(state, event) && answerWithoutRow(state, event) == answer {

@@ -16,6 +16,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
@@ -40,7 +41,7 @@ type scenario struct {
 type answered struct {
 	phrase string
 	from   State
-	Decision
+	statemachine.Decision
 }
 
 // read reads the title and the script of a story from its file, and ignores the recorded answers of the machine.
@@ -79,7 +80,7 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 		require.True(t, known, "%s: there is no phrase %q; a scenario is told in these:\n  %s", id, phrase,
 			strings.Join(slices.Sorted(maps.Keys(phrases)), "\n  "))
 		from := played.core.State
-		var decision Decision
+		var decision statemachine.Decision
 		played.core, decision = rules.Step(played.core, h.event, h.payload)
 		played.keepRecord(h, decision.Do)
 		played.lines = append(played.lines, answered{phrase, from, decision})
@@ -166,7 +167,7 @@ func (l answered) answer() string {
 		return fmt.Sprintf("%s in %s (%s)", l.Answer, l.from, l.Why)
 	}
 	text := fmt.Sprintf("%s -> %s", l.from, l.To)
-	if l.Answer == Stay {
+	if l.Answer == statemachine.Stay {
 		text = "stays in " + string(l.To)
 	}
 	for i, action := range l.Do {

@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
@@ -101,8 +102,8 @@ func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 	}
 }
 
-func boundOf(state State) Bound {
-	return States[slices.IndexFunc(States, func(s StateInfo) bool { return s.Name == state })].Bound
+func boundOf(state State) statemachine.Bound {
+	return States[slices.IndexFunc(States, func(s statemachine.StateInfo) bool { return s.Name == state })].Bound
 }
 
 func asStrings(states []State) []string {
@@ -246,7 +247,7 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 // answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is ignored, the rest is rejected.
 func answerWithoutRow(state State, event Event) Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
-		return Ignore
+		return statemachine.Ignore
 	}
 	return Reject
 }

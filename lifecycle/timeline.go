@@ -196,7 +196,7 @@ func (d *Driver) logResolved(trouble Condition, now time.Time) {
 }
 
 // logWithoutRow logs an event without a row. A rejected event is a bug.
-func (d *Driver) logWithoutRow(m message, decision Decision) {
+func (d *Driver) logWithoutRow(m message, decision statemachine.Decision) {
 	logged := zerolog.DebugLevel
 	if decision.Answer == Reject {
 		logged = zerolog.ErrorLevel

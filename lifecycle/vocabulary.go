@@ -20,7 +20,7 @@ const (
 )
 
 // States describes every state, in the order of a run.
-var States = []StateInfo{
+var States = []statemachine.StateInfo{
 	{Name: Query, Meaning: "ask for the status of the initialization", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
 	{Name: Trigger, Meaning: "request a sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
 	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "max " + seconds(maxPause)},

@@ -15,6 +15,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/cmd/docs"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 )
 
 // vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
@@ -94,7 +95,7 @@ func TestNoStateIsForgotten(t *testing.T) {
 	for _, state := range WithEtcd {
 		assert.NotContains(t, BeforeEtcd, state, "a state is either BeforeEtcd or WithEtcd (vocabulary.go)")
 	}
-	var bounds []Bound
+	var bounds []statemachine.Bound
 	for _, state := range States {
 		bounds = append(bounds, state.Bound)
 		assert.NotEmpty(t, state.Meaning, "say what %s is for (vocabulary.go)", state.Name)

@@ -60,7 +60,10 @@ func (c *zapCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 }
 
 func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	level := levels[entry.Level]
+	level, err := zerolog.ParseLevel(entry.Level.String())
+	if err != nil { // a panic during development
+		level = zerolog.ErrorLevel
+	}
 	if slices.Contains(routine, entry.Message) {
 		level = min(level, zerolog.InfoLevel)
 	}
@@ -104,16 +107,6 @@ var routine = []string{
 	"stopping insecure grpc server due to error", "stopped insecure grpc server due to error",
 	"stopping secure grpc server due to error", "stopped secure grpc server due to error",
 	"setting up serving from embedded etcd failed.",
-}
-
-var levels = map[zapcore.Level]zerolog.Level{
-	zapcore.DebugLevel:  zerolog.DebugLevel,
-	zapcore.InfoLevel:   zerolog.InfoLevel,
-	zapcore.WarnLevel:   zerolog.WarnLevel,
-	zapcore.ErrorLevel:  zerolog.ErrorLevel,
-	zapcore.DPanicLevel: zerolog.ErrorLevel,
-	zapcore.PanicLevel:  zerolog.PanicLevel,
-	zapcore.FatalLevel:  zerolog.FatalLevel,
 }
 
 // A fatalHook runs after zap has written a fatal or panic entry.
