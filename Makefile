@@ -28,7 +28,7 @@ IMAGE ?= etcd-wrapper
 KEY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot mutate picture pictures screenshots review fuzz cover ci clean
+.PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot picture pictures screenshots fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -155,12 +155,6 @@ picture: ## Take docs/page.png again, what a browser shows of a member that serv
 screenshots: ## Take pictures of the page in ten states, on a desk and a phone, light and dark, into bin/screenshots; needs Chromium
 	@mkdir -p bin/screenshots && $(GO) test ./readiness/page -count=1 -run thePageInEveryState -screenshots $(CURDIR)/bin/screenshots
 
-mutate: ## Change the transition table in every way and see that the tests notice
-	$(GO) test ./lifecycle ./recovery ./backup/writer -count=1 -run 'Mutant|Promise' -v
-
-review: ## Write review.html: everything about the state machine on one page
-	$(GO) test ./lifecycle -count=1 -run Review -review $(CURDIR)/review.html
-
 # Go's fuzzer sometimes fails with nothing but "context deadline exceeded" when its time is up. A second run can't hide a
 # find: the input that failed is then in testdata/fuzz, and is tried first.
 fuzz: ## Run every fuzz target for FUZZTIME (10s)
@@ -176,10 +170,10 @@ cover: ## Run the tests and show how much of each package they cover
 	$(GO) test -coverprofile=coverage.out ./...
 	$(GO) tool cover -func=coverage.out | tail -n 1
 
-ci: fetch lint build cross test mutate test-crash fuzz ## Do all that CI does: fetch, lint, build, cross, test, mutate, test-crash and fuzz
+ci: fetch lint build cross test test-crash fuzz ## Do all that CI does: fetch, lint, build, cross, test, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
-	rm -rf bin dist .run coverage.out review.html
+	rm -rf bin dist .run coverage.out
 
 $(GOLANGCI_LINT):
 	@mkdir -p $(dir $@)
