@@ -89,7 +89,7 @@ func TestRemove_movesADirectoryWithContent(t *testing.T) {
 	require.NoError(t, os.Mkdir(path, 0o700))
 	write(t, filepath.Join(path, "kept"), "precious")
 	require.NoError(t, record.Remove())
-	kept, err := filepath.Glob(path + ".aside-*/exit_code/kept")
+	kept, err := filepath.Glob(path + ".aside-*/kept")
 	require.NoError(t, err)
 	assert.Len(t, kept, 1)
 }

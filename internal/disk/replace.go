@@ -70,7 +70,7 @@ func writeSynced(path string, content []byte) error {
 }
 
 // Remove makes path absent, durably. A path that does not exist is not an error. A directory with content is not ours to
-// delete: it is moved to PATH.aside-NUMBER, since it would keep the record from being written.
+// delete: it is moved to PreservedName, since it would keep the record from being written.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -81,20 +81,12 @@ func Remove(path string) error {
 func clearPath(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-		err = preserve(path)
+		err = os.Rename(path, PreservedName(path, time.Now()))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
-}
-
-func preserve(path string) error {
-	to, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
-	if err != nil {
-		return err
-	}
-	return os.Rename(path, filepath.Join(to, filepath.Base(path)))
 }
 
 const (

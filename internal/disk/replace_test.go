@@ -58,7 +58,7 @@ func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700))
 	require.NoError(t, disk.Remove(path))
 	assert.NoFileExists(t, path)
-	aside, err := filepath.Glob(path + ".aside-*/record/held")
+	aside, err := filepath.Glob(path + ".aside-*/held")
 	require.NoError(t, err)
 	assert.Len(t, aside, 1)
 }
