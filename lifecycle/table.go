@@ -10,13 +10,10 @@ import (
 // Table is the lifecycle, with a row for each state of a group. It never changes at run time.
 var Table = statemachine.Expand(written)
 
-// entry is a row that may start in a group.
-type entry statemachine.Entry
-
 // written is the table in its source form. Rows that share From and On stand together, and all but the last have a guard; the
 // first that holds wins. Why is what users read, in the log, in the status and as the reason of a state. Elsewhere answers the
 // events without a row.
-var written = []entry{
+var written = statemachine.Entries{
 	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "asking for the status of the initialization"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "the volume cannot be locked"},
 	{Query, Replied, StatusNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},

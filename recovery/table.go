@@ -12,9 +12,6 @@ import (
 // Table is the transition table, with a row for each state of a group. It must not be changed at run time.
 var Table = statemachine.Expand(written)
 
-// An entry is a row as it is written here: it may start in a group.
-type entry statemachine.Entry
-
 const always = statemachine.Always
 
 // working has the states whose work may fail because of the volume or this program.
@@ -32,7 +29,7 @@ var (
 // written is the table as it is read and changed. Rows with the same From and On are adjacent, all but the last of
 // them guarded; the first that holds wins. Elsewhere answers an event without a row. The fate of a volume is not
 // decided here but by the rules (decide.go), whose results are the events of Decide; a row carries one out.
-var written = []entry{
+var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been cut off after its claim"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},
 	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was cut off, and only the store shows how far it got: start with --backup-store; or, if the data directory is still there, move recovery.json away to continue with that"},

@@ -130,12 +130,12 @@ type Group []State
 // States returns the states of the group, in the order of a run.
 func (g Group) States() []State { return g }
 
-// Stays as the To of an entry stands for the state that the row starts from. It is not itself a state.
+// Stays as the To of a row in Entries stands for the state that the row starts from. It is not itself a state.
 const Stays = State("")
 
-// Entry is a row as a table has it: it may start in a group. A machine defines its own type from it, so that its table can
-// omit the names of the fields.
-type Entry struct {
+// Entries are the rows of a table in its source form: a row may start in a group. The type of a row has no name, so that tables can omit
+// the names of the fields.
+type Entries []struct {
 	From Source
 	On   Event
 	When Guard
@@ -144,35 +144,18 @@ type Entry struct {
 	Why  string
 }
 
-// Written constrains the types that are defined from Entry.
-type Written interface {
-	~struct {
-		From Source
-		On   Event
-		When Guard
-		To   State
-		Do   []Action
-		Why  string
-	}
-}
-
 // Expand returns a row for every state of every group.
-func Expand[E Written](entries []E) []Row {
-	var table []Row
+func Expand(entries Entries) (table []Row) {
 	for _, e := range entries {
-		for _, from := range Entry(e).From.States() {
-			table = append(table, Entry(e).row(from))
+		for _, from := range e.From.States() {
+			row := Row{From: from, On: e.On, When: e.When, To: e.To, Do: e.Do, Why: e.Why}
+			if row.To == Stays {
+				row.To = from
+			}
+			table = append(table, row)
 		}
 	}
 	return table
-}
-
-func (e Entry) row(from State) Row {
-	row := Row{From: from, On: e.On, When: e.When, To: e.To, Do: e.Do, Why: e.Why}
-	if row.To == Stays {
-		row.To = from
-	}
-	return row
 }
 
 // Facts hold everything that the guards of a machine depend on. F is the implementing type, P the payload of an event.

@@ -156,9 +156,6 @@ func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberSt
 	return k
 }
 
-// entry is a row of the source table. Its From may be a group.
-type entry statemachine.Entry
-
 const always = statemachine.Always
 
 var (
@@ -180,7 +177,7 @@ var Table = statemachine.Expand(written)
 
 // written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
 // guard; the first whose guard holds applies. Elsewhere answers events without a row.
-var written = []entry{
+var written = statemachine.Entries{
 	{unknown, tick, ours, unknown, []Action{look, captureRows}, "etcd compacts whether or not the store answers"},
 	{unknown, tick, always, unknown, []Action{look}, "the member that writes captures the changes"},
 	{watching, tick, always, watching, []Action{findSuccessor, look, storeFull, storeSegment}, "each member uploads its own spool"},

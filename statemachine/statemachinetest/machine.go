@@ -67,7 +67,7 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 // AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly the last
 // one has no guard. They stand together in the source: in two places they would read as if they were independent. The library's
 // machine has exactly the edges of the table.
-func AssertConsistent[E statemachine.Written](t *testing.T, m Machine, written []E) {
+func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {
 		var edges []string
@@ -85,8 +85,7 @@ func AssertConsistent[E statemachine.Written](t *testing.T, m Machine, written [
 		on   statemachine.Event
 	}
 	last := map[cell]int{}
-	for i, e := range written {
-		entry := statemachine.Entry(e)
+	for i, entry := range written {
 		for _, from := range entry.From.States() {
 			key := cell{from, entry.On}
 			if before, seen := last[key]; seen {
