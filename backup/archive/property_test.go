@@ -34,7 +34,7 @@ func TestRead_randomHistories(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			i := rapid.IntRange(0, 1).Draw(rt, "writer")
 			w, other := writers[i], writers[1-i]
-			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			switch rapid.IntRange(0, 6).Draw(rt, "what") {
 			case 0:
 				mergeSome(rt, w, other, archive.Minute, archive.Segment)
 			case 1:
@@ -42,20 +42,32 @@ func TestRead_randomHistories(t *testing.T) {
 			case 2:
 				w.next = w.head().Start
 				w.full()
+			case 3: // of a member that has cut the rows differently
+				if last := w.head().Revision(); last > 10 {
+					other := w.again()
+					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
+					other.full()
+				}
 			default:
 				write(rt, w)
 			}
 		}
 		head := first.head()
-		whole := Build(rt, keys, format.Start{
-			Cluster: cluster, Generation: 1, Position: format.After(10), Before: format.Seed(cluster, 1, 10),
-		}, Rows(11, head.Revision()))
-		require.Equal(rt, whole.After, head.Before, "the digest of a history that was never cut")
+		require.Equal(rt, unbroken(rt, keys, head.Revision()).After, head.Before, "the digest of a history that was never cut")
 		target := archive.Target{Revision: rapid.Int64Range(10, head.Revision()).Draw(rt, "target")}
-		result := first.restore(target)
+		result, _, err := first.instead(target)
+		require.NoError(rt, err)
 		require.Equal(rt, revisions(result.full+1, target.Revision), result.revisions)
-		require.Equal(rt, head.Before, first.restore(archive.Target{}).Chain)
+		result, _, err = first.instead(archive.Target{})
+		require.NoError(rt, err)
+		require.Equal(rt, head.Before, result.Chain)
 	})
+}
+
+// unbroken returns a segment with everything after the first full snapshot.
+func unbroken(t T, keys *format.Keys, last int64) format.Object {
+	start := format.Start{Cluster: cluster, Generation: 1, Position: format.After(10), Before: format.Seed(cluster, 1, 10)}
+	return Build(t, keys, start, Rows(11, last))
 }
 
 // write stores the next segment, or continues after the other writer if that was faster.

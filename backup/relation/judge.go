@@ -47,13 +47,10 @@ var (
 )
 
 func caseOf(data Data, s Store, adopt bool) Case {
-	identity := data.Identity
-	if !identity.Known() {
-		identity = data.Peers
-	}
+	identity := data.named()
 	c := Case{State: data.State, Names: Nothing, Owned: s.Owner() == data.Owner, Rows: NotCompared, Adopts: adopt}
 	switch {
-	case data.named(s):
+	case identity.Known() && identity.Cluster == s.Cluster.Cluster:
 		c.Names = This
 	case data.Identity.Known():
 		c.Names = Another

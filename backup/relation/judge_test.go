@@ -230,9 +230,16 @@ func TestNewerShowsWhatTheDataLack(t *testing.T) {
 		newer   string
 		reached int64
 	}{
-		"nothing":                         {func(*Data, *Store) {}, false, "", 20},
-		"revisions":                       {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data end with revision 19, and the store has revision 20", 20},
-		"reserved revisions":              {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had reached revision 25", 25},
+		"nothing":            {func(*Data, *Store) {}, false, "", 20},
+		"revisions":          {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data end with revision 19, and the store has revision 20", 20},
+		"reserved revisions": {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had reached revision 25", 25},
+		"reserved revisions, and no other object": {func(_ *Data, s *Store) {
+			s.Lineage, s.Head, s.Reserved = archive.Lineage{}, archive.Head{}, reserved(2, 25)
+		}, false, "the cluster had reached revision 25", 25},
+		"reserved revisions, and an earlier generation": {func(_ *Data, s *Store) {
+			s.Lineage, s.Head, s.Reserved = history(1), head(30), reserved(2, 25)
+		}, true, "the cluster had reached revision 25", 25},
+		"nothing but the cluster":         {func(_ *Data, s *Store) { s.Lineage, s.Head = archive.Lineage{}, archive.Head{} }, false, "", 0},
 		"revisions of another generation": {func(_ *Data, s *Store) { s.Reserved = reserved(3, 25) }, false, "", 20},
 		"a generation":                    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, true, "generation 2", 0},
 		"another cluster":                 {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, false, "", 0},

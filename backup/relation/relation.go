@@ -121,7 +121,7 @@ func Judge(data Data, store Store, adopt bool) Judgment {
 	j := Judgment{Relation: decide(c), Identity: data.Identity}
 	j.Lacks = c.Lacks && j.Relation != Same // revisions that only the store has are not a loss for data that resume
 	switch {
-	case data.named(store) && !data.Identity.Known():
+	case c.Names == This && !data.Identity.Known():
 		j.Identity = data.Peers
 	case j.Relation == Same && c.Resumes:
 		j.Identity = store.Identity()
@@ -131,19 +131,21 @@ func Judge(data Data, store Store, adopt bool) Judgment {
 
 // Newer returns the revision that the cluster of the data is known to have reached, 0 if unknown, and what the store shows
 // that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it ahead of
-// the revisions that they acknowledge, so a quorum has what it shows. store is the store's URL.
+// the revisions that they acknowledge, so a quorum has what it shows, even if nothing else is left of the generation.
+// store is the store's URL.
 func (j Judgment) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:
 		return 0, errors.New(j.Sentence(data, s, store))
 	case Behind:
-		newer = errors.New(j.Sentence(data, s, store))
+		reached, newer = s.Head.Revision(), errors.New(j.Sentence(data, s, store))
 	case Same:
+		reached = max(0, s.Head.Revision())
+	case Unnumbered: // the head is of an earlier generation
 	default:
 		return 0, nil
 	}
-	reached = s.Head.Revision()
-	if s.Reserved.Generation == s.Newest().Number {
+	if own := []int{j.Identity.Generation, data.named().Generation}; slices.Contains(own, s.Reserved.Generation) {
 		reached = max(reached, s.Reserved.Revision-archive.Margin)
 	}
 	if newer == nil && reached > data.Revision {
@@ -160,12 +162,12 @@ func OfEtcd(l archive.Lineage, id string) (found archive.Generation) {
 	return found
 }
 
-// named reports whether the data, or else the members that run with them, name the store's cluster.
-func (d Data) named(s Store) bool {
+// named returns what the data name, or else the members that run with them.
+func (d Data) named() archive.Identity {
 	if d.Identity.Known() {
-		return d.Identity.Cluster == s.Cluster.Cluster
+		return d.Identity
 	}
-	return d.Peers.Known() && d.Peers.Cluster == s.Cluster.Cluster
+	return d.Peers
 }
 
 // Sentence describes the relation for users. store is the store's URL.
