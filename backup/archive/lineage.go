@@ -328,11 +328,7 @@ func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 		last = max(last, full.Revision)
 	}
 	for _, object := range objects {
-		end := object.Next
-		if object.Level == Segment { // its name does not say where it ends
-			end = object.Start
-		}
-		last = max(last, end.Revision-1)
+		last = max(last, object.reach().Revision-1)
 	}
 	return last
 }

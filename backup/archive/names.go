@@ -48,6 +48,14 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
+// reach returns the end of an object as far as its name shows it: that of a segment has only its start.
+func (o Object) reach() format.Position {
+	if o.Level == Segment {
+		return o.Start
+	}
+	return o.Next
+}
+
 // contains reports whether a merged object covers a position.
 func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0

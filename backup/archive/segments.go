@@ -47,7 +47,7 @@ func (w *Writer) checkDelayed(ctx context.Context, generation int, position form
 		return err
 	}
 	next := format.Position{Revision: position.Revision, Part: position.Part + 1}
-	merged, err := w.reader.overlaps(ctx, objects, Object{Start: position, Next: next})
+	merged, err := w.reader.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
 		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
 		err = w.reader.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
@@ -55,8 +55,8 @@ func (w *Writer) checkDelayed(ctx context.Context, generation int, position form
 	return err
 }
 
-// overlaps returns those of some merged objects that have a part of a range and can be verified to their ends.
-func (r *objectStore) overlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
+// verifiedOverlaps returns those of some merged objects that have a part of a range and can be verified to their ends.
+func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
 	for _, object := range objects {
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
 			continue
@@ -133,8 +133,8 @@ func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, erro
 // checkOverlaps returns an ErrHole if another segment starts within the ones that were read to be merged, or if another
 // merged object has other segments there. A segment that starts within a merged object counts as merged. One at a
 // position that was merged and deleted is of a writer that was late: it must never be part of a merged object, as
-// readers could not tell which of two such objects is right. Its source is read before the others are listed, and was
-// created long after the first merged object, so no listing is too old to have that.
+// readers would not know which of two such objects is right. It was created long after the first merged object, and is
+// read before the others are listed, so even a listing that lags has that object.
 func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
 	others, err := w.reader.Objects(ctx, merged.Generation)
 	if err != nil {
@@ -145,13 +145,13 @@ func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Obj
 	}
 	others = slices.DeleteFunc(others, own)
 	for _, other := range others { // those within an hour were checked when the minutes were made
-		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.Within(other)) == 0 {
+		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.SegmentsIn(other)) == 0 {
 			return differenceError(merged, other)
 		}
 	}
-	overlaps, err := w.reader.overlaps(ctx, others, merged.Object)
+	overlaps, err := w.reader.verifiedOverlaps(ctx, others, merged.Object)
 	for _, other := range overlaps {
-		if !slices.EqualFunc(merged.Within(other.Object), other.Within(merged.Object), SameSegment) {
+		if !slices.EqualFunc(merged.SegmentsIn(other.Object), other.SegmentsIn(merged.Object), SameSegment) {
 			return differenceError(merged, other.Object)
 		}
 	}
@@ -162,8 +162,8 @@ func differenceError(merged Merged, other Object) error {
 	return fmt.Errorf("%w: %s has other segments than %s", ErrHole, other.Name(), merged.Name())
 }
 
-// Within returns the segments whose positions an object covers.
-func (m Merged) Within(object Object) []format.Manifest {
+// SegmentsIn returns the segments whose positions an object covers.
+func (m Merged) SegmentsIn(object Object) []format.Manifest {
 	return slices.DeleteFunc(slices.Clone(m.Segments), func(s format.Manifest) bool {
 		return s.Position != object.Start && !object.contains(s.Position)
 	})

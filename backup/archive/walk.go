@@ -213,14 +213,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 }
 
 // candidates returns the objects that reach beyond a position, sorted by the ends in their names, and first the
-// segment before it: a segment's name has only its start.
+// segment before it.
 func (x index) candidates(position format.Position) (all []Object) {
-	reach := func(o Object) format.Position {
-		if o.Level == Segment {
-			return o.Start
-		}
-		return o.Next
-	}
 	var before []Object
 	for i, object := range x.objects {
 		switch {
@@ -230,6 +224,6 @@ func (x index) candidates(position format.Position) (all []Object) {
 			before = x.objects[i : i+1]
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Object) int { return reach(a).Compare(reach(b)) })
+	slices.SortStableFunc(all, func(a, b Object) int { return a.reach().Compare(b.reach()) })
 	return slices.Concat(before, all)
 }

@@ -88,8 +88,8 @@ type round struct {
 	denied  error // deletions are denied
 }
 
-// above returns the existing objects of the levels above one.
-func (r *round) above(level archive.Level) []archive.Object {
+// mergedObjects returns the existing objects that may hold those of a level.
+func (r *round) mergedObjects(level archive.Level) []archive.Object {
 	if level == archive.Segment {
 		return slices.Concat(r.levels[archive.Minute], r.levels[archive.Hour])
 	}
@@ -98,7 +98,7 @@ func (r *round) above(level archive.Level) []archive.Object {
 
 // merge creates the objects of a step.
 func (r *round) merge(ctx context.Context, step step) error {
-	fresh, err := r.notMerged(ctx, r.levels[step.from], r.above(step.from))
+	fresh, err := r.notMerged(ctx, r.levels[step.from], r.mergedObjects(step.from))
 	if err != nil {
 		return fmt.Errorf("cannot merge: %w", err)
 	}
@@ -122,7 +122,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		}
 		made.Modified = r.now() // the next listing has about the same time
 		for _, object := range append(group, made.Object) {
-			r.lookup(object).record(object.Size, made.Within(object))
+			r.lookup(object).record(object.Size, made.SegmentsIn(object))
 		}
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
@@ -133,7 +133,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 // clear deletes the sources of merged objects, oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
 	r.refused = 0 // newer segments may be locked when the minutes of an hour are not
-	for _, merged := range r.above(step.from) {
+	for _, merged := range r.mergedObjects(step.from) {
 		to := r.lookup(merged)
 		if to.since.IsZero() {
 			to.since = r.clock()
