@@ -292,8 +292,11 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 // describe returns what is reported about the store in addition to the rule's reason: its cluster, or what it lacks.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
+	case slices.Contains(otherStates, state) && b.options.Adopt != "":
+		return fmt.Errorf("%s, and --adopt=%s names another one or was done before; --adopt=%s/%d adopts this one",
+			b.describeRelation(seen), b.options.Adopt, seen.Cluster.Cluster, seen.Newest().Number)
 	case slices.Contains(otherStates, state):
-		return errors.New(b.describeRelation(seen) + b.describeAdoption())
+		return errors.New(b.describeRelation(seen))
 	case state != relation.Empty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
 		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
 	case (b.requested || seen.Newest().Number == 0) && seen.notKept != nil:
@@ -302,14 +305,6 @@ func (b *remoteStore) describe(state StoreState) error {
 		return b.survey.Missing
 	}
 	return b.volume.damage
-}
-
-// describeAdoption returns why an adoption that was requested is not done.
-func (b *remoteStore) describeAdoption() string {
-	if b.options.Adopt == "" {
-		return ""
-	}
-	return fmt.Sprintf(", and --adopt=%s names another one or was done before; --adopt=%s/%d adopts this one", b.options.Adopt, b.last.Cluster.Cluster, b.last.Newest().Number)
 }
 
 // mayReplace reports whether a new generation may replace the newest one in the store. One of several members gets its

@@ -283,7 +283,10 @@ func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 
 // reason returns what is reported in addition to the reason of the row.
 func (c *peerGroup) reason(s *peers.Survey) error {
-	damage, archived := c.volume.damage, c.options.Archive != nil
+	damage, archived, missing := c.volume.damage, c.options.Archive != nil, s.Missing
+	if missing != nil && s.Outdated != nil {
+		missing = fmt.Errorf("%w; %w", s.Outdated, s.Missing)
+	}
 	switch {
 	case c.requested:
 		return s.Missing
@@ -295,12 +298,6 @@ func (c *peerGroup) reason(s *peers.Survey) error {
 		return fmt.Errorf("%w; %s", s.Blocked, c.wayOut())
 	case s.Blocked != nil:
 		return s.Blocked
-	}
-	missing := s.Missing
-	if missing != nil && s.Outdated != nil {
-		missing = fmt.Errorf("%w; %w", s.Outdated, s.Missing)
-	}
-	switch {
 	case missing == nil:
 	case s.Membership == peers.Claimed, c.newer != nil && s.Cluster == "":
 		return fmt.Errorf("%w; %s", missing, c.wayOut())

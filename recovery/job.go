@@ -42,20 +42,14 @@ func (j *job) resume() (Event, Facts, error) {
 	}
 	j.claim, j.resumed = *r.Claim, true
 	built, err := hasMember(j.volume.restoredDir())
+	identity, _ := archive.ReadIdentity(j.member.DataDir) // an unreadable one is not the claim's
 	switch {
-	case err != nil || !built && !j.matchesClaim(): // the user has removed it
-		return NothingBegun, Facts{}, err
-	case !built:
+	case err == nil && built:
+		return ClaimFound, Facts{}, j.volume.lock()
+	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return ClaimFound, Facts{}, j.volume.lock()
-}
-
-// matchesClaim reports whether the data directory is what was claimed.
-func (j *job) matchesClaim() bool {
-	identity, err := archive.ReadIdentity(j.member.DataDir)
-	built, failed := hasMember(j.volume.restoredDir())
-	return err == nil && !built && failed == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number
+	return NothingBegun, Facts{}, err // the user has removed what was built
 }
 
 // recordClaim comes before a generation is created: a member that finds it in the store and asks the others must not take
@@ -68,11 +62,7 @@ func (j *job) recordClaim() (Event, Facts, error) {
 }
 
 func (j *job) dropClaim() (Event, Facts, error) {
-	r, err := j.readRecord()
-	if err == nil && r.Claim != nil { // a full volume must not keep what was built from being removed
-		err = j.updateRecord(func(r *journal) { r.Claim = nil })
-	}
-	return "", Facts{}, err
+	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = nil })
 }
 
 // checkSpace compares the required space with the free space, before anything is fetched.
@@ -93,9 +83,6 @@ func (j *job) restoreSource() restore.Source {
 
 // build fetches and builds. The event shows whether the store, the backup or the volume failed.
 func (j *job) build() (Event, Facts, error) {
-	if _, _, err := j.volume.removeUnfinished(); err != nil {
-		return "", Facts{}, err
-	}
 	plan := j.backups.newSeed()
 	plan.Token = seed.NewToken()
 	started := time.Now()
@@ -318,9 +305,6 @@ func (j *job) preserveVolume() (Event, Facts, error) {
 
 // install gives what was built the name of the data directory.
 func (j *job) install() (Event, Facts, error) {
-	if j.matchesClaim() {
-		return "", Facts{}, nil
-	}
 	err := disk.Rename(j.volume.restoredDir(), j.member.DataDir)
 	if err != nil {
 		err = fmt.Errorf("cannot install the restored data: %w", err)

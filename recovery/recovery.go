@@ -153,10 +153,7 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 
 // Config returns etcd's configuration as YAML. After an initialization it is the one that was validated, even if
 // the file has changed since, so that etcd opens no other directory. Errors name the file.
-func (r *Recovery) Config(ctx context.Context) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
+func (r *Recovery) Config(context.Context) ([]byte, error) {
 	r.mu.Lock()
 	validated := r.config
 	r.mu.Unlock()
@@ -202,12 +199,9 @@ func memberOf(checked *etcdconf.Checked, dataDir string) Member {
 		DataDir: dataDir, Name: etcd.Name, PeerURLs: etcd.AdvertisePeerUrls, Token: etcd.InitialClusterToken,
 		Joins: etcd.ClusterState == embed.ClusterStateFlagExisting, Forced: etcd.ForceNewCluster,
 	}
-	cluster, err := types.NewURLsMap(etcd.InitialCluster)
-	member.Members = cluster
-	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
-		// etcd computes IDs from this; the advertised URLs may differ.
-		member.PeerURLs = cluster[etcd.Name]
-		member.Alone = true
+	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // members that are found in another way are not named
+	if listed := member.Members[etcd.Name]; len(member.Members) == 1 && listed != nil {
+		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these; the advertised URLs may differ
 	}
 	return member
 }
@@ -218,11 +212,8 @@ func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 	if err != nil {
 		return seed.Seed{}, err
 	}
-	cluster, err := types.NewURLsMap(checked.Etcd.InitialCluster)
-	if err != nil {
-		return seed.Seed{}, fmt.Errorf("initial-cluster: %w", err)
-	}
-	return seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token, Members: cluster}, nil
+	member := memberOf(checked, dataDir)
+	return seed.Seed{DataDir: dataDir, Name: member.Name, Token: token, Members: member.Members}, nil
 }
 
 // A runner drives the machine through one run.
@@ -236,7 +227,7 @@ type runner struct {
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
 	legal   *statemachine.Legality
-	actions map[Action]func() (Event, Facts, error)
+	actions map[Action]func() (Event, Facts, error) // without an event the next action follows; an error is a Broke
 
 	decision Decision // the last one
 	reason   string   // why it is in its state
@@ -254,13 +245,7 @@ func newRun(ctx context.Context, e *environment, member Member, examine func(con
 	r.backups = &remoteStore{session: s, volume: r.volume}
 	r.cluster = &peerGroup{session: s, volume: r.volume, backups: r.backups}
 	r.job = &job{session: s, volume: r.volume, backups: r.backups, cluster: r.cluster}
-	r.actions = r.bind()
-	return r
-}
-
-// bind returns what each action does. Without an event the next action follows; an error is a Broke.
-func (r *runner) bind() map[Action]func() (Event, Facts, error) {
-	return map[Action]func() (Event, Facts, error){
+	r.actions = map[Action]func() (Event, Facts, error){
 		ReadPosition:    r.job.resume,
 		DropUnfinished:  r.volume.removeUnfinished,
 		ForgetClaim:     r.job.dropClaim,
@@ -286,6 +271,7 @@ func (r *runner) bind() map[Action]func() (Event, Facts, error) {
 		InstallData:     r.job.install,
 		Remember:        r.job.complete,
 	}
+	return r
 }
 
 // process handles events until the run ends.
@@ -323,8 +309,7 @@ func (r *runner) allowStart() error {
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
 		r.job.logUnused(copies[len(copies)-1].Path)
 	}
-	before, failed := r.readRecord()
-	if err = errors.Join(err, failed); err == nil && before.Refused != nil {
+	if err == nil {
 		err = r.updateRecord(func(r *journal) { r.Refused = nil })
 	}
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -271,12 +272,13 @@ func (e *environment) readRecord() (r journal, err error) {
 	return r, nil
 }
 
+// updateRecord writes nothing if nothing changes: a full volume must not keep what was built from being removed.
 func (e *environment) updateRecord(change func(*journal)) error {
-	r, err := e.readRecord()
-	if err != nil {
+	before, err := e.readRecord()
+	r := before
+	if change(&r); err != nil || reflect.DeepEqual(before, r) {
 		return err
 	}
-	change(&r)
 	path := filepath.Join(e.options.VolumeDir, recordFile)
 	content, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {

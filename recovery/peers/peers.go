@@ -504,15 +504,14 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 // queryRevisions asks members of the volume's cluster that run without a quorum for their revisions, which needs no
 // vote, and describes them.
 func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
-	if s.Membership != Claimed || self.ClusterID == 0 {
-		return nil
-	}
 	for _, r := range responses {
-		if r.cluster != formatID(self.ClusterID) {
+		if s.Membership != Claimed || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {
 			continue
 		}
-		revision, err := p.queryRevision(ctx, r)
-		if err != nil {
+		page, err := p.fetchPage(ctx, r.own(), "/metrics")
+		revision := maxMetric(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
+		if revision == 0 {
+			err = cmp.Or(err, errors.New("its metrics do not show it"))
 			clauses = append(clauses, fmt.Sprintf("the revision of %s is unknown (%v)", r.name, remoteError{err}))
 			continue
 		}
@@ -520,23 +519,6 @@ func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, respon
 		clauses = append(clauses, fmt.Sprintf("%s has revision %d", r.name, revision))
 	}
 	return clauses
-}
-
-// queryRevision returns the highest revision that a member is known to have.
-func (p *Peers) queryRevision(ctx context.Context, r *response) (int64, error) {
-	i := slices.IndexFunc(r.members, r.isFrom)
-	if i < 0 {
-		return 0, errors.New("it is not in its own list of members")
-	}
-	page, err := p.fetchPage(ctx, r.members[i], "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	revision := maxMetric(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
-	if revision == 0 {
-		return 0, errors.New("its metrics do not show it")
-	}
-	return revision, nil
 }
 
 // maxMetric returns the largest value of several metrics on a page; 0 if it has none.

@@ -139,14 +139,14 @@ func (r *response) content() string {
 	return r.cluster + string(text)
 }
 
-// isVoter reports whether the member that answered has a vote, by its own list.
-func (r *response) isVoter() bool {
-	return slices.ContainsFunc(r.members, func(m Member) bool { return !m.IsLearner && r.isFrom(m) })
-}
-
-// isFrom reports whether a member is the one that answered.
-func (r *response) isFrom(m Member) bool {
-	return m.Name == r.name || slices.Contains(m.PeerURLs, r.url)
+// own returns the member that answered, by its own list; the zero value if it is not there.
+func (r *response) own() (own Member) {
+	for _, m := range r.members {
+		if m.Name == r.name || slices.Contains(m.PeerURLs, r.url) {
+			return m
+		}
+	}
+	return own
 }
 
 // findQuorum returns the response that a quorum of its own cluster has given; nil if there is none, or if two
@@ -154,7 +154,7 @@ func (r *response) isFrom(m Member) bool {
 func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	votes := map[string]int{}
 	for _, r := range responses {
-		if !r.isVoter() {
+		if own := r.own(); own.ID == 0 || own.IsLearner {
 			continue
 		}
 		votes[r.content()]++
