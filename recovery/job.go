@@ -34,7 +34,7 @@ type job struct {
 	outcome Result       // without an end as long as nothing is restored
 }
 
-// resume checks whether a run was cut off between its claim and its end.
+// resume checks whether a run was interrupted between its claim and its end.
 func (j *job) resume() (Event, Facts, error) {
 	r, err := j.readRecord()
 	if err != nil || r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
@@ -278,7 +278,7 @@ func (j *job) tryClaim(ctx context.Context) error {
 func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
 	a, next := j.options.Archive, j.claim.Generation
 	if j.resumed {
-		return lostClaim("an earlier run was cut off before its claim")
+		return lostClaim("an earlier run was interrupted before its claim")
 	}
 	if err := j.cluster.confirmPeers(ctx, next); err != nil {
 		return err

@@ -210,7 +210,7 @@ const (
 	Rejoined   = "rejoined"   // with the data of the other members
 	Denied     = "refused"    // the user has to act
 	Wanted     = "requested"  // by --restore-to
-	Unfinished = "unfinished" // a run that was cut off was completed
+	Unfinished = "unfinished" // an interrupted run was completed
 )
 
 const (

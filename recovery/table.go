@@ -30,10 +30,10 @@ var (
 // them guarded; the first that holds wins. Elsewhere answers an event without a row. The fate of a volume is not
 // decided here but by the rules (decide.go), whose results are the events of Decide; a row carries one out.
 var written = statemachine.Entries{
-	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been cut off after its claim"},
+	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after its claim"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},
-	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was cut off, and only the store shows how far it got: start with --backup-store; or, if the data directory is still there, move recovery.json away to continue with that"},
-	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "a restore was cut off: it continues with what was built"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows how far it got: start with --backup-store; or, if the data directory is still there, move recovery.json away to continue with that"},
+	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "a restore was interrupted: it continues with what was built"},
 	{Resume, InstallFound, always, Install, []Action{Remember}, "a restore was installed, and is recorded now"},
 
 	{Examine, Examined, always, Decide, deciding, "the state of the volume is known"},
@@ -56,7 +56,7 @@ var written = statemachine.Entries{
 	{Decide, Decline, always, Refused, nil, "the request cannot be carried out"},
 
 	{AskPeers, PeersTold, always, Decide, deciding, "the peers have answered"},
-	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause is over"},
+	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause has ended"},
 
 	{Adopt, Taken, always, Ready, nil, "the store has a generation for the data"},
 	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed, and continues unless another process was faster"},
@@ -67,7 +67,7 @@ var written = statemachine.Entries{
 
 	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "the store has answered"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose segments that wait on the volume and cannot be uploaded"},
-	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
+	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause has ended"},
 
 	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded, and the members restore once all have done that"},
 	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the volume was uploaded as far as possible, and is preserved in any case"},
@@ -88,11 +88,11 @@ var written = statemachine.Entries{
 	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "what was built is outdated, and recovery starts again"},
 	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "the store may not have created the generation, so it is asked again"},
 	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "a cluster is replaced only after every member has answered once more"},
-	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause is over"},
+	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause has ended"},
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the data directory was moved"},
 
-	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "a restore that was cut off is complete, and another one is requested"},
+	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore is complete, and another one is requested"},
 	{Install, Installed, always, Ready, nil, "the restored data are installed"},
 
 	{working, Broke, always, Refused, nil, "recovery tries again, and continues from here"},
@@ -107,14 +107,14 @@ const pause = "at most 30 s"
 
 // States describes every state, in the order of a run.
 var States = []statemachine.StateInfo{
-	{Name: Resume, Meaning: "check whether an earlier run was cut off", Bound: statemachine.ByCalls, Deadline: "the disk's"},
+	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database takes long"},
 	{Name: Decide, Meaning: "decide by the table what happens to the volume", Bound: statemachine.ByCalls, Deadline: "at once"},
-	{Name: AskPeers, Meaning: "ask the other members how they list this one, and what prevents it from being replaced", Bound: statemachine.ByCalls, Deadline: "some seconds for a question, " + pause + " between questions"},
+	{Name: AskPeers, Meaning: "ask the other members how they list this one, and what prevents it from being replaced", Bound: statemachine.ByCalls, Deadline: "some seconds for a request, " + pause + " between requests"},
 	{Name: GiveWay, Meaning: "preserve data that the others have", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Leave, Meaning: "remove the old identity from the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
 	{Name: Enter, Meaning: "add this member to the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
-	{Name: AskStore, Meaning: "upload what waits on the volume, ask which cluster the store belongs to and what it has", Bound: statemachine.ByCalls, Deadline: "2m for each segment that waits, 2m for the question, " + pause + " between questions"},
+	{Name: AskStore, Meaning: "upload what waits on the volume, ask which cluster the store belongs to and what it has", Bound: statemachine.ByCalls, Deadline: "2m for each segment that waits, 2m for the question, " + pause + " between requests"},
 	{Name: Flush, Meaning: "upload what only the volume has", Bound: statemachine.ByCalls, Deadline: "2m"},
 	{Name: MakeRoom, Meaning: "report what would be lost, compare the free space with what is needed", Bound: statemachine.ByCalls, Deadline: "the disk's"},
 	{Name: Build, Meaning: "fetch the backup and build a data directory next to the old one", Bound: statemachine.ByCalls, Deadline: "none while bytes arrive; a request fails after a minute without any"},
@@ -207,7 +207,7 @@ const (
 const (
 	NoStore     statemachine.Guard = "no store"
 	Several     statemachine.Guard = "multi-member"
-	StillAsked  statemachine.Guard = "another restore asked for"
+	StillAsked  statemachine.Guard = "another restore requested"
 	PeersHeard  statemachine.Guard = "the others heard"
 	InItsPlace  statemachine.Guard = "data in the way"
 	StillListed statemachine.Guard = "listed, place free"

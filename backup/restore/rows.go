@@ -303,7 +303,7 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorde
 			value, err = (&leasepb.Lease{ID: id, TTL: ttl}).Marshal()
 		}
 		if err != nil {
-			return fmt.Errorf("cannot add the lease %x, which a key names: %w", id, err)
+			return fmt.Errorf("cannot add the lease %x, which a key refers to: %w", id, err)
 		}
 		if err = leases.Put(leaseKey(id), value); err != nil {
 			return err

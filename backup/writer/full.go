@@ -404,7 +404,7 @@ func (f *snapshots) drop(err error) {
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
 	resolve(f.forget().requests, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if m.opens { // segments after it lead nowhere
+	if m.opens { // segments after it cannot be restored
 		f.chain.drop()
 	}
 	if m.opens || f.isIn(opening) {

@@ -494,7 +494,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 		full, failed := i.Archive.Full(ctx, i.generation.Number, newest.Name())
 		err, object = i.verifyCluster(full.Cluster, failed), "full "+newest.Name()
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
-			return nil // segments stored since lead nowhere
+			return nil // segments stored since cannot be restored
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(last) <= 0 {

@@ -76,7 +76,7 @@ const (
 // The guards, in addition to statemachine.Always.
 const (
 	ours   Guard = "ours to write"
-	guest  Guard = "in the leader's place"
+	guest  Guard = "instead of the leader"
 	closed Guard = "closed etcd, segments only"
 )
 
@@ -232,7 +232,7 @@ var written = statemachine.Entries{
 	{opening, fullLost, always, opening, []Action{openChain}, "there is still no chain"},
 	{beginning, chainBegun, always, aligning, nil, "if another member has started a chain as well, the newest counts"},
 	{beginning, overtaken, always, aligning, []Action{leaveChain}, "there is a chain to extend"},
-	{beginning, fullLost, ours, opening, []Action{openChain}, "segments after it lead nowhere"},
+	{beginning, fullLost, ours, opening, []Action{openChain}, "segments after it cannot be restored"},
 	{beginning, fullLost, always, aligning, []Action{dropSpool}, "another member now starts the chain"},
 }
 
