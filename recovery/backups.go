@@ -400,7 +400,9 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	err := b.options.FlushSpool(ctx, data, b.volume.position.HighestRevision)
 	var errno syscall.Errno
 	switch {
-	case err == nil, b.ctx.Err() != nil:
+	case err == nil:
+		return "", Facts{}, nil
+	case b.ctx.Err() != nil:
 		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
 		return Answered, Facts{Told: b.awayState(), Err: fmt.Errorf("uploading segments that wait on the volume: %w", err)}, nil

@@ -398,18 +398,16 @@ const (
 // reason for a wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as
 // well, and explains it better.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
-	deadline := time.Now().Add(bound)
+	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it has lasted for %s", bound))
+	defer cancel()
 	for first := true; p.isDowngrading(ctx); first = false {
 		if first {
 			report("waits until its peers end a downgrade, during which etcd admits no new member")
 		}
-		if time.Now().After(deadline) {
-			return dataversion.Version{}, fmt.Errorf("cannot join: for %s the cluster has been held at an older version by a downgrade, during "+
-				"which etcd admits no new member; end it with `etcdctl downgrade cancel` on one of its members", bound)
-		}
 		select {
-		case <-ctx.Done():
-			return dataversion.Version{}, fmt.Errorf("gave up while peers hold a downgrade: %w", ctx.Err())
+		case <-wait.Done():
+			return dataversion.Version{}, fmt.Errorf("cannot join during a downgrade of the cluster, when etcd admits no new member: %w; "+
+				"end it with `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
 		case <-time.After(downgradePoll):
 		}
 	}
