@@ -114,6 +114,9 @@ const opensData = "opens its data"
 // awaitsQuorum describes a start that only other members can complete.
 const awaitsQuorum = "waits for a leader, which needs a quorum of its cluster, and to join it"
 
+// awaitsRoot describes a start that clients cannot use yet.
+const awaitsRoot = "waits until authentication is enabled, with the password in --root-password-file"
+
 // errCrashed ends calls that wait for an etcd that has crashed; the reason went to Options.Crash.
 var errCrashed = errors.New("etcd crashed")
 
@@ -187,6 +190,12 @@ func (m *Member) Open(ctx context.Context) error {
 			err = fmt.Errorf("gave up while etcd joins its cluster: %w", err)
 		}
 		return err
+	}
+	if m.options.RootPassword != "" {
+		m.doing.Store(awaitsRoot)
+		if err := m.awaitRoot(ctx); err != nil {
+			return err
+		}
 	}
 	m.doing.Store("")
 	m.serve()
@@ -311,7 +320,7 @@ func isListenError(err error) bool {
 	return ok && failed.Op == "listen"
 }
 
-// serve starts the goroutines of a ready member: they create the user root, maintain the database, compact, keep the data at the wanted
+// serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted
 // version, check that the data are still on the volume, and keep the cluster's entry for the member up to date.
 func (m *Member) serve() {
 	b, server := &m.background, m.etcd.Server
@@ -320,9 +329,6 @@ func (m *Member) serve() {
 	m.files.open()
 	b.serving.Go(func() { m.files.watch(ctx, m.options.Log) })
 	b.serving.Go(func() { m.Maintainer.Run(ctx, server) })
-	if m.options.RootPassword != "" {
-		b.serving.Go(func() { m.root.run(ctx, server) })
-	}
 	if m.compaction.retention > 0 {
 		b.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
 	}

@@ -20,6 +20,8 @@ const (
 	rootUser    = "root"                 // name of etcd's user and role that may do everything
 	rootTimeout = 5 * time.Second        // for each attempt to create it
 	rootPause   = 100 * time.Millisecond // between attempts
+	// rootPatience is the time for the leader to create it. A leader that was started without the password never does.
+	rootPatience = 10 * time.Second
 )
 
 // rootAuth creates the user root in an empty cluster and enables authentication. Clients are refused until it is
@@ -49,20 +51,36 @@ func (r *rootAuth) stream(server any, stream grpc.ServerStream, _ *grpc.StreamSe
 	return handler(server, stream)
 }
 
-// run returns once authentication is enabled, or the cluster is not empty.
-func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) {
-	failure := ""
+// awaitRoot returns nil once authentication is enabled, or the cluster is not empty.
+func (m *Member) awaitRoot(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	decided := make(chan struct{})
+	m.background.starting.Go(func() {
+		if m.root.run(ctx, m.etcd.Server) {
+			close(decided)
+		}
+	})
+	return m.wait(ctx, decided)
+}
+
+// run reports whether authentication is enabled, or the cluster is not empty. It returns false when ctx ends.
+func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
+	began, failure := time.Now(), ""
 	for !r.decide(server) {
-		if err := r.enable(ctx, server); err != nil && err.Error() != failure {
-			failure = err.Error()
-			r.log.Warn().Err(err).Msg("the user root cannot be created yet: clients are refused; retrying")
+		if server.Leader() == server.MemberID() || time.Since(began) > rootPatience {
+			if err := r.enable(ctx, server); err != nil && err.Error() != failure {
+				failure = err.Error()
+				r.log.Warn().Err(err).Msg("the user root cannot be created yet: clients are refused; retrying")
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(rootPause):
 		}
 	}
+	return true
 }
 
 // decide reports whether clients may be served, by what this member has applied: nothing of it can be undone.
@@ -83,14 +101,11 @@ func isEmpty(server *etcdserver.EtcdServer) bool {
 	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
 }
 
-// enable creates the user and enables authentication, if this member is the leader. An attempt that was cut off is repeated, with
-// the password of this process.
+// enable creates the user and enables authentication. An attempt that was cut off is repeated, with the password of this
+// process.
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()
-	if server.Leader() != server.MemberID() {
-		return nil
-	}
 	if err := server.LinearizableReadNotify(ctx); err != nil { // a new leader may not have applied its log yet
 		return err
 	}

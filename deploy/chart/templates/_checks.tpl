@@ -44,6 +44,9 @@
 {{- if lt (include "etcd.bytes" $v.volume.size | int64) $needed -}}
 {{- fail (printf "volume.size: %s is too small for a quota of %s: three times the quota, 2Gi and a tenth are %dMi" $v.volume.size $v.quota (div $needed 1048576)) -}}
 {{- end -}}
+{{- if and $v.auth.rootPassword.secret (gt (int $v.replicas) 1) (eq $v.tls.source "none") -}}
+{{- fail "auth.rootPassword: several members need TLS: one that joins sends the password to the others, and never in clear; set tls.source" -}}
+{{- end -}}
 {{- if and (eq $v.tls.source "none") (or $v.tls.secrets.server $v.tls.secrets.client $v.tls.secrets.peer) -}}
 {{- fail "tls.secrets: nothing mounts them without tls.source: set tls.source=secrets" -}}
 {{- end -}}

@@ -169,6 +169,7 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"{restore: {adopt: '00000000000000000000000000000000'}, sidecar: {enabled: true}}": "restore.adopt: with sidecar.enabled=true",
 		"{auth: {rootPassword: {secret: a}}, sidecar: {enabled: true}}":                    "auth.rootPassword: with sidecar.enabled=true",
 		"auth: {rootPassword: {secret: a, key: ../b}}":                                     "at '/auth/rootPassword/key': '../b' does not match pattern",
+		"{replicas: 3, store: {url: s3://b}, auth: {rootPassword: {secret: a}}}":           "auth.rootPassword: several members need TLS",
 		"auth: {rootPassword: {secret: A}}":                                                "at '/auth/rootPassword/secret': 'A' does not match pattern",
 		"store: {bucket: a}":                                                               "additional properties 'bucket' not allowed",
 		"tls: {source: vault}":                                                             "value must be one of",

@@ -72,16 +72,19 @@ func signing(t *testing.T) map[string]string {
 // The value is docs/deploy.md's. Every member has the password, and the bucket has the users.
 func TestANewClusterHasTheRootOfASecret(t *testing.T) {
 	w := newWorldWithBucket(t)
+	w.withCertificates()
 	w.secret("etcd-root", map[string]string{"password": "se:cret"})
-	w.apply(three, "auth: {rootPassword: {secret: etcd-root}}")
+	w.apply(three, tlsSecrets, "auth: {rootPassword: {secret: etcd-root}}")
 	w.awaitReady(3)
 	etcdctl := func(pod string, args ...string) string {
-		said, err := w.tell(pod, append([]string{"etcdctl"}, args...)...)
-		require.Error(t, err)
-		assert.Contains(t, said, "user name is empty")
+		_, err := w.tell(pod, append([]string{"etcdctl"}, args...)...)
+		require.ErrorContains(t, err, "permission denied", "the certificate names no user")
 		return w.asked(pod, append([]string{"etcdctl", "--user=root:se:cret"}, args...)...)
 	}
 	etcdctl("etcd-main-2", "put", "key", "value")
+	w.loseVolume("etcd-main-2")
+	w.awaitReady(3)
+	assert.Contains(t, etcdctl("etcd-main-2", "get", "key"), "value")
 	w.asked("etcd-main-0", "backup", "now")
 	w.loseAll()
 	assert.Contains(t, etcdctl("etcd-main-1", "get", "key"), "value")
