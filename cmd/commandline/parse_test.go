@@ -6,8 +6,6 @@ import (
 	"flag"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -100,22 +98,6 @@ func TestParse_errorsNameTheFlag(t *testing.T) {
 		_, err := Parse(&commands{}, append([]string{"start-etcd"}, args...), io.Discard)
 		require.ErrorContains(t, err, flag)
 		assert.NotContains(t, err.Error(), "\n")
-	}
-}
-
-func TestRootPassword(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "password")
-	for content, password := range map[string]string{
-		"secret": "secret", "a:b \n": "a:b ", "secret\r\n": "secret", strings.Repeat("x", 72): strings.Repeat("x", 72),
-		"\n": "", strings.Repeat("x", 73): "",
-	} {
-		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-		read, err := (&StartEtcd{RootPasswordFile: file}).RootPassword()
-		assert.Equal(t, password, read)
-		if password == "" {
-			require.ErrorContains(t, err, "--root-password-file: "+file+" has")
-			assert.NotContains(t, err.Error(), "xx")
-		}
 	}
 }
 

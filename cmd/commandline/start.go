@@ -99,25 +99,6 @@ func (f *StartEtcd) DataVersion() string {
 	}
 }
 
-// RootPassword returns the content of --root-password-file without the line break at its end; empty if it is not set.
-func (f *StartEtcd) RootPassword() (string, error) {
-	if f.RootPasswordFile == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(f.RootPasswordFile)
-	password := strings.TrimRight(string(content), "\r\n")
-	if err == nil && (password == "" || len(password) > maxPassword) {
-		err = fmt.Errorf("%s has %d bytes; etcd takes passwords of 1 to %d", f.RootPasswordFile, len(password), maxPassword)
-	}
-	if err != nil {
-		return "", fmt.Errorf("--root-password-file: %w", err)
-	}
-	return password, nil
-}
-
-// maxPassword is the length of the longest password that bcrypt takes, in bytes.
-const maxPassword = 72
-
 // Level is the least severe level that is logged.
 func (f *StartEtcd) Level() zerolog.Level {
 	level, _ := zerolog.ParseLevel(f.LogLevel) // kong has checked it

@@ -24,6 +24,7 @@ import (
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness"
@@ -59,7 +60,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	var schedule backup.Schedule
 	var rootPassword string
 	if err == nil {
-		rootPassword, err = c.RootPassword()
+		rootPassword, err = readRootPassword(c.RootPasswordFile)
 	}
 	if err == nil {
 		schedule, err = backup.ParseSchedule(c.Backups.FullSchedule)
@@ -107,6 +108,25 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	p.end = []func(){end, stopServer, endEvents, c.watch(log, p, happened), p.announcer.end}
 	return p
+}
+
+// maxPassword is the length of the longest password that bcrypt takes, in bytes.
+const maxPassword = 72
+
+// readRootPassword returns the content of --root-password-file without the line break at its end; empty if it is not set.
+func readRootPassword(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	content, err := disk.Read(path, maxPassword+2)
+	password := strings.TrimRight(string(content), "\r\n")
+	if err == nil && (password == "" || len(password) > maxPassword) {
+		err = fmt.Errorf("it has %d bytes; etcd takes passwords of 1 to %d", len(password), maxPassword)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--root-password-file: %s: %w", path, err)
+	}
+	return password, nil
 }
 
 // sidecar returns the validator of the data directory, and a function that closes it.

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/member/kubernetes"
 	"etcd-wrapper/readiness/status"
@@ -50,4 +54,23 @@ func TestEvents_onlyInAPod(t *testing.T) {
 	c.Kubernetes = []string{"events"}
 	_, _, err = c.pod()
 	assert.ErrorContains(t, err, "--kubernetes: only in a pod")
+}
+
+func TestReadRootPassword(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	for content, password := range map[string]string{
+		"secret": "secret", "a:b \n": "a:b ", "secret\r\n": "secret", strings.Repeat("x", 72): strings.Repeat("x", 72),
+		"\n": "", strings.Repeat("x", 73): "",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		read, err := readRootPassword(file)
+		assert.Equal(t, password, read)
+		if password == "" {
+			require.ErrorContains(t, err, "--root-password-file: "+file+": it has ")
+			assert.NotContains(t, err.Error(), "xx")
+		}
+	}
+	none, err := readRootPassword("")
+	require.NoError(t, err)
+	assert.Empty(t, none)
 }

@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
 	"slices"
 	"syscall"
@@ -17,6 +15,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
@@ -209,15 +208,9 @@ func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 		return nil, nil
 	}
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
 	if ca := path["etcd_server_ca"]; ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the authority of the members' certificates: %w", err)
-		}
-		secured.RootCAs = x509.NewCertPool()
-		if !secured.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s has no certificate", ca)
-		}
+		secured.RootCAs, err = disk.ReadRoots(ca)
 	}
-	return secured, nil
+	return secured, err
 }

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,22 @@ var (
 // cause and do not repeat the path. Any goroutine may call it.
 func Read(path string, limit int64) ([]byte, error) {
 	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
+}
+
+// maxBundle limits a bundle of certificates, in bytes. Those of whole operating systems have a quarter of it.
+const maxBundle = 1 << 20
+
+// ReadRoots returns the certificates of a CA bundle. It reads like Read.
+func ReadRoots(path string) (*x509.CertPool, error) {
+	bundle, err := Read(path, maxBundle)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(bundle) {
+		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+	}
+	return pool, nil
 }
 
 // ReadHere is like Read, for a file that this program wrote: it follows no symbolic link, and waits as long as the

@@ -82,9 +82,12 @@ func (r *reloadingTransport) transport() (*http.Transport, error) {
 	if r.current != nil && stamp == r.stamp {
 		return r.current, nil
 	}
-	roots, err := loadCA(r.caPath)
-	if err != nil {
-		return nil, err
+	var roots *x509.CertPool // nil for the system's
+	if r.caPath != "" {
+		var err error
+		if roots, err = disk.ReadRoots(r.caPath); err != nil {
+			return nil, err
+		}
 	}
 	if r.current != nil {
 		r.current.CloseIdleConnections()
@@ -115,25 +118,6 @@ func proxy(request *http.Request) (*url.URL, error) {
 		return nil, nil
 	}
 	return http.ProxyFromEnvironment(request)
-}
-
-// maxBundle limits a CA bundle, in bytes. Those of whole operating systems have a quarter of it.
-const maxBundle = 1 << 20
-
-// loadCA returns the roots of a bundle, or nil for the system's.
-func loadCA(path string) (*x509.CertPool, error) {
-	if path == "" {
-		return nil, nil
-	}
-	bundle, err := disk.Read(path, maxBundle)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
-	}
-	return pool, nil
 }
 
 // stampOf returns a text that changes when a file changes. It is empty for a missing file.

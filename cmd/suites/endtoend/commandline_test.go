@@ -42,7 +42,7 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		"--kubernetes=leases: only with": {"start-etcd", "--kubernetes=leases"},
 		"--kubernetes: only in a pod":    {"start-etcd", "--standalone", "--kubernetes=leases", volume},
 		"--root-password-file: only":     {"start-etcd", "--root-password-file=x"},
-		"--root-password-file: open":     {"start-etcd", "--standalone", "--root-password-file=/nowhere", volume},
+		"--root-password-file: /nowhe":   {"start-etcd", "--standalone", "--root-password-file=/nowhere", volume},
 		"--root-password-file: /dev/nu":  {"start-etcd", "--standalone", "--root-password-file=/dev/null", volume},
 		"unexpected argument etcd-main":  {"start-etcd", "etcd-main"},
 	} {
