@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// sampleInterval and maxEqualLines bound etcd's log: it repeats some attempts without a pause and logs each. In an
-	// interval, as many lines with one level and message are written, and the others are counted.
+	// sampleInterval and maxEqualLines bound etcd's log: it repeats some attempts without a pause and logs each. Number
+	// of lines with one level and message that are written in an interval; the others are counted.
 	sampleInterval = 30 * time.Second
 	maxEqualLines  = 5
 )

@@ -85,7 +85,7 @@ func newHistory(t *testing.T, kind string) *history {
 // arguments are the words of a step.
 type arguments []string
 
-// word returns a word, or "" if there are not so many.
+// word returns a word, or "" if there are fewer.
 func (a arguments) word(i int) string {
 	if i < len(a) {
 		return a[i]
@@ -396,7 +396,7 @@ func (h *history) printObjects(what string, names, others []string) {
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take carries out the steps for a moment of a run, once.
+// take performs the steps for a moment of a run, once.
 func (h *history) take(moment string) {
 	due := h.due[moment]
 	delete(h.due, moment)

@@ -70,7 +70,7 @@ type fakePeers struct {
 	own      uint64  // the id that this member has there; 0 for one that its volume does not know
 	inTheWay []error // of the next answers
 	outdated error
-	silent   int    // so many answers have no quorum
+	silent   int    // this number of answers is not a quorum
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
 	told     bool // they have heard of this member before it has asked

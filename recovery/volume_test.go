@@ -67,7 +67,7 @@ func (w *world) preservedTimes() (names []string) {
 	return names
 }
 
-// runOn runs on a volume that has room for so many preserved copies.
+// runOn runs on a volume that has room for the given number of preserved copies.
 func (w *world) runOn(most int) error {
 	r := w.recovery()
 	r.checkRoom = func(seed.Seed, restore.Source) error {

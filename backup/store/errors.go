@@ -28,7 +28,7 @@ const (
 	ErrDenied Failure = "permission denied"
 	// ErrNoBucket: the bucket, container or folder does not exist.
 	ErrNoBucket Failure = "bucket not found"
-	// ErrUnavailable: the store is unreachable, overloaded, full or broken. RetryAfter returns how long it asks to be left alone.
+	// ErrUnavailable: the store is unreachable, overloaded, full or broken. RetryAfter returns the pause that it asks for.
 	ErrUnavailable Failure = "store unavailable"
 	// ErrSkewed: the store refuses requests because this machine's clock differs too much from its own.
 	ErrSkewed Failure = "clock differs from the store's"
@@ -68,7 +68,7 @@ func (f Failure) NextStep() string {
 // Unavailable is an ErrUnavailable with its cause.
 type Unavailable struct {
 	Cause error         // nil if unknown
-	After time.Duration // how long the store asks to be left alone, or 0
+	After time.Duration // the pause that the store asks for, or 0
 }
 
 // Error implements error.
@@ -84,7 +84,7 @@ func (u *Unavailable) Unwrap() []error {
 	return []error{ErrUnavailable, u.Cause}
 }
 
-// RetryAfter returns how long the store asked to be left alone, or 0.
+// RetryAfter returns the pause that the store asked for, or 0.
 func RetryAfter(err error) time.Duration {
 	if unavailable, ok := errors.AsType[*Unavailable](err); ok {
 		return unavailable.After

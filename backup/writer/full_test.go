@@ -132,7 +132,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	}
 }
 
-// The longer it took in vain, the longer it is left alone, but for minutes at most.
+// The longer a failed attempt took, the longer the pause before the next one, up to minutes.
 func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}

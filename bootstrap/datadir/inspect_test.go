@@ -141,7 +141,7 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// etcd reports one kind of damage itself. After the other it would cut the log off, and then wait for a leader until its
+// etcd reports one kind of damage itself. After the other it would truncate the log, and then wait for a leader until its
 // failed starts have made the log long enough again.
 func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)

@@ -29,7 +29,7 @@ type reason struct{ format, wayOut string }
 // refusals are all of them, for the test that compares docs/runbook.md with them.
 var reasons []reason
 
-// refuse adds a refusal. The runbook has its format, with … for each verb.
+// refuse adds a refusal. docs/refusals.md has its format, with … for each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)

@@ -52,7 +52,7 @@ func TestEveryRefusalNamesAWayOut(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// A kind that no code uses would be documented in vain, and an error made past the kinds would have no way out.
+// A kind that no code uses would be documented needlessly, and an error without a kind would have no way out.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {

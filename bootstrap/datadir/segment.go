@@ -306,7 +306,7 @@ func (s *segment) nextData(at int64) int64 {
 	return -1
 }
 
-// cut is the place where etcd cuts the log off when it starts, and what would be lost after it.
+// cut is the place where etcd truncates the log when it starts, and the entries that would be lost after it.
 //
 // A power loss leaves such a place, too, and then no entry after it was acknowledged, because the file was not
 // flushed. Two things prove that it was flushed, and that the disk has lost data:

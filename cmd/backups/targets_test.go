@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since returns noon plus so many seconds: the time of the revision with that number.
+// since returns noon plus this number of seconds: the time of the revision with that number.
 func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }

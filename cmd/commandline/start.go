@@ -38,7 +38,7 @@ type StartEtcd struct {
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: create the user root in a new cluster, with the password in this file, and enable authentication. A cluster with keys or users stays as it is."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
-	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least so many bytes are free, unless clients would wait longer than the pause; or never."`
+	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least min bytes are free, unless clients would wait longer than the pause; or never."`
 
 	Kubernetes []string `name:"kubernetes" group:"etcd" enum:"events,leases,replicas" placeholder:"WHAT,..." help:"In a pod, use the API server. events: post Events on the pod about restores, refused data, alarms, defragmentations and conditions. With --standalone also leases: renew those of the member and its backups, which the operator's tools read; and replicas: leave the cluster when this member stops and the replicas of its StatefulSet no longer include it."`
 
@@ -124,7 +124,7 @@ func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.et
 type Recovery struct {
 	Recover   string  `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover broken, lost or rolled-back data. auto: from --backup-store or from the other members, where that is safe. never: leave the data alone."`
 	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
-	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name the restore. A restore of a name is done once."`
+	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of the restore, which is done only once."`
 
 	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name the owner of the store. A member without data does not take the store of another owner. Default is POD_NAMESPACE and initial-cluster-token."`
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this id, once. Data that no store knows, or that is a copy, starts a generation of its own; an empty volume is restored from the store. ID/N does so again, and ends generation N."`

@@ -94,7 +94,7 @@ type Survey struct {
 	// Revision is the highest that a running member is known to have.
 	Revision int64
 	// NoQuorumElsewhere reports that the other members cannot be a quorum of the volume's cluster without this one,
-	// because so many of them wait without its data that the missing ones are too few.
+	// because too many of them wait without its data.
 	NoQuorumElsewhere bool
 	// Size is the largest size of a database that a running member reports, in bytes.
 	Size int64

@@ -29,8 +29,8 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	return full.Start()
 }
 
-// PutSegments keeps segments up to the last revision, of so many revisions each, and merges them to objects of an hour, as the
-// program does.
+// PutSegments stores segments of the given number of revisions, up to the last one, and merges them to objects of an
+// hour, as the program does.
 func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, each int64, size int) {
 	t.Helper()
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {

@@ -40,7 +40,7 @@ type Fault struct {
 	ReplyLost bool          // the call takes effect anyway
 	Hang      bool          // no result until the context ends
 	Delay     time.Duration // the result is late
-	Cut       int64         // Get: the connection is lost after so many bytes, if not 0
+	Cut       int64         // Get: the connection is lost after this number of bytes, if not 0
 	Overwrite bool          // Put: create-if-absent is ignored
 
 	Hides func(name string) bool // List: objects to omit

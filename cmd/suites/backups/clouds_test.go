@@ -61,7 +61,7 @@ func (c cloud) start(t *testing.T) *service {
 	return (&service{cloud: c, endpoint: c.server(t)}).another(t)
 }
 
-// another is the same server, reached on a way of its own.
+// another is the same server, reached through another proxy.
 func (s *service) another(t *testing.T) *service {
 	t.Helper()
 	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}

@@ -24,7 +24,7 @@ func TestNothingFreezesWhereFullsSnapshotsAndDefragmentationsMeet(t *testing.T) 
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	held, err := m.Etcd().Snapshot(ctx) // by a client that takes its time
+	held, err := m.Etcd().Snapshot(ctx) // by a slow client
 	require.NoError(t, err)
 	_, err = held.Read(make([]byte, 1))
 	require.NoError(t, err)

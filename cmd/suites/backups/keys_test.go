@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// sealedBy are the flags for a pair of keys.
+// sealedBy returns the flags for a pair of keys.
 func sealedBy(pair formattest.Keys) []string {
 	return []string{
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,

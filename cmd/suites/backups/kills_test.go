@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// lifetime is the number of cycles of a volume and a store.
+	// lifetime is the number of cycles with one volume and store.
 	lifetime = 50
 	writers  = 4
-	// within is the interval and one upload, of which there may be one before it, on an idle machine.
+	// within is the interval and two uploads, on an idle machine.
 	within = 200*time.Millisecond + time.Second
 )
 
-// victim is a member that is killed again and again, and what its clients know.
+// victim is a member that is killed repeatedly, with the knowledge of its clients.
 type victim struct {
 	*member
 	dice   *rand.Rand
@@ -32,7 +32,7 @@ type victim struct {
 
 	mu    sync.Mutex
 	acked []ack // of this life
-	known state // what was acknowledged, and not changed since
+	known state // acknowledged values that were not changed since
 	count int
 }
 
@@ -84,7 +84,7 @@ func newVictim(m *member, faults []fault) *victim {
 	return &victim{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
-// lives is one life, which ends by SIGKILL.
+// lives is one run, which ends by SIGKILL.
 func (v *victim) lives(cycle int) {
 	v.T.Helper()
 	run := v.Start()
@@ -98,7 +98,7 @@ func (v *victim) lives(cycle int) {
 	stop := v.writeOn(cycle)
 	v.pass(run, time.Second)
 	if v.dice.IntN(3) == 0 {
-		v.Begin("backup", "now") // it need not come to its end
+		v.Begin("backup", "now") // it may be interrupted
 	}
 	v.pass(run, time.Second)
 	var owed int64
@@ -112,7 +112,7 @@ func (v *victim) lives(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
 }
 
-// suffer breaks the store, perhaps repairs it, and returns what the store must have.
+// suffer breaks the store, perhaps repairs it, and returns the state that the store must have.
 func (v *victim) suffer(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -135,7 +135,7 @@ func (v *victim) suffer(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// owed is the newest revision that was acknowledged for so long that the store has to have it.
+// owed is the newest revision that was acknowledged long enough ago to be in the store.
 func (v *victim) owed() (revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -147,7 +147,7 @@ func (v *victim) owed() (revision int64) {
 	return revision
 }
 
-// write has clients write until it is stopped.
+// write makes clients write until it is stopped.
 func (v *victim) writeOn(cycle int) (stop func()) {
 	etcd := v.Etcd()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -203,7 +203,7 @@ func (v *victim) pass(run *harness.Run, most time.Duration) {
 	}
 }
 
-// endsWell stops the last life in order: then the store has what etcd has, and that is all that was acknowledged.
+// endsWell stops the last run in order: then the store has all acknowledged writes.
 func (v *victim) endsWell() {
 	v.T.Helper()
 	run := v.StartReady()

@@ -20,13 +20,13 @@ func TestMain(m *testing.M) {
 	for _, cloud := range clouds {
 		for _, set := range cloud.credentials {
 			name, value, _ := strings.Cut(set, "=")
-			_ = os.Setenv(name, value) // these tests read what is kept; the program has an environment of its own
+			_ = os.Setenv(name, value) // these tests read the store; the program has its own environment
 		}
 	}
 	os.Exit(harness.Main(m))
 }
 
-// onlyAsAWhole skips a test that takes its time.
+// onlyAsAWhole skips a slow test unless all tests run.
 func onlyAsAWhole(t *testing.T) {
 	t.Helper()
 	if !*whole {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// member is an etcd of its own that makes backups.
+// member is an etcd that makes backups.
 type member struct {
 	*harness.Pod
 	depot
@@ -23,7 +23,7 @@ type member struct {
 // newMember returns a member with a folder in another one, like a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has tests of its own
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own tests
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored is a member with a stock snapshot, restored by etcd's own tool.
+// restored returns a member with a stock snapshot, restored by etcd's own tool.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

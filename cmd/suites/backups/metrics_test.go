@@ -53,8 +53,8 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
-// awaitMetrics returns the first page of metrics that has all of these lines about backups. The document of a moment ago
-// need not be so any more.
+// awaitMetrics returns the first page of metrics that has all of these lines about backups. The earlier document may be
+// outdated.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the metrics have "+strings.Join(lines, ", "), func() bool {

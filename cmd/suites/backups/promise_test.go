@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live has clients do a bit of everything.
+// live makes clients perform all kinds of operations.
 func (m *member) live() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
@@ -43,7 +43,7 @@ func now(p *harness.Pod) state {
 	return had
 }
 
-// hash is etcd's own over all that it had at a revision.
+// hash returns etcd's own hash at a revision.
 func hash(p *harness.Pod, revision int64) uint32 {
 	p.T.Helper()
 	reply, err := p.Etcd().HashKV(p.T.Context(), p.Endpoint(), revision)

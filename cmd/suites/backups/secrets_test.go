@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// indiscreet answers everything with a refusal that repeats what it was asked.
+// indiscreet rejects every request and repeats it in the response.
 func indiscreet(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
@@ -73,7 +73,7 @@ func TestCredentialsAreToldNowhere(t *testing.T) {
 			}
 			all := m.Flags
 			m.Flags = all[:2] // where its configuration is
-			m.StartAndStop()  // it would wait for a store that may know of data
+			m.StartAndStop()  // it would wait for a store that may have data
 			m.Flags = all
 			run := m.StartReady()
 			awaitTold(run, "it is refused", inTrouble)

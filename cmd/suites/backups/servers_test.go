@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// story is the life of a member whose backups a cloud's server keeps, as a user goes through it.
+// story is the life of a member with backups in a cloud's server, as a user experiences it.
 type story struct {
 	*member
-	then       int64 // a revision, and what etcd had then
+	then       int64 // a revision, and etcd's state at that revision
 	at, latest state
 }
 
@@ -49,7 +49,7 @@ func (s *story) isBackedUp() *harness.Run {
 	return run
 }
 
-// answersWhoAsks runs the commands next to the member, which provides the store's settings.
+// answersWhoAsks runs commands next to the member, which provides the store's settings.
 func (s *story) answersWhoAsks() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData has data from before it got a store, and is not recovered.
+// memberWithData returns a member whose data is older than its store, and that is not recovered.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")

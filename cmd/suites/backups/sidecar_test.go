@@ -66,7 +66,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	return between, then, now(s.Pod)
 }
 
-// Who moves here from etcd-backup-restore has all of its backups.
+// A cluster that moves here from etcd-backup-restore keeps all of its backups.
 func TestWhatTheSidecarKeptComesBack(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{

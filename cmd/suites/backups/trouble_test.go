@@ -38,7 +38,7 @@ func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().StopCleanly() // without data of its own it would not start: they may be lost
+	m.StartReady().StopCleanly() // without data it would not start: the data may be lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -81,7 +81,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().StopCleanly() // into a folder of its own
+	second.StartReady().StopCleanly() // into its own folder
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingInTrouble(other, "another cluster's")
@@ -117,7 +117,7 @@ func TestTheStoreOfAClusterOfTheSameConfigurationIsLeftAlone(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
-// keepIn has the next run keep its backups elsewhere.
+// keepIn makes the next run keep its backups elsewhere.
 func (m *member) keepIn(elsewhere depot) {
 	m.depot = elsewhere
 	m.Flags = append(m.Flags, m.flag())

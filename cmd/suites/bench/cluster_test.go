@@ -44,7 +44,7 @@ func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {
 		for i, s := range both {
-			t.Run("cluster", func(t *testing.T) { // its end ends the others
+			t.Run("cluster", func(t *testing.T) { // stopping it stops the others
 				stop[i] = append(stop[i], launchThree(t, s)[0].stop())
 			})
 		}

@@ -70,7 +70,7 @@ func defragmentAll(t *testing.T, s *side, members []*process) {
 	}
 }
 
-// defragment asks until it is this member's turn, and returns when it has ended.
+// defragment retries until it is this member's turn, and returns when the defragmentation has ended.
 func (r *process) defragment() {
 	r.t.Helper()
 	own := strings.TrimSuffix(r.health, "/readyz")
@@ -90,6 +90,6 @@ func (r *process) defragment() {
 		if told.LastDefragmentation != nil && told.LastDefragmentation.Error == "" && !told.Busy() {
 			return
 		}
-		asked = asked && (told.LastDefragmentation == nil || told.LastDefragmentation.Error == "") // it may have had to wait for something, and gave up
+		asked = asked && (told.LastDefragmentation == nil || told.LastDefragmentation.Error == "") // it may have timed out while it waited
 	}
 }

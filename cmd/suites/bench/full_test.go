@@ -122,7 +122,7 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until a process gives no more memory back, and returns how much anonymous memory it has then, in MiB.
+// calm waits until a process returns no more memory, and returns its anonymous memory in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -173,7 +173,7 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
-// askForFull has the process make a full snapshot, and returns a function that reports whether it is made.
+// askForFull requests a full snapshot, and returns a function that reports whether it is made.
 func (r *process) askForFull(t *testing.T) (made func() bool) {
 	t.Helper()
 	var done atomic.Bool

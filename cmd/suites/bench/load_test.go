@@ -23,7 +23,7 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Many short rounds: what else the machine does disturbs both sides of a pair alike.
+	// Many short rounds: other load on the machine disturbs both sides of a pair alike.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
@@ -88,7 +88,7 @@ var loads = []struct {
 	do   operation
 }{{"put", put}, {"linearizable get", get}}
 
-// cost has the measured cost of a load, one value per round.
+// cost holds the measured cost of a load, one value per round.
 type cost struct{ rate, p99, work series }
 
 // underLoad drives both sides in turns, while both run. One process may be 20% slower than another of the same program
@@ -134,8 +134,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes asks /readyz 2,000 times a second, and compares puts with and without that. Three things share the
-// machine then, so a third series has the same probes answered by a server of this test: what that costs is not ours.
+// underProbes asks /readyz 2,000 times a second, and compares puts with and without that. Three processes share the
+// machine then, so in a third series a server of this test answers the same probes, for comparison.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)

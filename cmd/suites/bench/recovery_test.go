@@ -27,8 +27,7 @@ const (
 	aSecond      = 1000 // writes
 )
 
-// restores measures how long the restore of a lost volume from a folder takes, compared with its minimum: writing as
-// much, and etcd's own start.
+// restores compares the restore of a lost volume from a folder with its minimum: writing the same bytes, and etcd's own start.
 func restores(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	l := &lostVolume{t: t, pod: p, store: filepath.Join(p.Dir, "backups"), full: filepath.Join(p.Dir, "full")}
@@ -52,7 +51,7 @@ func restores(t *testing.T) []row {
 	}
 }
 
-// lostVolume is a member alone with backups, whose volume is lost again and again.
+// lostVolume is a single member with backups, whose volume is lost repeatedly.
 type lostVolume struct {
 	t           *testing.T
 	pod         *harness.Pod

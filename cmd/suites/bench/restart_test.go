@@ -23,7 +23,7 @@ var restartRounds = flag.Int("restarts", 5, "how often three members are restart
 
 const (
 	gapWriters = 16
-	unhurried  = 2 * time.Second // of writing before and after what is measured
+	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
 )
 
 // rollingRestart compares the longest time that a writer has to wait while each of three members is stopped and started
@@ -65,14 +65,15 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager is a client that dials again as soon as it may. By default gRPC waits for a second, which hides how long there was no member.
+// eager is a client that reconnects without a pause. By default gRPC waits for a second, which hides how long there was
+// no member.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)}})
 }
 
-// gapDuring is the longest that one of the writers had to wait, in milliseconds, and how many writes failed.
+// gapDuring returns the longest wait of any writer, in milliseconds, and the number of failed writes.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
 	end := harness.StartWriters(t, gapWriters, func() *clientv3.Client {

@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both are the sides in the order in which they are measured, alternating.
+// both returns the sides in the order of their measurement, alternating.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {

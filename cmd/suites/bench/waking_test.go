@@ -23,7 +23,7 @@ const (
 	wakings = 7
 )
 
-// wakeThree starts three members that were stopped in order, with sidecars that take their time.
+// wakeThree starts three members that were stopped in order, with slow sidecars.
 func wakeThree(t *testing.T) []row {
 	var beyond series
 	for range 3 {

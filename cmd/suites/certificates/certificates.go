@@ -26,7 +26,7 @@ type Authority struct {
 	name string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	ends time.Time // of what is issued from now on
+	ends time.Time // expiry of certificates that are issued from now on
 }
 
 const day = 24 * time.Hour

@@ -9,8 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A member that lags behind is forced to be alone, by mistake, while the flag stays in its file. The two others have acknowledged
-// writes that it lacks: they wait and name the ways out instead of joining it, and serve with these writes once it is stopped.
+// A member that lags behind is forced to be alone, by mistake, while the flag stays in its file. The two others have
+// acknowledged writes that it lacks: they wait and name the ways out instead of joining it, and serve once it is
+// stopped.
 func TestForceNewCluster_leftInTheFileDropsNoAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

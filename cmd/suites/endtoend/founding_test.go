@@ -42,7 +42,7 @@ func edited(t *testing.T) *three {
 	return c
 }
 
-// The first pod ran, and the others are started while it is away: they must not take themselves for the first of a new cluster.
+// The first pod ran, and the others are started while it is away: they must not found a new cluster.
 func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

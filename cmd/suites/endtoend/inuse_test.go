@@ -58,7 +58,7 @@ func TestAReaderOfTheDatabaseIsWaitedForAndCostsNothing(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// Seen once is enough: a kill -9 that follows leaves no clean record behind.
+// Noticing it once is enough: a later kill -9 leaves no clean record.
 func TestAnEtcdThatWasSeenOnTheDataIsRememberedThroughAKill(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates list what can have happened to the volume of one of three members, and how many copies of data directories are preserved.
+// fates lists possible states of the volume of one of three members, and the number of preserved copies.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -68,7 +68,7 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 	}
 }
 
-// steps are lines that a return leaves in the log, one for each of its steps.
+// steps lists the log lines of a rejoin, one for each of its steps.
 var steps = []harness.Line{
 	{"message": "the data on the volume cannot be used: "},
 	{"message": "removed this member's old identity"},
@@ -225,7 +225,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 	require.NoError(t, err)
 }
 
-// The others are asked with etcd's certificates, and changed with root's word.
+// The others are queried with etcd's certificates, and changed with root's password.
 func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -328,7 +328,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, says(last), "tocommit")
 	assert.Contains(t, says(last), "start with --recover=auto")
-	for _, other := range c.runs[:2] { // none of them has led since
+	for _, other := range c.runs[:2] { // none of them has been the leader since
 		if told := other.Status(); told.Leader == told.MemberID {
 			other.StopCleanly()
 			c.pods[slices.Index(c.runs, other)].StartReady()
@@ -341,7 +341,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	assert.Len(t, preserved(last), 1)
 }
 
-// Each would be refused by itself at every start, and a quorum of others there is none.
+// Each alone would be refused at every start, and there is no quorum of others.
 func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

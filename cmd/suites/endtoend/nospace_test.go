@@ -66,7 +66,7 @@ func writesAreBackSoon(t *testing.T, size int) {
 	}
 }
 
-// The cluster takes no lease then, by which it would remember that a learner is to be promoted.
+// The cluster grants no lease then, which would record that a learner is to be promoted.
 func TestAMemberThatIsLostWhileThereIsNoSpaceComesBack(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -77,7 +77,7 @@ func TestAMemberThatIsLostWhileThereIsNoSpaceComesBack(t *testing.T) {
 		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // in use, so that no defragmentation makes room; a busy machine may take too long
 		return c.alarmed()
 	})
-	for _, step := range steps[2:4] { // and it is killed on its way back
+	for _, step := range steps[2:4] { // and it is killed while it rejoins
 		c.runs[2].Kill()
 		lose(pods[2])
 		c.runs[2] = pods[2].Start()
@@ -97,7 +97,7 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster takes no lease then either. A user resolves a corruption by emptying the volume of the member that has it.
+// The cluster grants no lease then either. A user resolves a corruption by emptying the volume of the member that has it.
 func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -132,7 +132,7 @@ func TestTheAlarmOfAMemberThatWasReplacedIsLifted(t *testing.T) {
 	c.requireWhole()
 }
 
-// raise has a member have raised an alarm.
+// raise makes a member raise an alarm.
 func (c *three) raise(p *harness.Pod, alarm etcdserverpb.AlarmType) *clientv3.AlarmMember {
 	c.Helper()
 	client := c.pods[0].Etcd()

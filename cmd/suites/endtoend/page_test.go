@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// The whole life of a member, seen through the page.
+// The whole life of a member, as the page shows it.
 func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	t.Parallel()
 	tab := chromiumtest.Open(t)
@@ -29,7 +29,7 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 
 	run.StopCleanly()
 	if len(run.Log.Containing("requests may be cut off before their end")) > 0 {
-		return // nor does the page know then what came last
+		return // the page does not show the last events then
 	}
 	shows(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")

@@ -27,7 +27,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd cuts the log off where it is damaged. The following entries were acknowledged, and the entries after them prove it.
+// etcd truncates the log where it is damaged. The following entries were acknowledged, and the entries after them prove it.
 func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {

@@ -60,7 +60,7 @@ func threadTime() time.Duration {
 }
 
 // Watch is a stopwatch that runs slower on a busy machine: it measures how long something would have taken with a
-// core to itself. Tests compare bounds of real time with it.
+// core to itself. Tests use it to check bounds of real time.
 type Watch struct {
 	began        time.Time
 	took, worked time.Duration // of the pace at the start

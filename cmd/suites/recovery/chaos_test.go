@@ -163,7 +163,7 @@ func (c *cluster) ask() {
 
 // ended describes how a disaster and the recovery from it ended.
 type ended struct {
-	whole   bool  // the volume was left alone: nothing may be lost
+	whole   bool  // the volume was not touched: nothing may be lost
 	exactly int64 // the restored revision, if a restore was requested
 }
 

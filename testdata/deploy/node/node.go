@@ -45,7 +45,7 @@ type Node struct {
 // Option changes a node.
 type Option func(*Node)
 
-// SmallDisks makes every volume a file system of so many bytes of its own.
+// SmallDisks makes every volume its own file system of the given size in bytes.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
 // Start starts to run the pods of a namespace. Everything ends with the test. Only root may call it, in what Contain runs.

@@ -70,7 +70,7 @@ func (n *Node) removeDisks() {
 	}
 }
 
-// bound is the folder of a claim.
+// bound returns the folder of a claim.
 func (n *Node) bound(ctx context.Context, namespace, name string) (string, error) {
 	claim, err := n.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
