@@ -55,9 +55,8 @@ type Archive struct {
 // New returns the archive in a store. It makes no request.
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
-	recent, _ := lru.New[string, []byte](maxRecent)
 	reader := &Reader{objectStore: objectStore{s, keys, known}}
-	return &Archive{Reader: reader, Writer: &Writer{reader, recent}}
+	return &Archive{Reader: reader, Writer: &Writer{reader}}
 }
 
 // A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
@@ -85,7 +84,6 @@ func (r *objectStore) String() string { return r.store.String() }
 // A Writer creates the objects of an archive. It creates each name once and deletes nothing.
 type Writer struct {
 	reader *Reader
-	recent *lru.Cache[string, []byte] // segments that this process has stored
 }
 
 // readStatement reads an object that consists of a statement, and returns its line.
@@ -196,13 +194,6 @@ func (f faultList) errorOf(object string) error {
 	}
 	return nil
 }
-
-// maxRecent limits the segments that are cached, and maxRecentSize the size of each in bytes. A cluster with constant
-// writes stores a segment a second and merges it two minutes later; requests are what merging costs.
-const (
-	maxRecent     = 128
-	maxRecentSize = 64 << 10
-)
 
 // Origin is the first position of a generation that a restore has created and that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}

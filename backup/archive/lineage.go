@@ -328,7 +328,7 @@ func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 		last = max(last, full.Revision)
 	}
 	for _, object := range objects {
-		last = max(last, object.reach().Revision-1)
+		last = max(last, object.NamedEnd().Revision-1)
 	}
 	return last
 }

@@ -48,10 +48,10 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
-// reach returns the end of an object as far as its name shows it: that of a segment has only its start.
-func (o Object) reach() format.Position {
+// NamedEnd returns the position after an object, as far as its name shows it: a segment may extend further.
+func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
-		return o.Start
+		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
 	}
 	return o.Next
 }

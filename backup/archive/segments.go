@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,18 +22,8 @@ const (
 // PutStored stores the content of a segment object under the name of its position.
 func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	begin, err := io.ReadAll(io.LimitReader(object, maxRecentSize+1))
-	if err != nil {
-		return fmt.Errorf("cannot read what to store as %s: %w", name, err)
-	}
-	if _, err := store.PutOnce(ctx, w.reader.store, name, io.MultiReader(bytes.NewReader(begin), object)); err != nil {
+	if _, err := store.PutOnce(ctx, w.reader.store, name, object); err != nil || time.Since(begun) < Grace/2 {
 		return err
-	}
-	if len(begin) <= maxRecentSize {
-		w.recent.Add(name, begin)
-	}
-	if time.Since(begun) < Grace/2 {
-		return nil
 	}
 	return w.checkDelayed(ctx, generation, position, name)
 }
@@ -95,7 +84,7 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	first, last := sources[0], sources[len(sources)-1]
 	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
 	if last.Level == Segment {
-		manifest, err := w.manifest(ctx, last)
+		manifest, err := w.reader.lastManifest(ctx, last)
 		if err != nil {
 			return Merged{}, asSequenceError(err)
 		}
@@ -109,25 +98,6 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	})
 	merged.Size = body.Bytes
 	return merged, err
-}
-
-// manifest returns the manifest of a segment that is to be merged.
-func (w *Writer) manifest(ctx context.Context, object Object) (format.Manifest, error) {
-	content, err := w.source(ctx, object)
-	if err != nil {
-		return format.Manifest{}, err
-	}
-	defer content.Close()
-	manifest, err := format.NewSegmentReader(content, w.reader.keys).Next()
-	return manifest, w.reader.wrapName(object.Name(), err)
-}
-
-// source opens an object that is to be merged. Recent ones of this process need no request.
-func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, error) {
-	if content, cached := w.recent.Get(object.Name()); cached && int64(len(content)) == object.Size {
-		return io.NopCloser(bytes.NewReader(content)), nil
-	}
-	return Fetch(ctx, w.reader.store, object.Name())
 }
 
 // checkOverlaps returns an ErrHole if another segment starts within the ones that were read to be merged, or if another
@@ -186,7 +156,7 @@ func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object
 		if source.Generation != merged.Generation || source.Start != next {
 			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), next)
 		}
-		content, err := w.source(ctx, source)
+		content, err := Fetch(ctx, w.reader.store, source.Name())
 		if err == nil {
 			all, err = w.reader.appendManifests(all, io.TeeReader(content, into), source, generation)
 			_ = content.Close() // it was only read

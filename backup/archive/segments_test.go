@@ -1,9 +1,7 @@
 package archive_test
 
 import (
-	"bytes"
 	"errors"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -76,43 +74,6 @@ func TestMerge_mayBeRepeated(t *testing.T) {
 	assert.Equal(t, segments[0].Size+segments[1].Size, first.Size, "verbatim")
 	w.merge(archive.Minute, segments...)
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
-}
-
-func TestMerge_fetchesNoRecentSegment(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 11, 12)
-	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
-	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	w.store.ClearFaults()
-	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
-}
-
-func TestMerge_fetchesASegmentOfAnotherSize(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	put := w.segment(11)
-	name := archive.SegmentName(1, put.Position)
-	content, _ := w.store.Content(name)
-	require.NoError(t, w.store.Delete(w.ctx, name))
-	require.NoError(t, w.store.Put(w.ctx, name, bytes.NewReader(content[:len(content)-1])))
-	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
-	assert.ErrorIs(t, err, format.ErrDamaged)
-}
-
-// The cache is bounded.
-func TestMerge_fetchesLargeAndOldSegments(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for i := range 140 {
-		value := "small"
-		if i == 139 {
-			large := make([]byte, 100<<10)
-			_, _ = rand.NewChaCha8([32]byte{}).Read(large) // incompressible
-			value = string(large)
-		}
-		w.add(Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, value)}))
-	}
-	before := w.store.CountCalls(memory.Get, "gen/000001/segment/")
-	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
-	require.NoError(t, err)
-	assert.Equal(t, 139-128+2, w.store.CountCalls(memory.Get, "gen/000001/segment/")-before, "the large one also for its manifest")
 }
 
 // Two chains overlap, because two members have started one each: a merged object would hide what starts within it.

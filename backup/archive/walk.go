@@ -224,6 +224,6 @@ func (x index) candidates(position format.Position) (all []Object) {
 			before = x.objects[i : i+1]
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Object) int { return a.reach().Compare(b.reach()) })
+	slices.SortStableFunc(all, func(a, b Object) int { return a.NamedEnd().Compare(b.NamedEnd()) })
 	return slices.Concat(before, all)
 }

@@ -127,14 +127,6 @@ func (g *sequence) add(number int, parts []string) {
 	}
 }
 
-// end returns the position after an object, as far as its name shows it: a segment may extend further.
-func end(object archive.Object) format.Position {
-	if object.Level == archive.Segment {
-		return format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
-	}
-	return object.Next
-}
-
 // compare rejects a copy that has anything the store never had: an object of another generation, one after the last
 // position, or one with different content. Objects that the store has merged or pruned since are accepted.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
@@ -210,7 +202,9 @@ func (c *copier) compareGeneration(ctx context.Context, original history, its, c
 	if len(copied.objects) == 0 {
 		return nil
 	}
-	byEnd := func(a, b archive.Object) int { return cmp.Or(end(a).Compare(end(b)), a.Start.Compare(b.Start)) }
+	byEnd := func(a, b archive.Object) int {
+		return cmp.Or(a.NamedEnd().Compare(b.NamedEnd()), a.Start.Compare(b.Start))
+	}
 	last := slices.MaxFunc(copied.objects, byEnd)
 	if _, has := original.sizes[last.Name()]; has {
 		return c.compareObject(ctx, original, history{sizes: map[string]int64{last.Name(): 0}}, last.Name())
@@ -243,7 +237,7 @@ func (c *copier) compareGeneration(ctx context.Context, original history, its, c
 			}
 			return c.written(last.Name())
 		}
-		pruned = pruned && end(object).Compare(newest.Position) > 0
+		pruned = pruned && object.NamedEnd().Compare(newest.Position) > 0
 	}
 	if newest.Ends != nil || !pruned {
 		return c.written(last.Name())

@@ -59,7 +59,7 @@ type Merged struct {
 // Run merges objects that are old enough, and deletes sources that were merged long enough ago, except locked ones. It may be interrupted
 // at any time. If deletions are denied, it merges anyway and returns the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
-	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}, map[string]bool{}
+	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}, deleted: map[string]bool{}}, map[string]bool{}
 	objects, err := m.archive.Objects(ctx, generation)
 	if err != nil {
 		return r.done, fmt.Errorf("cannot merge: %w", err)
@@ -83,6 +83,7 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 type round struct {
 	*Merger
 	levels  map[archive.Level][]archive.Object // existing objects
+	deleted map[string]bool                    // of these, by name
 	done    Merged
 	refused int   // number of locked objects
 	denied  error // deletions are denied
@@ -127,6 +128,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
 	}
+	slices.SortStableFunc(r.levels[step.to], func(a, b archive.Object) int { return a.Start.Compare(b.Start) })
 	return nil
 }
 
@@ -140,7 +142,7 @@ func (r *round) clear(ctx context.Context, step step) error {
 		}
 		due := r.clock().Sub(to.since) >= archive.Grace
 		for _, source := range Covered(r.levels[step.from], merged) {
-			if last(source, r.levels[step.from]) {
+			if last(source, r.levels[step.from]) || r.deleted[source.Name()] {
 				continue
 			}
 			if !due {
@@ -173,7 +175,7 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 	err := r.archive.Store().Delete(ctx, object.Name())
 	if err == nil {
 		r.done.Deleted++
-		r.levels[object.Level] = slices.DeleteFunc(r.levels[object.Level], func(o archive.Object) bool { return o == object })
+		r.deleted[object.Name()] = true
 		return nil
 	}
 	err = fmt.Errorf("cannot delete merged objects: %w", err)
@@ -203,16 +205,15 @@ func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// Covered returns the objects that a merged one covers completely: two concurrent mergers may group differently. The end of a
-// segment is known only from its manifest; merged objects end where segments do.
-func Covered(objects []archive.Object, merged archive.Object) (held []archive.Object) {
-	for _, object := range objects {
-		ends := object.Next.IsZero() || object.Next.Compare(merged.Next) <= 0
-		if ends && object.Start.Compare(merged.Start) >= 0 && object.Start.Compare(merged.Next) < 0 {
-			held = append(held, object)
-		}
+// Covered returns the objects, of some in order, that a merged one covers completely: two concurrent mergers may group differently. The
+// end of a segment is known only from its manifest; merged objects end where segments do.
+func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
+	from := func(start format.Position) int { // a locked bucket has hundreds of thousands
+		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
+		return index
 	}
-	return held
+	within := slices.Clone(objects[from(merged.Start):from(merged.Next)])
+	return slices.DeleteFunc(within, func(o archive.Object) bool { return o.Next.Compare(merged.Next) > 0 })
 }
 
 // minGroup is the smallest size of a group if enough objects were created within maxSpan: each group costs a PUT.

@@ -413,7 +413,10 @@ func TestRun_deletionsAreRefused(t *testing.T) {
 			assert.Equal(t, errors.Is(refusal, store.ErrDenied), errors.Is(err, store.ErrDenied), "what is locked is for later, and no failure")
 			assert.NotEmpty(t, w.objects(archive.Hour), "minutes become hours all the same")
 			w.store.ClearFaults()
-			assert.Greater(t, w.run().Deleted, 600, "what is due, once that is possible")
+			before := len(w.names(archive.GenerationPrefix(1)))
+			done := w.run()
+			assert.Greater(t, done.Deleted, 600, "what is due, once that is possible")
+			assert.Len(t, w.names(archive.GenerationPrefix(1)), before+done.Merged-done.Deleted, "each was counted once")
 			w.requireWhole(w.last())
 		})
 	}
