@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func (c *chain) time() time.Time {
 	return c.lastTime
 }
 
-// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is a *capture.CompactedError if the
+// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is capture.ErrCompacted if the
 // chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
@@ -86,9 +87,8 @@ func (c *chain) capture(heartbeat bool) error {
 		return nil
 	}
 	more, err := c.captureUpTo(c.revision, true, heartbeat)
-	var gap *capture.CompactedError
 	switch {
-	case errors.As(err, &gap):
+	case errors.Is(err, capture.ErrCompacted):
 		return err
 	case err != nil:
 		c.captured = time.Now() // retry an interval later
@@ -457,12 +457,11 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {
-		rows, err := c.reader.ReadRows(capture.Request{From: digests.Revision() + 1, UpTo: with.End, Limit: chunk})
-		var gap *capture.CompactedError
-		if errors.As(err, &gap) {
+		rows, err := c.addRows(digests, capture.Request{From: digests.Revision() + 1, UpTo: with.End, Limit: chunk})
+		switch {
+		case errors.Is(err, capture.ErrCompacted):
 			return relation.Equal, nil
-		}
-		if err = errors.Join(err, addAll(digests, rows.Rows)); err != nil {
+		case err != nil:
 			return relation.NotCompared, err
 		}
 		more = rows.More
@@ -475,20 +474,19 @@ func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 
 // digest returns the digest of the remaining rows of a revision, and reports whether none is compacted.
 func (c *chain) digest(revision int64) (own format.Digest, complete bool, err error) {
-	rows, err := c.reader.ReadRows(capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
 	digests := format.Continue(format.Digest{}, format.Position{Revision: revision})
-	err = errors.Join(err, addAll(digests, rows.Rows))
+	rows, err := c.addRows(digests, capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
 	_, own = digests.End()
 	return own, rows.Compacted < revision, err
 }
 
-func addAll(digests *format.Chain, rows []format.Row) error {
-	for _, row := range rows {
-		if err := digests.Add(row); err != nil {
-			return err
-		}
+// addRows reads rows and adds them to a chain.
+func (c *chain) addRows(digests *format.Chain, request capture.Request) (capture.Rows, error) {
+	rows, err := c.reader.ReadRows(request)
+	for _, row := range rows.Rows {
+		err = cmp.Or(err, digests.Add(row))
 	}
-	return nil
+	return rows, err
 }
 
 // lag records when each revision that is not stored was first observed, oldest first. Capturing revisions again does

@@ -3,6 +3,7 @@ package writer
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -143,19 +144,14 @@ func (h *health) lasting(text string, since time.Time) facts.Problem {
 
 // current combines all problems into one; nil if there is none.
 func (h *health) current() *facts.Problem {
-	var all []facts.Problem
-	for _, p := range h.problems {
-		if p != nil {
-			all = append(all, p.Problem)
-		}
-	}
+	all := slices.DeleteFunc(slices.Clone(h.problems[:]), func(p *problem) bool { return p == nil })
 	if h.isTimedOut() {
-		all = append(all, h.lasting("the store has not answered for %s", h.requestedAt))
+		all = append(all, &problem{Problem: h.lasting("the store has not answered for %s", h.requestedAt)})
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	combined := all[0]
+	combined := all[0].Problem
 	for _, p := range all[1:] {
 		combined.Message, combined.Count = combined.Message+"; "+p.Message, max(combined.Count, p.Count)
 		if p.Since.Before(combined.Since) {

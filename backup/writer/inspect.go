@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,9 +94,7 @@ func (w *Writer) update(result inspection) {
 		w.remote.ownerVerified = time.Now()
 	}
 	w.remote.identity, w.remote.capabilities, w.remote.generation = result.identity, result.capabilities, result.generation
-	if !result.lost.IsZero() {
-		w.remote.lost = result.lost
-	}
+	w.remote.lost = cmp.Or(result.lost, w.remote.lost)
 	w.remote.observeLeader()
 	w.chain.observe()
 }
@@ -485,10 +484,7 @@ func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 // must not cause a new chain or a chain that continues at an older position. Objects of another cluster count as
 // gone.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
-	head, last := i.head, known.lastStored()
-	if last.IsZero() {
-		last = i.queued
-	}
+	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""
 	if newest := known.head.Full; newest != nil && (head.Empty() || head.Full.Name() < newest.Name()) {
 		full, failed := i.Archive.Full(ctx, i.generation.Number, newest.Name())

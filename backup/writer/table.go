@@ -16,8 +16,6 @@ type (
 	Guard = statemachine.Guard
 	// Action names something that the writer does.
 	Action = statemachine.Action
-	// Row is a transition.
-	Row = statemachine.Row
 )
 
 // The states. unknown is the initial state, drained the final one.

@@ -38,23 +38,20 @@ func (u *uploads) start() {
 	next, generation := queued[0], u.remote.generation.Number
 	u.health.requestedAt = time.Now()
 	u.job(requestTimeout, func(ctx context.Context) func() {
-		err := u.put(ctx, generation, next)
+		content, err := u.chain.spool.Open(next)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errUnreadable, err)
+		} else {
+			err = errors.Join(u.options.Archive.PutStored(ctx, generation, next.Position, content), content.Close())
+		}
 		return func() { u.finish(next, err) }
 	})
-}
-
-func (u *uploads) put(ctx context.Context, generation int, next Spooled) error {
-	content, err := u.chain.spool.Open(next)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errUnreadable, err)
-	}
-	defer content.Close()
-	return u.options.Archive.PutStored(ctx, generation, next.Position, content)
 }
 
 // finish handles the result of an upload. If another member has stored a segment at the position, the next inspection finds what follows: rows
 // that both have captured count as stored, and small buckets are captured again, as the other member may have read older ones.
 func (u *uploads) finish(segment Spooled, err error) {
+	started := u.health.requestedAt
 	u.health.requestedAt = time.Time{}
 	switch {
 	case errors.Is(err, store.ErrExists):
@@ -72,6 +69,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.stored++
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
+	u.remote.storedAt = started // what was stored since, while this process may have been suspended, is not known
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}

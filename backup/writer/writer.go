@@ -200,8 +200,7 @@ func (w *Writer) pause() time.Duration {
 func (w *Writer) capture() {
 	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
 		time.Since(w.remote.storedAt) >= w.pace.heartbeat
-	var gap *capture.CompactedError
-	if errors.As(w.chain.capture(heartbeat), &gap) {
+	if gap := w.chain.capture(heartbeat); gap != nil {
 		w.handleCompaction(gap)
 	}
 }
@@ -210,7 +209,7 @@ func (w *Writer) capture() {
 const takeoverFactor = 60
 
 // handleCompaction records that rows after the tail may be missing. The chain ends unless another member extends it in time.
-func (w *Writer) handleCompaction(gap *capture.CompactedError) {
+func (w *Writer) handleCompaction(gap error) {
 	c, limit := w.chain, w.pace.gap
 	if c.gapSince.IsZero() {
 		c.gapSince = time.Now()

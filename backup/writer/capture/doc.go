@@ -15,17 +15,9 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
 
-// CompactedError reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
+// ErrCompacted reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
 // has the current keys.
-type CompactedError struct {
-	From      int64 // the first requested revision
-	Compacted int64 // the revision that etcd has compacted up to
-}
-
-// Error implements error.
-func (e *CompactedError) Error() string {
-	return fmt.Sprintf("etcd was compacted at revision %d before revision %d was captured", e.Compacted, e.From)
-}
+var ErrCompacted = errors.New("etcd was compacted")
 
 // ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or installs a snapshot of the
 // leader. Reading again may succeed.

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"time"
 
@@ -39,7 +40,7 @@ const (
 	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
 )
 
-// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns a *CompactedError if the first of them is compacted, and
+// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns ErrCompacted if the first of them is compacted, and
 // ErrClosed if etcd closed its database meanwhile.
 func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
@@ -47,7 +48,7 @@ func (r *Reader) ReadRows(request Request) (Rows, error) {
 	held, err := r.view(func(tx backend.UnsafeReader) {
 		rows.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
 		if rows.Compacted >= request.From && !request.Left {
-			gap = &CompactedError{From: request.From, Compacted: rows.Compacted}
+			gap = fmt.Errorf("%w at revision %d before revision %d was captured", ErrCompacted, rows.Compacted, request.From)
 			return
 		}
 		rows.read(tx, request)
