@@ -85,7 +85,7 @@ type subject struct {
 // turns keeps defragmentations and snapshots apart, which would freeze etcd together.
 type turns chan struct{}
 
-func (t turns) Begin(ctx context.Context, _ string) (end func(), err error) {
+func (t turns) Acquire(ctx context.Context, _ string) (end func(), err error) {
 	select {
 	case t <- struct{}{}:
 		return func() { <-t }, nil

@@ -146,7 +146,7 @@ func (p *past) askForFull(ctx context.Context) {
 }
 
 func (p *past) defragment(ctx context.Context) error {
-	end, err := p.turns.Begin(ctx, "a defragmentation")
+	end, err := p.turns.Acquire(ctx, "a defragmentation")
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ const smallDatabase = 64 << 20
 // copy waits for the gate and writes the database into the spool: the plain database, which is fast, or the sealed object if the volume
 // lacks room for that. It runs in a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
-	end, err := f.options.Gate.Begin(ctx, "a full backup")
+	end, err := f.options.Gate.Acquire(ctx, "a full backup")
 	if err != nil {
 		return nil, err
 	}

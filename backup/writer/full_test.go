@@ -196,7 +196,7 @@ func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
 	told := make(chan string, 1)
 	var is shared.Gate
 	s.options.Gate = gate(func(ctx context.Context, what string) (func(), error) {
-		end, err := is.Begin(ctx, what)
+		end, err := is.Acquire(ctx, what)
 		_, busy := is.Close("a defragmentation")
 		told <- busy.Error()
 		return end, err

@@ -95,9 +95,9 @@ type Etcd interface {
 // Gate serializes snapshots of the database with its defragmentation, which would otherwise block etcd until the
 // snapshot is closed.
 type Gate interface {
-	// Begin waits until no other operation holds the gate, or until ctx is done. The operation is named for users, such
+	// Acquire waits until no other operation holds the gate, or until ctx is done. The operation is named for users, such
 	// as "a full backup". The caller must call end.
-	Begin(ctx context.Context, what string) (end func(), err error)
+	Acquire(ctx context.Context, what string) (end func(), err error)
 }
 
 // Server adapts etcd's server.

@@ -265,7 +265,7 @@ func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 // gate is a Gate that a test controls.
 type gate func(ctx context.Context, what string) (func(), error)
 
-func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
+func (g gate) Acquire(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
 
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	c := &chain{health: newHealth(time.Second)}

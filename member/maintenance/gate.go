@@ -16,7 +16,7 @@ import (
 // database while it waits for open read transactions, so one slow reader, such as a snapshot that its client does not
 // fetch, would block all reads and writes of the member.
 //
-// Callers that hold a read transaction for longer than a request call Begin: client snapshots, backups,
+// Callers that hold a read transaction for longer than a request call Acquire: client snapshots, backups,
 // verifications. A defragmentation calls Close. Any number of readers may be inside. The zero Gate is open. Its
 // methods are safe for concurrent use.
 type Gate struct {
@@ -34,10 +34,10 @@ func describeReaders(readers []state.DatabaseReader) string {
 	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
 }
 
-// Begin admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once its
+// Acquire admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once its
 // read transaction is closed, and should not wait for a network before. end may be called again. If ctx is done first,
 // the error names what closed the gate.
-func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
+func (g *Gate) Acquire(ctx context.Context, what string) (end func(), err error) {
 	for {
 		reader, closed := g.enter(what)
 		if closed == nil {

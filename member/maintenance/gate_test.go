@@ -12,9 +12,9 @@ import (
 
 func TestGate_readers(t *testing.T) {
 	var g Gate
-	endFirst, err := g.Begin(t.Context(), "the snapshot for 10.0.0.7:4031")
+	endFirst, err := g.Acquire(t.Context(), "the snapshot for 10.0.0.7:4031")
 	require.NoError(t, err)
-	endSecond, err := g.Begin(t.Context(), "the backup")
+	endSecond, err := g.Acquire(t.Context(), "the backup")
 	require.NoError(t, err, "readers do not keep each other out")
 
 	_, err = g.Close("a defragmentation")
@@ -42,7 +42,7 @@ func TestGate_waitingReader(t *testing.T) {
 		require.NoError(t, err)
 		began := time.Now()
 		time.AfterFunc(time.Minute, open)
-		end, err := g.Begin(t.Context(), "the backup")
+		end, err := g.Acquire(t.Context(), "the backup")
 		require.NoError(t, err)
 		assert.Equal(t, time.Minute, time.Since(began))
 		end()
@@ -56,7 +56,7 @@ func TestGate_canceledReader(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err = g.Begin(ctx, "the backup")
+		_, err = g.Acquire(ctx, "the backup")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorContains(t, err, "the backup had to wait for the defragmentation of etcd-main-0, and gave up")
 		open()

@@ -113,7 +113,7 @@ func TestMaintainer_turnOfAnotherMember(t *testing.T) {
 
 func TestMaintainer_reader(t *testing.T) {
 	var end func()
-	kept(t, func(s *stand) { end, _ = s.gate.Begin(context.Background(), "the backup") }, func(s *stand) {
+	kept(t, func(s *stand) { end, _ = s.gate.Acquire(context.Background(), "the backup") }, func(s *stand) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
@@ -128,7 +128,7 @@ func TestMaintainer_reader(t *testing.T) {
 func TestMaintainer_waitingReader(t *testing.T) {
 	kept(t, func(*stand) {}, func(s *stand) {
 		began := time.Now()
-		end, err := s.gate.Begin(context.Background(), "the backup")
+		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
 		assert.Equal(t, 4*time.Second+drainTime, time.Since(began))
 		end()

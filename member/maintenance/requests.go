@@ -34,7 +34,7 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 	default:
 		return handler(service, stream)
 	}
-	end, err := k.options.Gate.Begin(stream.Context(), "the snapshot for "+client(stream.Context()))
+	end, err := k.options.Gate.Acquire(stream.Context(), "the snapshot for "+client(stream.Context()))
 	if err != nil {
 		return status.Error(codes.Unavailable, "etcd-wrapper: "+err.Error())
 	}

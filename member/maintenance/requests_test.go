@@ -90,7 +90,7 @@ func TestDefragmentForClient(t *testing.T) {
 
 func TestDefragmentForClient_reader(t *testing.T) {
 	kept(t, full, func(s *stand) {
-		end, err := s.gate.Begin(context.Background(), "the backup")
+		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
 		refusal(t, asked(s, nil), "the database is being read: wait for the end of the backup")
 		end()

@@ -17,8 +17,8 @@ import (
 type Base struct {
 	Revision int64 // its last revision, which may be later than in the snapshot's name
 	// Row returns the row whose key starts with revision, 17 bytes, or nothing if there is none, as after a
-	// compaction. It serves to compare the rows that both the base and the deltas contain. That reveals a full
-	// snapshot which the sidecar made by compacting others and which has additional changes, because leases expired
+	// compaction. It serves to compare the rows that both the base and the deltas contain. That reveals full
+	// snapshots that the sidecar made by compacting others and that have additional changes, because leases expired
 	// meanwhile. Row may be nil.
 	Row func(revision []byte) (key, value []byte)
 }

@@ -53,14 +53,14 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 		return 0, err
 	}
 	defer r.recoverPanic(database, &err)
-	tx := begin(database)
+	tx := openTx(database)
 	defer tx.RUnlock()
 	read(tx)
 	return held, nil
 }
 
-// begin opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
-func begin(database backend.Backend) backend.ReadTx {
+// openTx opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
+func openTx(database backend.Backend) backend.ReadTx {
 	if batch := database.BatchTx(); batch != nil { // nil in a database that was closed
 		batch.LockOutsideApply()
 		defer batch.Unlock()
