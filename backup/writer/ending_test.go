@@ -108,18 +108,29 @@ func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
 	}
 }
 
+// remoteEnd returns the end of the chain as far as the member knows.
+func (s *stand) remoteEnd() (end format.Position) {
+	s.Helper()
+	s.do(func() { end = s.remote.head.Position })
+	return end
+}
+
 func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	c := newMembers(t, 2)
 	for _, member := range c.members {
-		member.run(func(w *Writer) {
-			w.pace.successor, w.pace.watch, w.pace.heartbeat = 50*time.Millisecond, time.Hour, 100*time.Millisecond
-		})
+		member.run(func(w *Writer) { w.pace.successor = 50 * time.Millisecond })
 	}
+	writing, watching := c.members[0], c.members[1]
 	c.requireEventuallyStored(c.put("a", "1"))
-	require.NoError(t, c.members[0].Flush(t.Context()))
-	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching }, "it watches")
+	require.NoError(t, writing.Flush(t.Context()))
+	watching.eventually(func(f Facts) bool {
+		end := writing.head().Position
+		return f.Role == Watching && watching.remoteEnd() == end
+	}, "it knows the end of the chain")
+	watching.do(func() { watching.pace.watch = time.Hour }) // only the check for a successor is left
 	c.succeed()
 	c.restored()
+	writing.do(func() { writing.pace.heartbeat = 100 * time.Millisecond })
 	for _, member := range c.members {
 		member.awaitSuperseded("another cluster was restored", "generation 2")
 	}
