@@ -54,7 +54,7 @@ func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
 // Payload carries the details of an event.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: the sidecar's status
-	Early         EarlyConfig                    // with Replied and ConfigPrefetched: the configuration fetched in advance
+	Early         bool                           // with Replied and ConfigPrefetched: the configuration fetched in advance is usable
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
 	Asked         time.Time                      // with ConfigPrefetched: when the fetch started
 	Logs          []string                       // with Replied and Accepted: the logs on the volume at that moment
@@ -118,10 +118,10 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
 		f = f.withWord(payload.Word)
-		f.ConfigKept = payload.Early.isUsable()
+		f.ConfigKept = payload.Early
 		f.Permanent = payload.Status != exitcode.Clean
 	case ConfigPrefetched:
-		f.ConfigKept = payload.Early.isUsable()
+		f.ConfigKept = payload.Early
 	case Signal:
 		f.Signals++
 		f.LastSignal = payload.Signal

@@ -20,19 +20,6 @@ const (
 	refreshPause = 2 * time.Second
 )
 
-// EarlyConfig describes a configuration that was requested before the result. The zero value is none.
-type EarlyConfig struct {
-	Present bool
-	Age     time.Duration // from the request to the result
-	Alone   bool          // it belongs to the only member of a new cluster
-	Log     bool          // etcd's log was in its directory before the validation and after the result
-}
-
-// isUsable reports whether etcd may run with the configuration: a changed view of the cluster could not have changed it.
-func (e EarlyConfig) isUsable() bool {
-	return e.Present && (e.Log && e.Age <= youngWithLog || e.Alone && e.Age <= youngAlone)
-}
-
 // prefetchState holds what decides about the newest prefetched configuration.
 type prefetchState struct {
 	asked  time.Time // zero without a configuration
@@ -43,18 +30,18 @@ type prefetchState struct {
 	result time.Time // when the result was read
 }
 
-// evaluate describes the newest configuration once the result is known.
-func (p *prefetchState) evaluate() EarlyConfig {
+// isUsable reports, once the result is known, whether etcd may run with the newest configuration: a changed view of the cluster could not
+// have changed it. Its age counts from the request to the result.
+func (p *prefetchState) isUsable() bool {
 	if p.asked.IsZero() || p.result.IsZero() {
-		return EarlyConfig{}
+		return false
 	}
-	return EarlyConfig{
-		Present: true, Age: p.result.Sub(p.asked), Alone: p.about.NewAlone,
-		Log: slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir),
-	}
+	age := p.result.Sub(p.asked)
+	hasLog := slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir)
+	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate adds the prefetched configuration to a message, because the rules take time as an input.
+// annotate adds to a message whether the prefetched configuration is usable, because the rules know no time.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -64,7 +51,7 @@ func (d *Driver) annotate(m *message) {
 		if m.payload.Word == bootstrap.Successful {
 			d.prefetch.result, d.prefetch.after = now, m.payload.Logs
 		}
-		m.payload.Early = d.prefetch.evaluate()
+		m.payload.Early = d.prefetch.isUsable()
 	case ConfigPrefetched:
 		d.prefetch.ended = now
 		d.early = noTask()
@@ -72,7 +59,7 @@ func (d *Driver) annotate(m *message) {
 			d.prefetch.asked, d.prefetch.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
 			d.config = m.payload.Config
 		}
-		m.payload.Early = d.prefetch.evaluate()
+		m.payload.Early = d.prefetch.isUsable()
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,

@@ -207,3 +207,21 @@ func TestEtcdIsConfiguredOnceWhateverComesFirst(t *testing.T) {
 		assert.Equal(t, 2, fetches(s))
 	})
 }
+
+func TestAnEarlyConfiguration_isUsableWhileItIsYoung(t *testing.T) {
+	for _, c := range []struct {
+		alone, before, after bool
+		age                  time.Duration
+		usable               bool
+	}{
+		{alone: true, age: 10 * time.Second, usable: true},
+		{alone: true, age: 10*time.Second + 1},
+		{before: true, after: true, age: time.Minute, usable: true},
+		{before: true, after: true, age: time.Minute + 1},
+		{before: true},
+		{after: true},
+		{},
+	} {
+		assert.Equal(t, c.usable, IsUsable(c.alone, c.before, c.after, c.age), "%+v", c)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -104,9 +103,9 @@ func hints() []outcome {
 		return t
 	}})
 	for _, word := range append(declared[bootstrap.InitializationStatus](), unknownWord) {
-		for _, e := range earlies {
-			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: e.early}}, func(t truth) truth {
-				t.word, t.triggered, t.usable = word, false, e.usable
+		for _, usable := range []bool{false, true} {
+			all = append(all, outcome{happening{Replied, Payload{Word: word, Early: usable}}, func(t truth) truth {
+				t.word, t.triggered, t.usable = word, false, usable
 				t.failed = word == bootstrap.Failed || t.failed && word != bootstrap.Successful
 				return t
 			}})
@@ -118,25 +117,11 @@ func hints() []outcome {
 	return all
 }
 
-// earlies are early configurations on both sides of every border, and whether etcd may run with them.
-var earlies = []struct {
-	early  EarlyConfig
-	usable bool
-}{
-	{EarlyConfig{}, false},
-	{EarlyConfig{Present: true, Alone: true, Age: 10 * time.Second}, true},
-	{EarlyConfig{Present: true, Alone: true, Age: 10*time.Second + 1}, false},
-	{EarlyConfig{Present: true, Log: true, Age: time.Minute}, true},
-	{EarlyConfig{Present: true, Log: true, Age: time.Minute + 1}, false},
-	{EarlyConfig{Present: true}, false},
-	{EarlyConfig{Alone: true, Log: true}, false},
-}
-
 func prefetches() []outcome {
 	var all []outcome
-	for _, e := range earlies {
-		all = append(all, outcome{happening{ConfigPrefetched, Payload{Early: e.early}}, func(t truth) truth {
-			t.usable = e.usable
+	for _, usable := range []bool{false, true} {
+		all = append(all, outcome{happening{ConfigPrefetched, Payload{Early: usable}}, func(t truth) truth {
+			t.usable = usable
 			return t
 		}})
 	}

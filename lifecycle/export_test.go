@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/statemachine"
@@ -109,4 +110,17 @@ func Messages() (all []string) {
 		}
 	}
 	return all
+}
+
+// IsUsable reports whether a configuration of that age may be used.
+func IsUsable(alone, logBefore, logAfter bool, age time.Duration) bool {
+	result := time.Now()
+	state := prefetchState{asked: result.Add(-age), result: result, about: bootstrap.ConfigPreview{NewAlone: alone, LogDir: "wal"}}
+	if logBefore {
+		state.before = []string{"wal"}
+	}
+	if logAfter {
+		state.after = []string{"wal"}
+	}
+	return state.isUsable()
 }

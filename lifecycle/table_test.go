@@ -4,7 +4,6 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -137,9 +136,7 @@ var (
 	sigterm = Payload{Signal: syscall.SIGTERM}
 	sigint  = Payload{Signal: syscall.SIGINT}
 
-	some  = []byte("name: etcd-0")
-	young = EarlyConfig{Present: true, Alone: true, Age: 10 * time.Second}
-	old   = EarlyConfig{Present: true, Alone: true, Age: 11 * time.Second}
+	some = []byte("name: etcd-0")
 
 	ask         = []Action{LockVolume, AskStatus}
 	fetch       = []Action{FetchEtcdConfig}
@@ -155,13 +152,9 @@ var sentences = []sentence{
 	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
 	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
 	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"Successful soon after the only member of a new cluster asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: young}, FetchConfig, check},
-	{"Successful late after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: old}, FetchConfig, fetch},
-	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true, Log: true, Age: time.Minute}}, FetchConfig, check},
-	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
-	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true}}, FetchConfig, fetch},
+	{"Successful with a usable early configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: true}, FetchConfig, check},
 	{"an early configuration that was young for an earlier result says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
-	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: young}, Wait, []Action{PaceProgress, RefreshConfig}},
+	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: true}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"Failed for good ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
 	{"that an earlier result was for good says nothing about this one", Query, Facts{Permanent: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
@@ -193,8 +186,7 @@ var sentences = []sentence{
 
 	// A configuration that arrives early
 	{"an early configuration is kept before the result", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
-	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: young}, FetchConfig, check},
-	{"one that is too old disturbs nothing", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: old}, FetchConfig, nil},
+	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: true}, FetchConfig, check},
 	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 	{"one that can't be used disturbs nothing", FetchConfig, Facts{}, ConfigPrefetched, Payload{}, FetchConfig, nil},
 
