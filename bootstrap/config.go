@@ -3,9 +3,12 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 
 	"sigs.k8s.io/yaml"
 
@@ -114,4 +117,80 @@ func (n ForceNote) Remove() error {
 		return nil
 	}
 	return disk.Remove(n.path)
+}
+
+// ExplainError adds to an error of the operating system or of etcd what an operator needs to remove its cause, such as how
+// full a disk is, or which user this process runs as. dir is where the error happened, unless it names a file itself.
+// The result wraps err; an error with advice is returned as it is. It reads the disk, so it may block.
+func ExplainError(err error, dir string) error {
+	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
+		return err
+	}
+	if path := pathOf(err); path != "" {
+		dir = filepath.Dir(path)
+	}
+	switch {
+	// etcd's fatal failures are texts.
+	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
+		return &explainedError{err, freeSpace(dir) + "enlarge the volume or make room on it"}
+	case strings.Contains(err.Error(), "failed to repair WAL"):
+		return &explainedError{err, freeSpace(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
+	case isErrno(err, syscall.EADDRINUSE):
+		return &explainedError{err, "end the process that listens there"}
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
+		return &explainedError{err, fmt.Sprintf("check its owner and mode; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+	case strings.Contains(err.Error(), "tocommit("):
+		return &explainedError{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
+	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
+		return &explainedError{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
+			"write a key and stop it; etcd is upgraded one minor version at a time"}
+	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
+		return &explainedError{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
+	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
+		return &explainedError{err, "none of the members that this one joins answered; the next start asks them again"}
+	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
+		return &explainedError{err, "see etcdctl member list on another member; if this one was removed, do not start it again, or, to add it again, " + joinAnew}
+	}
+	return err
+}
+
+// joinAnew is the way to replace a member whose data are unusable.
+const joinAnew = "start with --recover=auto, without a sidecar, and it joins as a new member; or move its data directory away, remove it if it is still listed, and add it again"
+
+// deniedFile matches a file in one of etcd's messages. A store denies credentials in the same words, and they have
+// neither owner nor mode.
+var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
+
+// explainedError is an error with advice.
+type explainedError struct {
+	cause  error
+	advice string
+}
+
+func (a *explainedError) Error() string { return a.cause.Error() + " (" + a.advice + ")" }
+
+func (a *explainedError) Unwrap() error { return a.cause }
+
+func isErrno(err error, number syscall.Errno) bool {
+	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
+}
+
+// freeSpace returns how full a disk is, as the first part of a list; empty if that is unknown.
+func freeSpace(dir string) string {
+	left, size, err := disk.Space(dir)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, left>>20, size>>20)
+}
+
+// pathOf returns the file that an error names, or "".
+func pathOf(err error) string {
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return file.Path
+	}
+	if renamed, ok := errors.AsType[*os.LinkError](err); ok {
+		return renamed.New
+	}
+	return ""
 }

@@ -30,7 +30,7 @@ func all(t *testing.T) map[string][]string {
 }
 
 func TestDocumentOfTheseTestsHasEveryMetric(t *testing.T) {
-	source, err := os.ReadFile("document.go")
+	source, err := os.ReadFile("metrics.go")
 	require.NoError(t, err)
 	for _, call := range regexp.MustCompile(`m\.add\w*\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
 		assert.Contains(t, all(t), call[1], "complete the function document in the tests")

@@ -11,6 +11,9 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzhttp"
 
 	"etcd-wrapper/readiness/status"
 )
@@ -75,4 +78,22 @@ func policy(script, style string) string {
 func source(inline string) string {
 	sum := sha256.Sum256([]byte(inline))
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
+}
+
+// document serves a text that never changes. A browser may keep it, but asks each time whether it has changed.
+func document(contentType, policy, text string) http.Handler {
+	header := map[string]string{
+		"Content-Security-Policy": policy,
+		"X-Content-Type-Options":  "nosniff",
+		"Referrer-Policy":         "no-referrer",
+		"Cache-Control":           "no-cache",
+		"Content-Type":            contentType,
+		"ETag":                    fmt.Sprintf(`W/"%.8x"`, sha256.Sum256([]byte(policy+text))), // weak: compressed or not
+	}
+	return gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for name, value := range header {
+			w.Header().Set(name, value)
+		}
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(text))
+	}))
 }
