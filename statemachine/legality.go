@@ -32,20 +32,11 @@ func (l *Legality) Take(row *Row) error {
 	if _, stayed := errors.AsType[fsm.NoTransitionError](err); stayed && row.From == row.To {
 		return nil
 	}
+	if err == nil && l.machine.Current() != string(row.To) {
+		err = errors.New("the table has two rows under one name")
+	}
 	if err != nil {
 		return fmt.Errorf("illegal transition from %s to %s: %w", l.machine.Current(), row.To, err)
 	}
 	return nil
-}
-
-// Edges returns the edges that the library knows out of a state, each with its target, for tests.
-func Edges(table []Row, state State) (edges []string) {
-	legal := NewLegality(table, state)
-	for _, edge := range legal.machine.AvailableTransitions() {
-		legal.machine.SetState(string(state))
-		_ = legal.machine.Event(context.Background(), edge) // a move into the same state returns an error
-		edges = append(edges, edge+" to "+legal.machine.Current())
-		legal.machine.SetState(string(state))
-	}
-	return edges
 }

@@ -66,19 +66,17 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 
 // AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly the last
 // one has no guard. They stand together in the source: in two places they would read as if they were independent. The library's
-// machine has exactly the edges of the table.
+// machine takes each row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {
-		var edges []string
 		for _, event := range m.Events() {
 			rows := m.Rows(state, event)
 			for i, row := range rows {
 				assert.Equal(t, i == len(rows)-1, row.When == statemachine.Always, "%s, %s, row %d of %d", state, event, i+1, len(rows))
-				edges = append(edges, row.Edge()+" to "+string(row.To))
+				assert.NoError(t, statemachine.NewLegality(m.Table, state).Take(&row))
 			}
 		}
-		assert.ElementsMatch(t, edges, statemachine.Edges(m.Table, state), "%s", state)
 	}
 	type cell struct {
 		from statemachine.State

@@ -1,0 +1,17 @@
+package statemachine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/statemachine"
+)
+
+// The library replaces an edge by a later one with the same name.
+func TestLegality_refusesTwoRowsUnderOneName(t *testing.T) {
+	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
+	assert.ErrorContains(t, statemachine.NewLegality(table, "closed").Take(&table[0]), "two rows under one name")
+	assert.NoError(t, statemachine.NewLegality(table, "closed").Take(&table[1]))
+	assert.Error(t, statemachine.NewLegality(table, "open").Take(&table[1]), "it starts from another state")
+}
