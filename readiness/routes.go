@@ -20,32 +20,31 @@ import (
 type endpoints struct {
 	Options
 	monitor *Monitor
-	refusal zerolog.Logger
 }
 
-// own has the handlers that the server always has.
-var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
-	"GET /readyz": (*endpoints).readyz,
-	"GET /livez":  (*endpoints).livez,
-	"POST /stop":  (*endpoints).stop,
-
-	"POST /defrag": (*endpoints).defrag,
+// own returns the handlers that the server always has.
+func (e *endpoints) own() map[string]http.Handler {
+	return map[string]http.Handler{
+		"GET /readyz":  http.HandlerFunc(e.readyz),
+		"GET /livez":   http.HandlerFunc(e.livez),
+		"POST /stop":   LocalOnly("ask for a stop", e.Log, http.HandlerFunc(e.stop)),
+		"POST /defrag": LocalOnly("ask for a defragmentation", e.Log, http.HandlerFunc(e.defrag)),
+	}
 }
 
 // Patterns returns the patterns of the server's own routes, sorted. Options.Routes adds others.
-func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
+func Patterns() []string { return slices.Sorted(maps.Keys(new(endpoints).own())) }
 
 // routes returns the handler of all requests. The mux rejects wrong methods (405 with Allow) and unknown paths (404).
 // Bodies are not read here: net/http discards up to 256 KiB within requestTimeout before it replies, and closes the
 // connection if there is more.
 func routes(o Options, m *Monitor) http.Handler {
-	e := &endpoints{Options: o, monitor: m, refusal: rateLimit(o.Log)}
+	e := &endpoints{Options: o, monitor: m}
 	mux := http.NewServeMux()
-	for pattern, answer := range own {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(e, w, r) })
-	}
-	for pattern, handler := range o.Routes {
-		mux.Handle(pattern, handler)
+	for _, routes := range []map[string]http.Handler{e.own(), o.Routes} {
+		for pattern, handler := range routes {
+			mux.Handle(pattern, handler)
+		}
 	}
 	return mux
 }
@@ -71,9 +70,6 @@ func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, htt
 // stop sends the whole reply before it requests the stop: the sidecar exits if its connection breaks before the
 // reply. A client that did not wait for the reply still gets its stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
-	if e.reject(w, r, "a stop") {
-		return
-	}
 	reply(w, http.StatusOK, "stopping\n")
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		e.Log.Warn().Err(err).Str("client", r.RemoteAddr).Msg("cannot send the reply to POST /stop")
@@ -82,40 +78,29 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// LocalOnly rejects, with 403, clients that are not on loopback, and all browsers. The reply names what they may not
-// do.
-func LocalOnly(what string, next http.Handler) http.Handler {
+// LocalOnly rejects, with 403, clients that are not on loopback, and all browsers. The reply and the log name what they
+// may not do.
+func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler {
+	log = rateLimit(log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reason := rejectReason(r, what); reason != "" {
-			reply(w, http.StatusForbidden, reason+"\n")
+		reason := rejectReason(r, what)
+		if reason == "" {
+			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(w, r)
+		log.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused to let a client " + what)
+		reply(w, http.StatusForbidden, reason+"\n")
 	})
 }
 
 // defrag replies before the defragmentation starts; GET /lifecycle shows its progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
-	if e.reject(w, r, "a defragmentation") {
-		return
-	}
 	if err := e.Defragment(); err != nil {
 		reply(w, http.StatusConflict, err.Error()+"\n")
 		return
 	}
 	e.Log.Info().Str("client", r.RemoteAddr).Msg("defragmentation requested by POST /defrag")
 	reply(w, http.StatusAccepted, "defragmenting\n")
-}
-
-// reject reports whether the client may not request what. If so, it sends the reply.
-func (e *endpoints) reject(w http.ResponseWriter, r *http.Request, what string) bool {
-	reason := rejectReason(r, "ask for "+what)
-	if reason == "" {
-		return false
-	}
-	e.refusal.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused " + what)
-	reply(w, http.StatusForbidden, reason+"\n")
-	return true
 }
 
 // rejectReason returns why the client may not do what, or "". It ignores forwarded headers, which anyone can write.

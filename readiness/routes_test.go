@@ -195,8 +195,10 @@ func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
+			var log strings.Builder
 			defragment := func() error { asked++; return c.refusal }
-			w := ask(routes(Options{Defragment: defragment}, found(nil)), http.MethodPost, "/defrag", c.change)
+			w := ask(routes(Options{Defragment: defragment, Log: zerolog.New(&log)}, found(nil)), http.MethodPost, "/defrag", c.change)
+			require.Equal(t, c.code == 403, strings.Contains(log.String(), "refused to let a client ask for a defragmentation"))
 			require.Equal(t, c.code, w.Code)
 			require.Equal(t, c.body, w.Body.String())
 			require.Equal(t, c.asked, asked)

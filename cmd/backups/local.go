@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/internal/printable"
@@ -153,15 +155,15 @@ type Backend interface {
 
 // Routes returns the endpoints by net/http's patterns, for clients on loopback. backend is nil if no backups are made;
 // flags is unused then.
-func Routes(flags Flags, backend Backend) map[string]http.Handler {
+func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if backend != nil {
 		tell = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, flags) }
 		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
 	}
 	return map[string]http.Handler{
-		"GET /backup":  readiness.LocalOnly("ask for the flags about backups", tell),
-		"POST /backup": readiness.LocalOnly("ask for a backup", now),
+		"GET /backup":  readiness.LocalOnly("ask for the flags about backups", log, tell),
+		"POST /backup": readiness.LocalOnly("ask for a backup", log, now),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -32,7 +33,7 @@ func (making) Published() *facts.Backups {
 // serving serves the endpoints and returns a client for them.
 func serving(t *testing.T, flags Flags, maker Backend) Client {
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(flags, maker) {
+	for pattern, handler := range Routes(flags, maker, zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := httptest.NewServer(mux)
@@ -166,7 +167,7 @@ func TestClient_silentServer(t *testing.T) {
 }
 
 func TestRoutes_loopbackOnly(t *testing.T) {
-	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }))
+	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }), zerolog.Nop())
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
 		request.RemoteAddr = "10.0.0.7:1"
@@ -190,7 +191,7 @@ func TestClient_hostWithoutIPv4(t *testing.T) {
 	listener, err := net.Listen("tcp6", "[::1]:0")
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(Flags{Store: "file:///b"}, making(nil)) {
+	for pattern, handler := range Routes(Flags{Store: "file:///b"}, making(nil), zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: mux}}

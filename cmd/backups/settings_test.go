@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -88,7 +89,7 @@ type silent struct{ Backend }
 // wrapper serves these flags and returns the port.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
-	for pattern, handler := range Routes(told, silent{}) {
+	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {
 		mux.Handle(pattern, handler)
 	}
 	server := httptest.NewServer(mux)

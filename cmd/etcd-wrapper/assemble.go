@@ -101,7 +101,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	})
 	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
 	p.announcer = p.announce(log, c.LogFormat == "console")
-	stopServer, status, err := c.serve(log, p, connected, c.routes(p.report, counts, kept))
+	stopServer, status, err := c.serve(log, p, connected, c.routes(p.report, counts, kept, log))
 	if err != nil {
 		p.announcer.end()
 		return failed(status, err)
@@ -237,7 +237,7 @@ func (p *parts) stop() {
 }
 
 // routes returns the handlers that the wrapper's server gets in addition to its own endpoints.
-func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups) map[string]http.Handler {
+func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups, log zerolog.Logger) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
 		states[i] = string(state.Name)
@@ -252,7 +252,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	if kept != nil {
 		backend = kept
 	}
-	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), backend))
+	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), backend, log))
 	return served
 }
 

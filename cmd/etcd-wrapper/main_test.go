@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -204,7 +205,7 @@ func TestVerifyData_missingDirectory(t *testing.T) {
 
 func TestEndpoints_areDocumented(t *testing.T) {
 	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
-	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
+	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil, zerolog.Nop()))))
 	for i, pattern := range served {
 		served[i] = strings.TrimSuffix(pattern, "{$}")
 		assert.Contains(t, documented, served[i], "put it into the table of endpoints of README.md or docs/*.md")
