@@ -64,7 +64,7 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	return m.wait(ctx, decided)
 }
 
-// run reports whether authentication is enabled, or the cluster is not empty. It returns false when ctx ends.
+// run reports whether authentication is enabled, or the cluster is not empty. It returns false when ctx is done.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
 	began, failure := time.Now(), ""
 	for !r.decide(server) {

@@ -14,7 +14,7 @@ import (
 // Cluster is the cluster manifest. It is created once, and every statement in the store names the same cluster.
 type Cluster struct {
 	format.Heading
-	Cluster string    `json:"cluster"`                // made up when the store was founded: 128 random bits, hexadecimal
+	Cluster string    `json:"cluster"`                // chosen when the store was founded: 128 random bits, hexadecimal
 	Owner   string    `json:"owner"`                  // who founded it, NAMESPACE/NAME
 	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; empty if it is not known
 	Created time.Time `json:"created"`

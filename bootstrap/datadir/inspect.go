@@ -242,8 +242,9 @@ func (f *Inspection) checkV2Requests() error {
 // ago, and learners that were promoted. etcd 3.6 takes them over, and panics when such a member is removed. etcd 3.5.26 and later
 // correct the database when they start.
 //
-// The v2 store is in the snapshot that etcd starts from, and the entries after it change it. A member that any of these adds is
-// no leftover: an etcd 3.4 may have added it to the database before it noted there that it had applied the entry.
+// The v2 store is in the snapshot that etcd starts from, and the entries after it change it. A member that any of these
+// adds is not a leftover: an etcd 3.4 may have added it to the database before it noted there that it had applied the
+// entry.
 func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil

@@ -311,8 +311,8 @@ func readHead(path string) (h head, err error) {
 	return h, errors.Join(err, unreadable)
 }
 
-// firstRecords calls take with the records of a segment until take returns false. A torn end, which etcd repairs, is
-// no error.
+// firstRecords calls take with the records of a segment until take returns false. A torn end, which etcd repairs, is not
+// an error.
 func firstRecords(path string, take func(r record) (more bool)) error {
 	return readSegment(path, func(s *segment) error {
 		for r, err := range s.records() {

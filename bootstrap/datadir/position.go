@@ -114,7 +114,7 @@ const revisionBytes = 17
 
 // Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none
 // except those that are named.
-// The rows of a revision never change, so such data are no earlier state of the others: they were rolled back or
+// The rows of a revision never change, so such data are not an earlier state of the others: they were rolled back or
 // copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
 // writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {

@@ -176,7 +176,7 @@ func snapshotIndex(name string) (index uint64, ok bool) {
 	return index, err == nil
 }
 
-// unrelated are patterns of names in a data directory that are no part of a member. File systems create the first
+// unrelated lists patterns of names in a data directory that do not belong to a member. File systems create the first
 // two, etcd the third when it checks that it may write. The others appear if the data directory is the volume itself:
 // the exit record with its notes, the stored configuration, the sidecar's mark of the volume's owner. The directories
 // that the sidecar names after the data directory (new.etcd.part, new.etcd.bak) are not among them: they may hold

@@ -26,8 +26,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// TestParse_acceptsWhatEtcdAccepts goes through what plain etcd makes something of, although a stricter
-// reader would not.
+// TestParse_acceptsWhatEtcdAccepts lists inputs that plain etcd accepts, although a stricter reader would not.
 func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{

@@ -198,8 +198,8 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// canonicalKey returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's decoder
-// would fill those, although they are no keys.
+// canonicalKey returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's
+// decoder would fill those, although they are not keys.
 func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil

@@ -35,8 +35,8 @@ func (c CopyResult) Print(to io.Writer) error {
 	return err
 }
 
-// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It
-// resumes a copy that was interrupted. With follow it copies again after each such pause until ctx is done, which is no
+// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It resumes
+// a copy that was interrupted. With follow it copies again after each such pause until ctx is done, which is not an
 // error then. Objects that the store has deleted stay in the copy.
 //
 // Copy never mixes two histories: it returns ErrAnother if the place has backups that Copy did not make, or if

@@ -51,7 +51,7 @@ func escaped(text, kept string) string {
 		invalid := r == utf8.RuneError && size == 1
 		if !invalid && (unicode.IsPrint(r) || strings.ContainsRune(kept, r)) {
 			b.WriteString(text[:size])
-		} else { // controls, marks that turn the direction of writing, bytes that are no character
+		} else { // controls, marks that turn the direction of writing, bytes that are not a character
 			b.WriteString(strings.Trim(strconv.QuoteToASCII(text[:size]), `"`))
 		}
 		text = text[size:]

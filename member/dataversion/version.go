@@ -113,7 +113,7 @@ func CheckOldest(oldest Version) error {
 	}
 	return upgradeError("the cluster runs etcd %s, and a member of etcd %s would make its other members crash, as etcd is "+
 		"upgraded one minor version at a time; start this member with its old etcd again, upgrade all members to etcd 3.5.26 or a later 3.5, "+
-		"and then replace them by etcd-wrapper", oldest, Embedded)
+		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
 // upgradeError returns an error that only another version of the program removes. Its text names the way out.

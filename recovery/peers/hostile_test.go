@@ -76,7 +76,7 @@ func TestQuery_unreadableResponse(t *testing.T) {
 	assertShort(t, w.ask().Missing.Error())
 }
 
-// Who answers elsewhere is no member, however it is reached.
+// A process that answers elsewhere is not a member, however it is reached.
 func TestQuery_redirect(t *testing.T) {
 	w := newTown(t)
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))

@@ -1,6 +1,6 @@
-// Package robustness runs etcd's own robustness suite against our members: its clients' traffic, and its validators, which replay
-// what the members have in their logs and hold every answer and every event against that. It is a module of its own, as nothing of it
-// belongs to the program. make test-robustness runs it.
+// Package robustness runs etcd's own robustness suite against our members: its clients' traffic, and its validators,
+// which replay the members' logs and compare every answer and every event with them. It is a separate module, because it
+// is not part of the program. make test-robustness runs it.
 package robustness
 
 import (
@@ -73,7 +73,7 @@ func TestMembersBesideASidecarAreLinearizable(t *testing.T) {
 	}
 }
 
-// withstand puts a cluster under traffic and in trouble, and has what came of it validated.
+// withstand subjects a cluster to traffic and failures, and validates the result.
 func (c *cluster) withstand(troubles []trouble, round int) {
 	c.Helper()
 	for _, p := range c.pods {
@@ -134,7 +134,7 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 	return append(written, watched...)
 }
 
-// process is a member as etcd's suite needs it: it asks for nothing but its endpoint.
+// process is a member for etcd's suite, which needs only its endpoint.
 type process struct {
 	e2e.EtcdProcess
 

@@ -112,7 +112,7 @@ func drain(link proxy.Server) {
 	}
 }
 
-// cutLink lets nothing through to a member or back for longer than an election takes, on the connections that others have made.
+// cutLink blocks the connections of others to a member, in both directions, for longer than an election takes.
 func cutLink(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))

@@ -74,7 +74,7 @@ type Kind string
 const (
 	Full       Kind = "full"
 	Segments   Kind = "segments"   // consecutive objects, of all levels
-	Remains    Kind = "remains"    // of full snapshots that were not completed or not completely deleted
+	Remains    Kind = "remains"    // leftovers of full snapshots that were not completed or not completely deleted
 	Generation Kind = "generation" // a whole one
 )
 

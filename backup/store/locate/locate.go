@@ -34,7 +34,7 @@ var schemes = map[string]scheme{
 	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Forms returns the forms of URLs of stores, and their keys, each once.
+// Forms returns the forms of store URLs and their keys, without duplicates.
 func Forms() (forms, keys []string) {
 	for _, name := range slices.Sorted(maps.Keys(schemes)) {
 		forms = append(forms, schemes[name].form)

@@ -110,7 +110,7 @@ func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither answers before it has started. The learner is no cluster by itself, even without data.
+// Neither answers before it has started. The learner does not found a cluster by itself, even without data.
 func TestAMemberAloneAndItsLearnerStartAtOnce(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

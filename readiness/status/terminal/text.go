@@ -53,7 +53,8 @@ func Size(bytes int64) string {
 func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
-	// columns is the width of lines where the stream is no terminal. A single word may be wider: commands and paths are not broken.
+	// columns is the width of lines if the stream is not a terminal. A single word may be wider: commands and paths are
+	// not broken.
 	columns = 80
 	// narrow is the smallest number of columns to wrap a text in.
 	narrow = 12

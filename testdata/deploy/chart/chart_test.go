@@ -1,4 +1,4 @@
-// Package chart renders the chart of deploy with helm, without a cluster: what it gives, and what it refuses.
+// Package chart renders the chart of deploy with helm, without a cluster, and checks its output and its refusals.
 package chart
 
 import (
@@ -35,7 +35,7 @@ func path(parts ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout(), "deploy"}, parts...)...)
 }
 
-// helm returns what it prints, and what it complains about.
+// helm returns its output and its errors.
 func helm(values string, args ...string) (printed, complaint string, err error) {
 	return run("helm", values, args...)
 }
@@ -208,7 +208,7 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 	}
 }
 
-// A namespace is no border for a network, and two releases may share one.
+// A namespace does not separate networks, and two releases may share one.
 func TestReleasesHaveNothingInCommon(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
 	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
@@ -229,7 +229,7 @@ func TestReleasesHaveNothingInCommon(t *testing.T) {
 // block is an indented one of a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
-// Members that stay are not restarted where some come or go.
+// Remaining members are not restarted when some are added or removed.
 func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
 	template := func(replicas int) any {
 		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]

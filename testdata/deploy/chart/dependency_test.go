@@ -58,7 +58,7 @@ func TestHelm3RendersTheSame(t *testing.T) {
 	}
 }
 
-// YAML takes these names for a truth value and for nothing, unless they are quoted.
+// YAML reads these names as a boolean and as null, unless they are quoted.
 func TestNamesThatAreWordsOfYAML(t *testing.T) {
 	for _, name := range []string{"true", "null", "yes", "on"} {
 		values := "{store: {url: s3://b, secret: " + "'null'" + "}, priorityClassName: 'true', leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}, copy: {to: s3://c}}"

@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// frozen lists, by object, what no upgrade can change: the API server refuses it, or, where an object is missing, its data are lost.
+// frozen lists, by object, the fields that no upgrade can change: the API server rejects it, or, where an object is
+// missing, its data are lost.
 func frozen(all map[string]document) map[string]document {
 	found := map[string]document{}
 	for id, object := range all {

@@ -79,10 +79,10 @@ func (c *Cluster) Stop(logs io.Writer) {
 			_, _ = fmt.Fprintf(logs, "the end of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
-	_ = os.RemoveAll(c.dir) // what stays is among the system's temporary files
+	_ = os.RemoveAll(c.dir) // leftovers are in the system's temporary folder
 }
 
-// startEtcd lets the program under test keep what the API server knows.
+// startEtcd runs the program under test as the API server's etcd.
 func (c *Cluster) startEtcd(client, peer, own int) error {
 	config, volume := filepath.Join(c.dir, "etcd.yaml"), filepath.Join(c.dir, "etcd")
 	return errors.Join(os.Mkdir(volume, 0o700), c.write(config, fmt.Sprintf(`name: kubernetes
@@ -124,9 +124,9 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
 }
 
-// controllers turn a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number, and delete pods whose node is gone.
-// What looks after nodes is left out: nothing here sends their heartbeats. The names are those that Kubernetes had before 1.28, which
-// every later one knows, too.
+// controllers turn a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number, and delete pods whose
+// node is gone. The controllers of nodes are left out: nothing sends their heartbeats. The names are those that
+// Kubernetes had before 1.28, which every later one knows, too.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 
@@ -161,7 +161,7 @@ func (c *Cluster) log(program string) string {
 }
 
 func tail(file string) string {
-	content, _ := os.ReadFile(file) // what can't be read can't be shown
+	content, _ := os.ReadFile(file) // an unreadable log cannot be shown
 	lines := strings.Split(string(content), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
@@ -192,7 +192,7 @@ func (c *Cluster) writeKubeconfig() error {
 	}, c.Kubeconfig)
 }
 
-// Kubectl runs it, and returns what it prints, also if it fails.
+// Kubectl runs kubectl and returns its output, even if it fails.
 func (c *Cluster) Kubectl(args ...string) (string, error) {
 	return c.tool("kubectl", args...)
 }

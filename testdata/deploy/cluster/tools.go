@@ -49,10 +49,11 @@ func stamp() (string, error) {
 	return flags, nil
 }
 
-// Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are built
-// from, runc, a server of S3's protocol, the scripted sidecar, the project's image and what is published of it. The first time takes a quarter of an
-// hour on two cores; what Go has cached, seconds. With TEST_DEPLOY_BUILT nothing is built: bin/test-deploy and bin/image then hold
-// what an earlier run has left there, or programs of Kubernetes from elsewhere.
+// Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are
+// built from, runc, a server of S3's protocol, the scripted sidecar, the project's image and what is published of it.
+// The first time takes a quarter of an hour on two cores; with Go's cache it takes seconds. With TEST_DEPLOY_BUILT
+// nothing is built: bin/test-deploy and bin/image then hold what an earlier run has left there, or programs of
+// Kubernetes from elsewhere.
 func Build() error {
 	if os.Getenv("TEST_DEPLOY_BUILT") != "" {
 		return nil
@@ -72,7 +73,7 @@ func Build() error {
 	)
 }
 
-// buildKubernetes leaves out what older ones have for clouds of theirs.
+// buildKubernetes leaves out the cloud providers of older versions.
 func buildKubernetes() error {
 	version, err := stamp()
 	if err != nil {

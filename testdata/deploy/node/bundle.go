@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bundle writes what runc needs to run a container as its manifest requires: user, read-only root, no capabilities, mounts,
+// bundle writes runc's configuration of a container, as its manifest requires: user, read-only root, no capabilities, mounts,
 // variables, arguments, and the pod's network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
 	image, err := n.imageOf(container)
@@ -216,7 +216,7 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 
 var reference = regexp.MustCompile(`\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)`)
 
-// expand puts variables into a text the way Kubernetes does: $$ is a dollar, and what is not known stays.
+// expand puts variables into a text the way Kubernetes does: $$ is a dollar, and unknown variables stay.
 func expand(text string, known map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {

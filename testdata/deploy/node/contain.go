@@ -39,7 +39,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // what stays is swept later
+	defer func() { _ = os.RemoveAll(folder) }() // leftovers are removed later
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
@@ -51,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside does what comes before Contain, and only in the first of the two processes.
+// Outside runs do before Contain, only in the first of the two processes.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil
@@ -84,12 +84,12 @@ func ownFolder() (string, error) {
 	return folder, os.Chmod(folder, 0o755)
 }
 
-// sweep takes away what is left of runs that have ended, and the control groups of this process's copy.
+// sweep removes the leftovers of earlier runs, and the control groups of this process's copy.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
 		if pid, ok := owner(folder); ok && !lives(pid) {
-			_ = os.RemoveAll(folder) // what stays is among the system's temporary files
+			_ = os.RemoveAll(folder) // leftovers are in the system's temporary folder
 		}
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")

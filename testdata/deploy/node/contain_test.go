@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leave does what stories do, and waits to be killed.
+// leave creates the same objects as a story, and waits to be killed.
 func leave(folder string) int {
 	started := exec.Command("sleep", "infinity")
 	started.Stdout = os.Stdout

@@ -25,7 +25,7 @@ type Image struct {
 	Config v1.Config
 }
 
-// Unpack takes the image for this machine out of an OCI layout.
+// Unpack extracts the image for this machine from an OCI layout.
 func Unpack(folder, root string) (*Image, error) {
 	all, err := layout.ImageIndexFromPath(folder)
 	if err != nil {
@@ -42,7 +42,7 @@ func Unpack(folder, root string) (*Image, error) {
 	return unpackIndex(index, root)
 }
 
-// pull takes the image for this machine out of a registry.
+// pull downloads the image for this machine from a registry.
 func pull(reference, root string) (*Image, error) {
 	tag, err := name.ParseReference(reference)
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	creation = 30 * time.Second
 )
 
-// listen serves what the API server asks a kubelet for, `kubectl exec` and `kubectl port-forward`, and returns where. It ends with the
-// process.
+// listen serves the API server's requests to a kubelet, `kubectl exec` and `kubectl port-forward`, and returns its
+// address. It ends with the process.
 func (m *Machines) listen() (address string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", m.serveExec)
@@ -127,12 +127,12 @@ func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }
 
-// Cut takes a pod off the network, until Mend. Its probes fail, too.
+// Cut disconnects a pod from the network, until Mend. Its probes fail, too.
 func (n *Node) Cut(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
 }
 
-// Mend puts a pod back on the network.
+// Mend reconnects a pod to the network.
 func (n *Node) Mend(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetUp)
 }

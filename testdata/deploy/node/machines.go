@@ -80,7 +80,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // a controller that is not run here would take away the one with which a node starts
+	made.Spec.Taints = taints // a controller that does not run here would remove a node's initial taint
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }
@@ -105,7 +105,7 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no pods of %s are run here", namespace)
 }
 
-// Lose switches a machine off permanently. Its containers end, and the API server hears nothing from it. What the cluster does
+// Lose switches a machine off permanently. Its containers end, and it sends nothing to the API server. What the cluster does
 // within some minutes happens immediately, because the controllers that wait for heartbeats do not run here: the machine is unknown, and
 // its pods are to be deleted.
 func (n *Node) Lose(ctx context.Context, machine string) error {

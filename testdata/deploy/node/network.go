@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// network is a bridge in a namespace of its own, with an address for each pod. Nothing of the host is touched, and nothing
-// of it can be reached from a pod.
+// network is a bridge in a namespace of its own, with an address for each pod. The host is not changed, and cannot be
+// reached from a pod.
 type network struct {
 	name string // of the namespace with the bridge
 	used map[byte]bool
@@ -96,7 +96,7 @@ func (n *network) wire(ip string, change func(netlink.Link) error) error {
 
 func (n *network) close() { _ = netns.DeleteNamed(n.name) }
 
-// unplug takes the namespace away, and with it the wire.
+// unplug removes the namespace, and with it the link.
 func unplug(name string) { _ = netns.DeleteNamed(name) }
 
 // dial connects from where the nodes are to an address of a pod.
@@ -237,7 +237,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 			})
 		}
 	})
-	t.Cleanup(func() { _ = listener.Close() }) // what is open ends with the pods
+	t.Cleanup(func() { _ = listener.Close() }) // open connections end with the pods
 	return resolver
 }
 

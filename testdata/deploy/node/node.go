@@ -48,7 +48,7 @@ type Option func(*Node)
 // SmallDisks makes every volume its own file system of the given size in bytes.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start starts to run the pods of a namespace. Everything ends with the test. Only root may call it, in what Contain runs.
+// Start starts to run the pods of a namespace. Everything ends with the test. Only root may call it, within Contain.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -79,7 +79,7 @@ func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string
 	return n
 }
 
-// reachable lets users of pods through to their volumes.
+// reachable makes volumes accessible for the users of pods.
 func reachable(t testing.TB, dir string) {
 	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		require.NoError(t, os.Chmod(dir, 0o755))

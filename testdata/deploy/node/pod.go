@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// work runs a pod from its binding to its deletion, and returns when nothing of it is left. ctx is the node's.
+// work runs a pod from its binding to its deletion, and returns when it is removed. ctx is the node's.
 func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	wanted, unwanted := context.WithCancel(ctx)
 	defer unwanted()
@@ -117,7 +117,7 @@ func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	return ok && latest.DeletionTimestamp == nil
 }
 
-// graceOf is nothing when the test is over, or the machine off.
+// graceOf returns 0 when the test has ended, or the machine is off.
 func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if ctx.Err() != nil || n.off(pod) {
 		return 0
@@ -191,7 +191,7 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 // finish removes the pod's resources, and deletes it at the API server, unless its machine is off.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
-	_ = os.RemoveAll(n.podDir(pod)) // what stays is in the test's folder
+	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's folder
 	if n.off(pod) {
 		return
 	}

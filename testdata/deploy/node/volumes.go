@@ -151,7 +151,7 @@ func chosen(files map[string][]byte, items []corev1.KeyToPath) map[string][]byte
 	return found
 }
 
-// projected is the token of a service account and what comes with it.
+// projected returns the token of a service account, its CA and its namespace.
 func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.VolumeProjection) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, source := range sources {
@@ -227,7 +227,7 @@ func same(folder string, files map[string][]byte) bool {
 	return true
 }
 
-// own lets the pod's group into a folder.
+// own gives the pod's group access to a folder.
 func (n *Node) own(pod *corev1.Pod, folder string, mode uint32) error {
 	if err := os.Chown(folder, 0, n.group(pod)); err != nil {
 		return err

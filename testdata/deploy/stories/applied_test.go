@@ -45,8 +45,8 @@ func TestOneVariantBecomesAnotherByAnUpgrade(t *testing.T) {
 	}
 }
 
-// definitions teaches the server the kinds of cert-manager and of the Prometheus operator. An older server does not know all fields that
-// they have, and goes without those: what has to be strict is about our objects.
+// definitions teaches the server the kinds of cert-manager and of the Prometheus operator. An older server does not know
+// all of their fields and ignores those: only our objects are checked strictly.
 func definitions(t *testing.T) {
 	t.Helper()
 	for module, folder := range map[string]string{

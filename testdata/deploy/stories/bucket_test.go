@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// Whom the server of buckets lets in, and where it listens.
+// Credentials and address of the bucket server.
 const (
 	accessKey  = "tester"
 	secretKey  = "test-secret"

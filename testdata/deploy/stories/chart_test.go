@@ -54,7 +54,7 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies what the chart gives, and does not let an unknown field pass, nor a violation of the pod standard.
+// strictly applies the chart's output, and rejects unknown fields and violations of the pod standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))

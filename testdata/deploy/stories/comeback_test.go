@@ -112,7 +112,7 @@ func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	w.check(writes)
 }
 
-// loseAll takes the volumes of three members away, and waits until they are back.
+// loseAll removes the volumes of three members, and waits until they are ready again.
 func (w *world) loseAll() {
 	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
@@ -153,7 +153,7 @@ func TestOneMemberGoesBackByItsValues(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites what greeted looks for, and returns the values that undo it, once the first member's backups have both.
+// mistake overwrites the key of greeted, and returns the values that undo that, once the first member's backups have both.
 func (w *world) mistake() (values string) {
 	w.t.Helper()
 	w.greet()

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the size of volumes in these stories. Backups leave 256 MB of it to etcd, whose log takes 64 MB from the start, and
-// more for large values that are written until one is full.
+// disk is the size of volumes in these stories. Backups leave 256 MB of it to etcd, whose log takes 64 MB from the
+// start, and more for large values.
 const disk = 768 << 20
 
 // A full volume ends etcd. When there is room again the member returns, with all acknowledged writes.
@@ -48,7 +48,7 @@ func TestClientsDoNotWaitForAMemberWhoseDiskIsFull(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// fillDisk takes all the room of a member's volume, and returns how to give it back.
+// fillDisk fills a member's volume, and returns a function that frees it.
 func (w *world) fillDisk(member string) (makeRoom func()) {
 	w.t.Helper()
 	ballast := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "ballast")
@@ -56,7 +56,7 @@ func (w *world) fillDisk(member string) (makeRoom func()) {
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds writes what fills a log sooner than a small key does, again and again the same.
+// writeUntilItEnds repeatedly writes one large value, which fills a log quickly.
 func (w *world) writeUntilItEnds(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))

@@ -20,7 +20,7 @@ const (
 	recipient = "age1zesj80vjwy2j0zqdamgn4t2y44gfmx0say94g8sgrzqkcgyftdhsrlavv3"
 )
 
-// The keys come from Secrets, as docs/deploy.md has it. A Job that copies has none that decrypts.
+// The keys come from Secrets, as in docs/deploy.md. A Job that copies has none that decrypts.
 func TestBackupsAreEncryptedAndSignedWithKeysFromSecrets(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()

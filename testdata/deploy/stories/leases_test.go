@@ -59,14 +59,14 @@ func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
-// The real sidecar asks the API server for more than the scripted one, which asks for nothing.
+// The real sidecar sends requests to the API server; the scripted one does not.
 func TestASidecarMayDoWhatItHasToAndNothingElse(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)
 	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
 }
 
-// mayDoNoMore makes sure that the pods' account may do what it has to and nothing else.
+// mayDoNoMore checks that the pods' account has the required rights and no others.
 func (w *world) mayDoNoMore(than ...string) {
 	w.t.Helper()
 	answers := map[string]string{

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// With a limit, which the chart sets none of, the kernel kills a container that takes more memory.
+// With a limit, which the chart does not set, the kernel kills a container that takes more memory.
 func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")

@@ -60,8 +60,8 @@ func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing
 	assert.Len(t, w.voters(), 3)
 }
 
-// follow runs commands in the checkout, as a person does who has the credentials of the bucket in a file, and takes away the
-// file that they have made.
+// follow runs commands in the checkout, like a user with the bucket's credentials in a file, and removes the file that
+// they have created.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")

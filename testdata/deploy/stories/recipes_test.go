@@ -29,8 +29,8 @@ func given(values string) map[string]string { return map[string]string{"my-etcd.
 // recipes are the blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the block of a page that has a text, in a folder with a checkout's chart and files: word by word, but for the namespace
-// and for names that are the reader's own, each followed by what it is here.
+// recipe runs the block of a page that contains a text, in a folder with a checkout's chart and files: word by word,
+// except for the namespace and the pairs in own, a reader's name followed by its value here.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// `helm rollback` undoes a broken upgrade, and leaves nothing behind.
+// `helm rollback` undoes a broken upgrade completely.
 func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -97,7 +97,7 @@ func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
 	assert.Zero(t, w.restarts("etcd-main-0"))
 }
 
-// An uninstalled release leaves what cannot be had back otherwise, and one of the same name finds it.
+// An uninstalled release keeps its volumes and Secrets, and one of the same name finds them.
 func TestDataAndBackupsOutliveTheRelease(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -130,7 +130,7 @@ func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
 }
 
-// Why a container ended is what people see first.
+// Users see the reason of a container's end first.
 func TestTheRefusalOfAStrangerReachesKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, `etcdConfig:

@@ -14,7 +14,7 @@ import (
 
 const sidecarImage = "europe-docker.pkg.dev/gardener-project/releases/gardener/etcdbrctl"
 
-// scriptedSidecar stands in for the image of the real one.
+// scriptedSidecar replaces the image of the real one.
 func scriptedSidecar(t *testing.T) *node.Image {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "sidecar")

@@ -47,8 +47,8 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 	assert.Contains(t, result, "could be restored", "any member can ask for it")
 }
 
-// Members that have no data yet wait for the store, and none of them is ready before the others: a roll-out of what is right would
-// wait for its first pod forever. The way out is the README's.
+// Members that have no data yet wait for the store, and none of them is ready before the others: a corrected roll-out
+// would wait for its first pod forever. The way out is the README's.
 func TestAMistakeInTheBucketsNameIsMendedByApplyingTheRightOneAndDeletingThePods(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")

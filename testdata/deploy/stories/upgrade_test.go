@@ -42,7 +42,7 @@ func (w *world) awaitImage(image string) {
 	}
 }
 
-// The objects are there without Helm, as by kubectl apply, and the command of docs/upgrade.md has it take them over.
+// The objects exist without Helm, as after kubectl apply, and the command of docs/upgrade.md makes Helm adopt them.
 func TestWhatWasAppliedByHandIsTakenOverByARelease(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.strictly(three)

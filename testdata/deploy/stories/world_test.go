@@ -30,7 +30,7 @@ type world struct {
 	node      *node.Node
 	namespace string
 	release   string      // of the chart
-	image     *node.Image // what members run, which a registry or a release may give instead
+	image     *node.Image // the members' image, which a registry or a release may replace
 
 	identity *tls.Config // of clients; nil without TLS
 }
@@ -70,7 +70,7 @@ func (w *world) run(options ...node.Option) {
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 
-// restricted makes the namespace, which takes no pod but what the strictest of the Pod Security Standards allows.
+// restricted creates the namespace, which accepts only pods of the strictest Pod Security Standard.
 func (w *world) restricted() {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -83,7 +83,7 @@ func (w *world) restricted() {
 	w.t.Cleanup(w.end)
 }
 
-// end takes away what the story has made in the cluster, without waiting for it.
+// end removes the story's objects from the cluster, without waiting.
 func (w *world) end() {
 	err := w.Client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -107,7 +107,7 @@ func (w *world) awaitReady(count int) {
 	})
 }
 
-// etcd is a client that goes where clients in the namespace go: to a Service of ready members.
+// etcd is a client of the Service of ready members, like other clients in the namespace.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// writer writes without end and remembers what was acknowledged.
+// writer writes continuously and remembers acknowledged writes.
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
@@ -26,7 +26,7 @@ type writer struct {
 
 const enoughWrites = 20
 
-// writers numbers them, so that none overwrites another one's keys.
+// writers numbers the writers, so that none overwrites another one's keys.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {
@@ -82,7 +82,7 @@ func (w *world) check(writes *writer) {
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
-// lastWritten asks for what was written last alone.
+// lastWritten reads only the last written key.
 func lastWritten() []clientv3.OpOption {
 	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
 }

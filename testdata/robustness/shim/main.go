@@ -52,7 +52,7 @@ func main() {
 		"--etcd-wrapper-port="+strconv.Itoa(port(given)), "--log-level="+level(given))
 }
 
-// parse reads what etcd's own main reads.
+// parse reads the same flags as etcd's own main.
 func parse(args []string) *flag.FlagSet {
 	set := flag.NewFlagSet("etcd", flag.ExitOnError)
 	embed.NewConfig().AddFlags(set)

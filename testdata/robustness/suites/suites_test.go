@@ -63,7 +63,7 @@ func TestWhatPassesWithPlainEtcdPassesWithTheProgram(t *testing.T) {
 	}
 }
 
-// compare has the program pass what plain etcd passes.
+// compare checks that the program passes the tests that plain etcd passes.
 func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
 	t.Helper()
 	var output string
