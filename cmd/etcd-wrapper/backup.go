@@ -117,11 +117,9 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	if err := checkDirectory("<file>", filepath.Dir(c.File)); err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
-	target := archive.Target(c.To)
-	target.Generation = int(c.Generation)
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.accepts("unsigned")
-		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
+		exported, err := backups.Export(ctx, settings, targetIn(c.Generation, &c.To), c.File, s.meter())
 		return c.result(exported, err)
 	})
 }
@@ -139,10 +137,15 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// scratchDir returns the path of a new directory that no other process uses. Its parent exists.
-func scratchDir(settings backups.Settings) (string, error) {
-	dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
-	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("TMPDIR", dir)
+// runInScratch is run for commands that rebuild a database, in a directory that no other process uses.
+func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
+	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
+		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
+		if err := checkDirectory("TMPDIR", dir); err != nil {
+			return nil, usageError{err}
+		}
+		return do(ctx, settings, filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())))
+	})
 }
 
 // backupGetCommand is `backup get`.
@@ -164,15 +167,9 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 	case form == backups.AsText && s.shown:
 		form = backups.AsShown
 	}
-	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
+	return c.runInScratch(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings, scratch string) (document, error) {
 		settings.AcceptUnsigned = len(c.Accept) > 0
-		scratch, err := scratchDir(settings)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		target := archive.Target(c.At)
-		target.Generation = int(c.Generation)
-		return nil, backups.Get(ctx, settings, target, backups.Selection{Key: c.Key, Prefix: c.Prefix}, form, scratch, s.out, s.meter())
+		return nil, backups.Get(ctx, settings, targetIn(c.Generation, &c.At), backups.Selection{Key: c.Key, Prefix: c.Prefix}, form, scratch, s.out, s.meter())
 	})
 }
 
@@ -186,12 +183,8 @@ type backupDiffCommand struct {
 }
 
 func (c *backupDiffCommand) execute(s streams) exitcode.Code {
-	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
+	return c.runInScratch(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings, scratch string) (document, error) {
 		settings.AcceptUnsigned = len(c.Accept) > 0
-		scratch, err := scratchDir(settings)
-		if err != nil {
-			return nil, usageError{err}
-		}
 		between := backups.Range{From: archive.Target(c.From), To: archive.Target(c.To)}
 		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch, s.out, s.meter())
 	})
@@ -272,13 +265,10 @@ type backupVerifyCommand struct {
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
-	return c.run(s, commandline.Backups{SigningFlags: c.SigningFlags}, func(ctx context.Context, settings backups.Settings) (document, error) {
-		dir, err := scratchDir(settings)
-		if err != nil {
-			return nil, usageError{err}
-		}
+	own := commandline.Backups{SigningFlags: c.SigningFlags}
+	return c.runInScratch(s, own, func(ctx context.Context, settings backups.Settings, dir string) (document, error) {
 		restore := s.meter().TrackRestore(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
-		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
+		verified, err := backups.Verify(ctx, settings, backups.Selector{Target: targetIn(c.Generation, c.To), Full: c.To == nil}, restore)
 		if verified.Full == "" {
 			return nil, err
 		}
@@ -286,11 +276,12 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-func (c *backupVerifyCommand) choice() backups.Selector {
-	chosen := backups.Selector{Full: c.To == nil}
-	if c.To != nil {
-		chosen.Target = archive.Target(*c.To)
+// targetIn returns a target in a generation; nil is the latest.
+func targetIn(generation commandline.Generation, target *commandline.Target) archive.Target {
+	if target == nil {
+		return archive.Target{Generation: int(generation)}
 	}
-	chosen.Generation = int(c.Generation)
-	return chosen
+	within := archive.Target(*target)
+	within.Generation = int(generation)
+	return within
 }

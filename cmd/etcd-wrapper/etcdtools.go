@@ -28,7 +28,7 @@ type etcdctlCommand struct {
 }
 
 func (c *etcdctlCommand) execute(s streams) exitcode.Code {
-	return ofTool(runEtcdctl(c.Args, s.logger()))
+	return ofTool(runEtcdctl(c.Args, s))
 }
 
 // etcdutlCommand runs etcd's tool for files.
@@ -50,11 +50,11 @@ func ofTool(err error) exitcode.Code {
 
 // runEtcdctl runs etcdctl with its arguments, and adds the member's endpoint and certificates unless they are set.
 // etcdctl has printed the returned error.
-func runEtcdctl(args []string, log zerolog.Logger) error {
+func runEtcdctl(args []string, s streams) error {
 	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
-		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
+		s.report(zerolog.WarnLevel, "etcdctl gets no endpoint and certificates from the stored configuration", err)
 	}
 	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only there
 	return ctlv3.Start()

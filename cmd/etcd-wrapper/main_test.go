@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"os"
@@ -106,6 +107,19 @@ func TestHelp_ofACommand(t *testing.T) {
 	assert.Contains(t, out, "The sidecar\n", "flags stand in groups")
 	for _, code := range exitcode.Codes() {
 		assert.Contains(t, out, code.String())
+	}
+}
+
+// A certificate of a stranger, or a URL with a password, ends up in errors.
+func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
+	for _, json := range []bool{false, true} {
+		var out bytes.Buffer
+		streams{log: &out, json: json}.report(zerolog.WarnLevel, "certificate of \x1b]0;title\a", errors.New("http://user:hunter2@etcd:2379 \u009b31m\nnext"))
+		for _, harm := range []string{"\x1b", "\a", "\u009b", "hunter2"} {
+			assert.NotContains(t, out.String(), harm)
+		}
+		assert.Contains(t, out.String(), "redacted@etcd:2379")
+		assert.Equal(t, 1, strings.Count(out.String(), "\n"))
 	}
 }
 

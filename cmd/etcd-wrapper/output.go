@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 
@@ -16,6 +17,7 @@ import (
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -30,14 +32,6 @@ type streams struct {
 	command  string // name of the command for its errors; empty means backup
 }
 
-// logger returns the logger of a command that users run: sentences, or JSON lines for a program.
-func (s streams) logger() zerolog.Logger {
-	if s.json {
-		return logstream.New(s.log, zerolog.InfoLevel)
-	}
-	return logstream.New(logstream.MessageWriter(s.log), zerolog.InfoLevel)
-}
-
 // print prints a result that is plain text.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
@@ -48,9 +42,18 @@ func (s streams) print(text string) exitcode.Code {
 
 // logError logs an error and returns the exit status.
 func (s streams) logError(message string, err error, status exitcode.Code) exitcode.Code {
-	log := s.logger()
-	log.Error().Err(err).Msg(message)
+	s.report(zerolog.ErrorLevel, message, err)
 	return status
+}
+
+// report logs an error: as a sentence for users, or as a line of JSON for a program.
+func (s streams) report(level zerolog.Level, message string, err error) {
+	if s.json {
+		log := logstream.New(s.log, zerolog.InfoLevel)
+		log.WithLevel(level).Err(err).Msg(message)
+		return
+	}
+	_, _ = fmt.Fprintf(s.log, "etcd-wrapper: %s: %s\n", printable.Line(message), printable.Line(err.Error())) // no other place is left
 }
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {

@@ -153,19 +153,15 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 			if ok && (received != last || time.Since(at) > echo) {
 				p.announcer.stop()
 				p.driver.Signal(number)
-				hurryAfter(driven, urge)
+				select {
+				case <-driven:
+					urge()
+				default:
+				}
 			}
 			last, at = received, time.Now()
 		case <-ended:
 			return
 		}
-	}
-}
-
-func hurryAfter(driven <-chan struct{}, urge func()) {
-	select {
-	case <-driven:
-		urge()
-	default:
 	}
 }

@@ -88,3 +88,15 @@ func formatDuration(number json.Number) string {
 	}
 	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }
+
+// infoFilter drops the info lines of etcd, forty at each start.
+type infoFilter struct{ to io.Writer }
+
+// Write implements io.Writer. It takes one line.
+func (w infoFilter) Write(line []byte) (int, error) {
+	var fields struct{ Level, Component string }
+	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {
+		return len(line), nil
+	}
+	return w.to.Write(line)
+}

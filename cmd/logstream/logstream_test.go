@@ -61,20 +61,11 @@ func TestConsole_hidesEtcdsInfoLines(t *testing.T) {
 	}
 }
 
-func TestPlain_sentences(t *testing.T) {
-	var out bytes.Buffer
-	log := New(MessageWriter(&out), zerolog.InfoLevel)
-	log.Error().Str("error", "no answer").Msg("cannot tell the status")
-	log.Error().Msg("no more")
-	assert.Equal(t, "etcd-wrapper: cannot tell the status: no answer\netcd-wrapper: no more\n", out.String())
-}
-
 // A certificate of a stranger, or a URL with a password, ends up in errors, and those in the log.
 func TestLog_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
-		"json":      func(to io.Writer) io.Writer { return to },
-		"console":   func(to io.Writer) io.Writer { return Console(to, ConsoleOptions{}) },
-		"sentences": MessageWriter,
+		"json":    func(to io.Writer) io.Writer { return to },
+		"console": func(to io.Writer) io.Writer { return Console(to, ConsoleOptions{}) },
 	} {
 		var out bytes.Buffer
 		log := New(open(&out), zerolog.InfoLevel)
