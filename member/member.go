@@ -216,7 +216,7 @@ func (m *Member) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := m.inspect(findings); err != nil {
-		m.opened = true // the next start must not consider unfit data valid
+		m.opened = true // the next start must not treat such data as valid
 		m.startErr = err
 		close(m.started)
 		return err

@@ -13,7 +13,7 @@ import (
 // The others go by their list: what they send to a URL there may come to a process that has this member's data.
 func TestQuery_checksTheListedURLs(t *testing.T) {
 	w := newTown(t)
-	elsewhere := httptest.NewServer(nil) // an etcd, or its like
+	elsewhere := httptest.NewServer(nil) // an etcd, or a compatible server
 	defer elsewhere.Close()
 	w.list[2] = member(own, "m-2", elsewhere.URL)
 	here := httptest.NewServer(nil)

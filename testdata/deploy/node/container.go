@@ -91,7 +91,7 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 	return c.last(ended, err, folder)
 }
 
-// last reads how the container ended, and its last words.
+// last reads the container's exit status and its termination message.
 func (c *container) last(ended *corev1.ContainerStateTerminated, err error, folder string) *corev1.ContainerStateTerminated {
 	var exited *exec.ExitError
 	ended.ExitCode, ended.Reason, ended.FinishedAt = 0, "Completed", metav1.Now()
