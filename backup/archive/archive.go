@@ -46,17 +46,14 @@ func Unusable(err error) bool {
 	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
-// An Archive reads and writes the backups in a store.
-type Archive struct {
-	*Reader
-	*Writer
-}
+// An Archive reads and writes the backups in a store. It creates each name once, and deletes nothing but a segment that it
+// has stored too late.
+type Archive struct{ *Reader }
 
 // New returns the archive in a store. It makes no request.
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
-	reader := &Reader{objectStore: objectStore{s, keys, known}}
-	return &Archive{Reader: reader, Writer: &Writer{reader}}
+	return &Archive{&Reader{objectStore: objectStore{s, keys, known}}}
 }
 
 // A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
@@ -80,11 +77,6 @@ func (r *objectStore) Keys() *format.Keys { return r.keys }
 
 // String returns the store's URL.
 func (r *objectStore) String() string { return r.store.String() }
-
-// A Writer creates the objects of an archive. It creates each name once and deletes nothing.
-type Writer struct {
-	reader *Reader
-}
 
 // readStatement reads an object that consists of a statement, and returns its line.
 func (r *objectStore) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
@@ -110,12 +102,12 @@ func (r *objectStore) readStatement(ctx context.Context, name, kind string, into
 }
 
 // putStatement creates an object that consists of a statement.
-func (w *Writer) putStatement(ctx context.Context, name string, statement any) error {
-	line, err := w.reader.keys.Sign(statement)
+func (a *Archive) putStatement(ctx context.Context, name string, statement any) error {
+	line, err := a.keys.Sign(statement)
 	if err != nil {
 		return fmt.Errorf("cannot sign %s: %w", name, err)
 	}
-	_, err = store.PutOnce(ctx, w.reader.store, name, bytes.NewReader(line))
+	_, err = store.PutOnce(ctx, a.store, name, bytes.NewReader(line))
 	return err
 }
 

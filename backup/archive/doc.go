@@ -37,12 +37,12 @@
 // A walk goes from object to object to the end of the sequence. It is the only code that decides where a sequence ends, and Head, Advance, History and
 // Find use it. Objects beyond that end which cannot be verified are only names: they are reported as Ignored and stop nothing. Head starts its
 // walk at the newest object that can be verified. A restore that creates a
-// new cluster first ends the generation: it creates an empty segment at the next position that names the successor (Writer.End). From then
+// new cluster first ends the generation: it creates an empty segment at the next position that names the successor (Archive.End). From then
 // on every writer of the generation fails at that position, so the successor has all that was ever confirmed as stored. Only then does it create the
 // generation.json of the successor. That is why Lineage counts a generation only if the sequence of the one before has ended.
 //
 // A full snapshot that starts a chain, because rows before it were compacted or are damaged, would bypass that position. So it names the
-// position in Behind, and counts once an empty segment there names it (Writer.Open).
+// position in Behind, and counts once an empty segment there names it (Archive.Open).
 //
 // # Chains and paths
 //

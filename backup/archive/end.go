@@ -23,37 +23,37 @@ var (
 // End ends a generation after a head, so that its successor has everything that the store has ever confirmed. It may
 // be repeated with the same nonce. ErrMoved reports that something was added after the head. ErrEnded reports that
 // another process has ended the generation; the caller may complete that end.
-func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
+func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
-		return w.conflictError(generation, head.Newest())
+		return a.conflictError(generation, head.Newest())
 	}
-	return w.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending}, func(there format.Manifest) bool {
+	return a.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending}, func(there format.Manifest) bool {
 		return there.Ends != nil && there.Ends.Nonce == ending.Nonce
 	})
 }
 
 // Open makes a full snapshot count that starts a chain. ErrEnded reports that the generation has ended, ErrMoved that
 // another writer has used the position. It may be repeated.
-func (w *Writer) Open(ctx context.Context, generation Generation, full Full, session string) error {
+func (a *Archive) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
 	}
 	source := format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next}
-	return w.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
+	return a.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
 }
 
 // conflictError reports what occupies a position.
-func (w *Writer) conflictError(generation Generation, there format.Manifest) error {
+func (a *Archive) conflictError(generation Generation, there format.Manifest) error {
 	why := ErrMoved
 	if there.Ends != nil {
 		why = ErrEnded
 	}
-	return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, why)
+	return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, why)
 }
 
 // putEmpty creates an empty segment, unless one with the same effect is there.
-func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
-	builder, err := format.NewSegmentBuilder(w.reader.keys, format.Start{
+func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
+	builder, err := format.NewSegmentBuilder(a.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
 	if err != nil {
@@ -63,10 +63,10 @@ func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, s
 	if err != nil {
 		return err
 	}
-	if err = w.PutStored(ctx, object.Generation, object.Position, object.Reader()); !errors.Is(err, store.ErrExists) {
+	if err = a.PutStored(ctx, object.Generation, object.Position, object.Reader()); !errors.Is(err, store.ErrExists) {
 		return err
 	}
-	there, err := w.reader.Manifest(ctx, generation.Number, at.Position)
+	there, err := a.Manifest(ctx, generation.Number, at.Position)
 	switch {
 	case NotVerified(err):
 		there = format.Manifest{}
@@ -75,7 +75,7 @@ func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, s
 	case same(there):
 		return nil
 	}
-	return w.conflictError(generation, there)
+	return a.conflictError(generation, there)
 }
 
 // LastAdded returns when the last object of a generation was created, by the store's clock; the zero time if that was

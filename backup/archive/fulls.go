@@ -74,11 +74,11 @@ func (f Full) check() error {
 // PutData compresses, encrypts and stores the data of a full snapshot, and returns the manifest for Commit. It reads
 // the database alone, and sets Heading, Data, Database, Encrypted and, if it is zero, Next. After an error the data
 // have to be stored under another name, with a later Time, because encrypting twice gives different bytes.
-func (w *Writer) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
-	full = w.withDefaults(full)
+func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
+	full = a.withDefaults(full)
 	var err error
-	full.Data, err = w.putStream(ctx, DataName(full.Generation, full.Name()), func(into io.Writer) (err error) {
-		full.Database, err = w.SealSnapshot(into, func(to io.Writer) (int64, error) { return io.Copy(to, database) })
+	full.Data, err = a.putStream(ctx, DataName(full.Generation, full.Name()), func(into io.Writer) (err error) {
+		full.Database, err = a.SealSnapshot(into, func(to io.Writer) (int64, error) { return io.Copy(to, database) })
 		return err
 	})
 	return full, err
@@ -86,16 +86,16 @@ func (w *Writer) PutData(ctx context.Context, full Full, database io.Reader) (Fu
 
 // PutSealedData stores what SealSnapshot wrote; full.Database must be what that returned. It may be repeated with the
 // same content.
-func (w *Writer) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
-	full = w.withDefaults(full)
-	digest, err := store.PutOnce(ctx, w.reader.store, DataName(full.Generation, full.Name()), data)
+func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
+	full = a.withDefaults(full)
+	digest, err := store.PutOnce(ctx, a.store, DataName(full.Generation, full.Name()), data)
 	full.Data = format.Body{Bytes: digest.Size, SHA256: digest.SHA256}
 	return full, err
 }
 
 // withDefaults sets the fields that do not depend on the content.
-func (w *Writer) withDefaults(full Full) Full {
-	full.Heading, full.Encrypted = newHeader(fullKind), w.reader.keys.Encrypts()
+func (a *Archive) withDefaults(full Full) Full {
+	full.Heading, full.Encrypted = newHeader(fullKind), a.keys.Encrypts()
 	full.Time = full.Time.UTC().Truncate(time.Second)
 	if full.Next.IsZero() {
 		full.Next = format.After(full.Revision)
@@ -105,18 +105,18 @@ func (w *Writer) withDefaults(full Full) Full {
 
 // Commit stores the manifest, which makes a full snapshot of data that were stored. It may be repeated for half a
 // day: data without a manifest may be deleted after a day.
-func (w *Writer) Commit(ctx context.Context, full Full) error {
+func (a *Archive) Commit(ctx context.Context, full Full) error {
 	if err := full.check(); err != nil {
 		return err
 	}
-	return w.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
+	return a.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
 // SealSnapshot writes what the data object of a full snapshot holds: a stock snapshot, compressed and encrypted.
 // database writes the database alone and returns its size in bytes. The result belongs into Full.Database. It is for
 // callers that cannot keep a copy of the database until it is uploaded.
-func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
-	sealed, err := w.reader.keys.Seal(into)
+func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
+	sealed, err := a.keys.Seal(into)
 	if err != nil {
 		return format.Body{}, err
 	}
@@ -132,14 +132,14 @@ func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes
 }
 
 // putStream stores what fill writes.
-func (w *Writer) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
+func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	filled := make(chan struct{})
 	go func() {
 		defer close(filled)
 		_ = writer.CloseWithError(fill(writer))
 	}()
-	digest, err := store.PutOnce(ctx, w.reader.store, name, reader)
+	digest, err := store.PutOnce(ctx, a.store, name, reader)
 	_ = reader.Close() // makes fill fail if it still writes
 	<-filled
 	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
@@ -242,10 +242,10 @@ const maxSameSecond = 10
 
 // PutResult stores a result and sets Heading. Of several results of a full snapshot the newest counts; those of the
 // same second get the following seconds.
-func (w *Writer) PutResult(ctx context.Context, result Result) (err error) {
+func (a *Archive) PutResult(ctx context.Context, result Result) (err error) {
 	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
-		if err = w.putStatement(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
+		if err = a.putStatement(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
 			return err
 		}
 		result.At = result.At.Add(time.Second)

@@ -45,12 +45,12 @@ const (
 
 // BeginGeneration creates a generation. store.ErrExists reports that another process has created it: of two that
 // complete one end, one creates the successor. It may be repeated within a session. It sets Heading.
-func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
+func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with one cluster ID
-	err := w.putStatement(ctx, generationName(generation.Number), generation)
+	err := a.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
-		if there, failed := w.reader.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+		if there, failed := a.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
 			return nil
 		}
 	}
@@ -59,9 +59,9 @@ func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) err
 
 // MayAdd returns an ErrUnsigned if this process must not add anything to a generation. Call it before anything is
 // written.
-func (w *Writer) MayAdd(to Generation) error {
-	if to.signed && !w.reader.keys.Signs() {
-		return fmt.Errorf("generation %d in %s is %w", to.Number, w.reader.store, ErrUnsigned)
+func (a *Archive) MayAdd(to Generation) error {
+	if to.signed && !a.keys.Signs() {
+		return fmt.Errorf("generation %d in %s is %w", to.Number, a.store, ErrUnsigned)
 	}
 	return nil
 }
@@ -146,10 +146,10 @@ func SafeRevision(reserved, known int64) int64 {
 }
 
 // Reserve creates a reservation and sets Heading. store.ErrExists reports that there is one of that revision.
-func (w *Writer) Reserve(ctx context.Context, reservation Reservation) error {
+func (a *Archive) Reserve(ctx context.Context, reservation Reservation) error {
 	reservation.Heading = newHeader(reservationKind)
 	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
-	return w.putStatement(ctx, reservationName(reservation.Revision), reservation)
+	return a.putStatement(ctx, reservationName(reservation.Revision), reservation)
 }
 
 // Reserved returns the reservation of the highest revision that can be verified. store.ErrNotFound reports that there

@@ -15,47 +15,47 @@ import (
 // Create creates the cluster manifest, unless there is one, and a generation, unless there is any, and returns the
 // latest generation of the cluster. ErrForeign reports that the store belongs to another cluster; then nothing was
 // written. It may be repeated, and called by several members concurrently.
-func (w *Writer) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
-	there, err := w.CreateCluster(ctx, cluster)
+func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
+	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
 		return Generation{}, err
 	}
-	all, err := w.reader.Generations(ctx)
+	all, err := a.Generations(ctx)
 	begins := err == nil && len(all) == 0 || number == 1 && errors.Is(err, errFirstNameless)
 	if begins && there.Cluster == cluster.Cluster {
-		err = w.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
+		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = w.reader.Generation(ctx, number) // even if it is not listed yet
+			all[0], err = a.Generation(ctx, number) // even if it is not listed yet
 		}
 	}
 	if err != nil {
 		return Generation{}, err
 	}
-	return w.reader.latestGeneration(all, there.Cluster, cluster.Cluster)
+	return a.latestGeneration(all, there.Cluster, cluster.Cluster)
 }
 
 // CreateCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
 // that try concurrently, one succeeds. So a lost reply does no harm.
-func (w *Writer) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
-	there, err := w.reader.Cluster(ctx)
+func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
+	there, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
 		return there, err
 	}
-	all, err := w.reader.Generations(ctx)
+	all, err := a.Generations(ctx)
 	if err != nil {
 		return Cluster{}, err
 	}
 	if len(all) > 0 { // only the manifest is missing
-		if _, err := w.reader.latestGeneration(all, "", cluster.Cluster); err != nil {
+		if _, err := a.latestGeneration(all, "", cluster.Cluster); err != nil {
 			return Cluster{}, err
 		}
 		cluster.Cluster, cluster.Owner, cluster.Etcd = all[0].Cluster, all[0].Owner, all[0].Etcd
 	}
 	cluster.Heading, cluster.Created = newHeader(clusterKind), cluster.Created.UTC().Truncate(time.Second)
-	err = w.putStatement(ctx, ClusterName, cluster)
+	err = a.putStatement(ctx, ClusterName, cluster)
 	if errors.Is(err, store.ErrExists) {
-		return w.reader.Cluster(ctx)
+		return a.Cluster(ctx)
 	}
 	return cluster, err
 }

@@ -20,26 +20,26 @@ const (
 )
 
 // PutStored stores the content of a segment object under the name of its position.
-func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
+func (a *Archive) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	if _, err := store.PutOnce(ctx, w.reader.store, name, object); err != nil || time.Since(begun) < Grace/2 {
+	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil || time.Since(begun) < Grace/2 {
 		return err
 	}
-	return w.checkDelayed(ctx, generation, position, name)
+	return a.checkDelayed(ctx, generation, position, name)
 }
 
 // checkDelayed checks a segment whose writer was suspended while it stored it: another segment may have had the
 // position, and be merged and deleted by now. Then this one is deleted again.
-func (w *Writer) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
-	objects, err := w.reader.Objects(ctx, generation, Minute, Hour)
+func (a *Archive) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
+	objects, err := a.Objects(ctx, generation, Minute, Hour)
 	if err != nil {
 		return err
 	}
 	next := format.Position{Revision: position.Revision, Part: position.Part + 1}
-	merged, err := w.reader.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
+	merged, err := a.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
-		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
-		err = w.reader.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
+		_ = a.store.Delete(ctx, name) // readers skip it in any case
+		err = a.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
 	}
 	return err
 }
@@ -77,24 +77,24 @@ type Merged struct {
 //
 // ErrHole reports that the sources do not follow one another, that one of them cannot be verified, that another segment
 // starts within them, or that a merged object has another segment at one of their positions. They stay as they are.
-func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
+func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
 		return Merged{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
 	}
 	first, last := sources[0], sources[len(sources)-1]
 	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
 	if last.Level == Segment {
-		manifest, err := w.reader.lastManifest(ctx, last)
+		manifest, err := a.lastManifest(ctx, last)
 		if err != nil {
 			return Merged{}, asSequenceError(err)
 		}
 		merged.Next = manifest.Next()
 	}
-	body, err := w.putStream(ctx, merged.Name(), func(into io.Writer) (err error) {
-		if merged.Segments, err = w.copySegments(ctx, into, merged.Object, sources); err != nil {
+	body, err := a.putStream(ctx, merged.Name(), func(into io.Writer) (err error) {
+		if merged.Segments, err = a.copySegments(ctx, into, merged.Object, sources); err != nil {
 			return err
 		}
-		return w.checkOverlaps(ctx, merged, sources)
+		return a.checkOverlaps(ctx, merged, sources)
 	})
 	merged.Size = body.Bytes
 	return merged, err
@@ -105,8 +105,8 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 // position that was merged and deleted is of a writer that was late: it must never be part of a merged object, as
 // readers would not know which of two such objects is right. It was created long after the first merged object, and is
 // read before the others are listed, so even a listing that lags has that object.
-func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
-	others, err := w.reader.Objects(ctx, merged.Generation)
+func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
+	others, err := a.Objects(ctx, merged.Generation)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Obj
 			return differenceError(merged, other)
 		}
 	}
-	overlaps, err := w.reader.verifiedOverlaps(ctx, others, merged.Object)
+	overlaps, err := a.verifiedOverlaps(ctx, others, merged.Object)
 	for _, other := range overlaps {
 		if !slices.EqualFunc(merged.SegmentsIn(other.Object), other.SegmentsIn(merged.Object), SameSegment) {
 			return differenceError(merged, other.Object)
@@ -146,8 +146,8 @@ func SameSegment(a, b format.Manifest) bool {
 
 // copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's cluster:
 // another one would seem to cover what is stored there later.
-func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
-	generation, err := w.reader.Generation(ctx, merged.Generation)
+func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
+	generation, err := a.Generation(ctx, merged.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -156,9 +156,9 @@ func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object
 		if source.Generation != merged.Generation || source.Start != next {
 			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), next)
 		}
-		content, err := Fetch(ctx, w.reader.store, source.Name())
+		content, err := Fetch(ctx, a.store, source.Name())
 		if err == nil {
-			all, err = w.reader.appendManifests(all, io.TeeReader(content, into), source, generation)
+			all, err = a.appendManifests(all, io.TeeReader(content, into), source, generation)
 			_ = content.Close() // it was only read
 		}
 		if err != nil {
