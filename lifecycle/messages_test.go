@@ -31,7 +31,7 @@ func TestEveryHintBelongsToARow(t *testing.T) {
 // The docs have each message once, in the table or in the list of normal steps, and no others.
 func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
 	said := Messages()
-	explained := docs.Listed[string](t, "These are normal steps, for which there is nothing to do: ")
+	explained := listed[string](t, "These are normal steps, for which there is nothing to do: ")
 	for _, row := range docs.Table(t, "message", "meaning", "what to do") {
 		explained = append(explained, strings.Trim(row[0], "`"))
 		assert.NotEmpty(t, row[1], "%s has a meaning", row[0])

@@ -5,8 +5,10 @@ import (
 	"go/parser"
 	"go/token"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -175,7 +177,22 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 // assertDocumented checks that the documentation lists the words of a type behind an introduction.
 func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
-	assert.ElementsMatch(t, declared[T](), docs.Listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
+	assert.ElementsMatch(t, declared[T](), listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
+}
+
+// list matches words in backquotes, one after the other.
+var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
+
+// listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once, on one
+// line.
+func listed[T ~string](t *testing.T, introduction string) (words []T) {
+	t.Helper()
+	parts := strings.Split(docs.Text(t), introduction)
+	require.Len(t, parts, 2, "%q must be in README.md and docs/*.md once", introduction)
+	for _, word := range docs.Quoted(list.FindString(parts[1])) {
+		words = append(words, T(word))
+	}
+	return words
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.

@@ -63,7 +63,7 @@ func TestDocumentedExample(t *testing.T) {
 	want.Body = read[0].Body // another zstd may write other bytes
 	assert.Equal(t, want, read[0].Manifest)
 	assert.Equal(t, format.Position{Revision: 10}, read[0].Next())
-	assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
+	assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, read[0].rows)
 }
 
 // jsonName is the name of a field in a line of JSON.

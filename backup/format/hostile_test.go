@@ -205,7 +205,7 @@ func FuzzRecords(f *testing.F) {
 			read, err := readAll(forged(t, manifest, string(records)), &format.Keys{})
 			known(t, err)
 			if err == nil && manifest.Rows > 0 {
-				assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, read[0].rows)
+				assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, read[0].rows)
 			}
 		}
 	})

@@ -22,7 +22,7 @@ func history(t *rapid.T) (revisions [][]format.Row) {
 		for sub := range rapid.Int64Range(1, 3).Draw(t, "changes") {
 			row := Row(revision, sub, rapid.StringN(0, 20, 40).Draw(t, "value"))
 			if rapid.Bool().Draw(t, "deleted") {
-				row = Tombstone(revision, sub, string(row.Value))
+				row = tombstone(revision, sub, string(row.Value))
 			}
 			rows = append(rows, row)
 		}

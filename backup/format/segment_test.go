@@ -84,7 +84,7 @@ func contents(o format.Object) []byte {
 func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
 	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
-		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: TimeAt(7)}, new(Tombstone(9, 0, "pear")),
+		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: TimeAt(7)}, new(tombstone(9, 0, "pear")),
 		&format.Hash{Revision: 5, Compacted: 5, Hash: 1 << 31},
 		&format.Marker{Revision: 12, Time: TimeAt(12).Add(time.Microsecond)},
 		Bucket("lease", "1", "60", "2", ""), Bucket("alarm"))
@@ -100,7 +100,7 @@ func TestSegment_roundTrip(t *testing.T) {
 			require.Len(t, read, 1)
 			one := read[0]
 			assert.Equal(t, object.Manifest, one.Manifest)
-			assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, one.rows)
+			assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, one.rows)
 			assert.Equal(t, []format.Marker{{Revision: 7, Time: TimeAt(7)}, {Revision: 12, Time: TimeAt(12)}}, one.markers)
 			assert.Equal(t, []format.Hash{{Revision: 5, Compacted: 5, Hash: 1 << 31}}, one.hashes)
 			require.Len(t, one.buckets, 2)
@@ -200,4 +200,11 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 			assert.Error(t, builder.Add(records[last]))
 		})
 	}
+}
+
+// tombstone is the row of a change that deleted a key.
+func tombstone(revision, sub int64, value string) format.Row {
+	row := Row(revision, sub, value)
+	row.Key = append(row.Key, 't')
+	return row
 }

@@ -156,21 +156,6 @@ func Quoted(text string) (names []string) {
 	return names
 }
 
-// list is words in backquotes, one after the other.
-var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
-
-// Listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once, on one
-// line.
-func Listed[T ~string](t testing.TB, introduction string) (words []T) {
-	t.Helper()
-	parts := strings.Split(Text(t), introduction)
-	require.Len(t, parts, 2, "%q must be in README.md and docs/*.md once", introduction)
-	for _, word := range Quoted(list.FindString(parts[1])) {
-		words = append(words, T(word))
-	}
-	return words
-}
-
 // Named returns the words in backquotes in the first cells of rows.
 func Named(rows []Row) (names []string) {
 	for _, row := range rows {

@@ -25,9 +25,3 @@ func (l *Lines) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
-
-// Tail returns the end, as much as fits below a failed test.
-func (l *Lines) Tail() string {
-	all := l.String()
-	return all[max(0, len(all)-3000):]
-}

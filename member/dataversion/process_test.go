@@ -101,7 +101,8 @@ func (n *node) run(command *exec.Cmd) {
 		_ = command.Process.Kill() // it may have ended
 		<-ended
 		if n.t.Failed() {
-			n.t.Logf("end of the log of %s:\n%s", n.name, log.Tail())
+			all := log.String()
+			n.t.Logf("end of the log of %s:\n%s", n.name, all[max(0, len(all)-3000):])
 		}
 	})
 }

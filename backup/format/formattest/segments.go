@@ -23,13 +23,6 @@ func Row(revision, sub int64, value string) format.Row {
 	return format.Row{Key: key, Value: []byte(value)}
 }
 
-// Tombstone is the row of a change that deleted a key.
-func Tombstone(revision, sub int64, value string) format.Row {
-	row := Row(revision, sub, value)
-	row.Key = append(row.Key, 't')
-	return row
-}
-
 // Rows are one row for each revision from first to last.
 func Rows(first, last int64) (rows []format.Row) {
 	for revision := first; revision <= last; revision++ {

@@ -1,6 +1,7 @@
 package endtoend_test
 
 import (
+	"fmt"
 	"net/http"
 	"syscall"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -63,4 +65,35 @@ func TestAllMembersMayStopAtTheSameTime(t *testing.T) {
 		assert.Equal(t, "value", p.Get("key"))
 		assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes())
 	}
+}
+
+// peerTLS secures the connections between members, which must show a certificate.
+func peerTLS(pods []*harness.Pod) {
+	authority := certificates.NewAuthority(pods[0].T, "peers")
+	for _, p := range pods {
+		pair := authority.Issue(fmt.Sprintf("peer-%d", p.PeerPort))
+		securePeers(p, map[string]any{
+			"cert-file": pair.Cert, "key-file": pair.Key, "client-cert-auth": true, "trusted-ca-file": authority.Bundle(),
+		})
+	}
+}
+
+// autoPeerTLS secures them with certificates that etcd creates.
+func autoPeerTLS(pods []*harness.Pod) {
+	for _, p := range pods {
+		securePeers(p, map[string]any{"auto-tls": true})
+	}
+}
+
+// clientTLS secures the connections of clients, which must show a certificate.
+func clientTLS(pods []*harness.Pod) {
+	authority := certificates.NewAuthority(pods[0].T, "clients")
+	for _, p := range pods {
+		p.DemandCertificates(authority)
+	}
+}
+
+func securePeers(p *harness.Pod, security map[string]any) {
+	p.Config["peer-transport-security"] = security
+	p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = p.PeerURL(), p.PeerURL()
 }

@@ -28,7 +28,7 @@ func optIn(t *testing.T) {
 // oldCluster is three members of etcd 3.5 that talk TLS to each other, with some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
-	pods = harness.Members(t, 3, harness.PeerTLS)
+	pods = harness.Members(t, 3, peerTLS)
 	for _, p := range pods {
 		old = append(old, beginOldEtcd(p, "3.5"))
 	}
@@ -79,7 +79,7 @@ func TestDowngradedClusterOfBothReplacesALostVolume(t *testing.T) {
 
 func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
 	optIn(t)
-	pods := harness.Members(t, 3, harness.PeerTLS)
+	pods := harness.Members(t, 3, peerTLS)
 	runs := startAll(pods)
 	putMany(pods[0], 0, 10)
 	runs[2].Kill()
@@ -101,7 +101,7 @@ func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
 // While etcd's own downgrade holds a cluster, etcd turns members without data away.
 func TestDowngradeIsLetGoOfForALostVolume(t *testing.T) {
 	optIn(t)
-	pods := harness.Members(t, 3, harness.PeerTLS)
+	pods := harness.Members(t, 3, peerTLS)
 	runs := startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		at(p, "3.6.0")

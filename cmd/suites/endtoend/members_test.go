@@ -170,7 +170,7 @@ func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
 func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := stored(t, harness.StandaloneMembers(t, 3, harness.AutoPeerTLS))
+	c := stored(t, harness.StandaloneMembers(t, 3, autoPeerTLS))
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)
@@ -229,7 +229,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, harness.PeerTLS, harness.ClientTLS))
+	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	enableAuthentication(t, c.pods[0].Etcd(), "root")
 	last := c.pods[2]
 	c.runs[2].Kill()
@@ -247,7 +247,7 @@ func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, harness.PeerTLS, harness.ClientTLS))
+	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // as in --etcd-client-cert-path
 	last := c.pods[2]
 	c.runs[2].Kill()

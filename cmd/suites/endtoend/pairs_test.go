@@ -49,7 +49,7 @@ func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 func TestALostMemberThatWaitsTakesARenewedAuthority(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, harness.PeerTLS, harness.ClientTLS))
+	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/ports"
 )
 
@@ -52,35 +51,4 @@ func StandaloneMembers(t *testing.T, size int, secure ...func([]*Pod)) (pods []*
 		p.standAlone()
 	}
 	return pods
-}
-
-// PeerTLS secures the connections between members, which must show a certificate.
-func PeerTLS(pods []*Pod) {
-	authority := certificates.NewAuthority(pods[0].T, "peers")
-	for _, p := range pods {
-		pair := authority.Issue(fmt.Sprintf("peer-%d", p.PeerPort))
-		p.securePeers(map[string]any{
-			"cert-file": pair.Cert, "key-file": pair.Key, "client-cert-auth": true, "trusted-ca-file": authority.Bundle(),
-		})
-	}
-}
-
-// AutoPeerTLS secures them with certificates that etcd creates.
-func AutoPeerTLS(pods []*Pod) {
-	for _, p := range pods {
-		p.securePeers(map[string]any{"auto-tls": true})
-	}
-}
-
-// ClientTLS secures the connections of clients, which must show a certificate.
-func ClientTLS(pods []*Pod) {
-	authority := certificates.NewAuthority(pods[0].T, "clients")
-	for _, p := range pods {
-		p.DemandCertificates(authority)
-	}
-}
-
-func (p *Pod) securePeers(security map[string]any) {
-	p.Config["peer-transport-security"] = security
-	p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = p.PeerURL(), p.PeerURL()
 }
