@@ -74,6 +74,7 @@ func TestAutoCompaction_retention(t *testing.T) {
 }
 
 func TestAutoCompaction_leaderOnly(t *testing.T) {
+	t.Parallel()
 	var names []string
 	var all []*compacting
 	for i := range 3 {

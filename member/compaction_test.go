@@ -16,6 +16,7 @@ import (
 )
 
 func TestBeforeCompaction(t *testing.T) {
+	t.Parallel()
 	b := &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}
 	var client *clientv3.Client
 	var seen []error

@@ -20,6 +20,7 @@ import (
 )
 
 func TestClose_unreadResponse(t *testing.T) {
+	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			config, transportSecurity := config(t, t.TempDir()), insecure.NewCredentials()

@@ -40,6 +40,7 @@ func TestElectSelf_singleMember(t *testing.T) {
 
 // Its log ends with a second voter that has never started: without a quorum no member campaigns.
 func TestElectSelf_secondVoterInTheLog(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
@@ -87,6 +88,7 @@ func TestElectSelf_longLog(t *testing.T) {
 
 // It would campaign among those that have removed it.
 func TestElectSelf_removedMember(t *testing.T) {
+	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]

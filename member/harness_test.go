@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,11 +15,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/cmd/suites/ports"
 	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/maintenance"
 )
+
+// TestMain runs more of these tests at a time than there are processors: they wait far more than they compute.
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // patience bounds what a test waits for.
 const patience = 60 * time.Second

@@ -9,6 +9,7 @@ import (
 
 // Two of three stop together, the leader among them, as when a StatefulSet is scaled from three to one.
 func TestClose_unwantedMembersLeave(t *testing.T) {
+	t.Parallel()
 	members := three(t)
 	stays, client := members[1], members[1].client(t)
 	_, err := client.Put(soon(t), "key", "before")
@@ -36,6 +37,7 @@ func TestClose_unwantedMembersLeave(t *testing.T) {
 }
 
 func TestClose_wantedMemberStays(t *testing.T) {
+	t.Parallel()
 	members := three(t)
 	_, err := members[0].Close()
 	require.NoError(t, err)
