@@ -127,7 +127,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 		end := writing.head().Position
 		return f.Role == Watching && watching.remoteEnd() == end
 	}, "it knows the end of the chain")
-	watching.do(func() { watching.pace.watch = time.Hour }) // only the check for a successor is left
+	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour }) // only the check for a successor is left
 	c.succeed()
 	c.restored()
 	writing.do(func() { writing.pace.heartbeat = 100 * time.Millisecond })
