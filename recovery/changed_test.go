@@ -10,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -28,12 +29,17 @@ func (w *world) changeOnDisk() {
 	}))
 }
 
-var errCopied = errors.New("another copy of this data continues its backups")
+// refuse records that the writer refused the data, because a row differs from that in the store.
+func (w *world) refuse() {
+	w.t.Helper()
+	why := errors.New("another copy of this data continues its backups")
+	require.NoError(w.t, w.recovery().RecordMismatch(w.member.DataDir, &relation.RowsError{Err: why, First: 5, Last: 5}))
+}
 
 // The writer cannot distinguish a copy from a value that the disk has changed; the log on the volume can.
 func TestValueThatTheDiskChangedIsRestoredFromTheStore(t *testing.T) {
 	for name, happens := range map[string]func(*world){
-		"refused by the writer": func(w *world) { require.NoError(w.t, w.recovery().RecordMismatch(w.member.DataDir, errCopied)) },
+		"refused by the writer": (*world).refuse,
 		"found when it is replaced": func(w *world) {
 			w.copyVolume()
 			w.put("d")
@@ -61,7 +67,7 @@ func TestValueThatTheDiskChangedIsRestoredFromTheOthers(t *testing.T) {
 	w, o := ofThree(t)
 	w.put("a", "b", "c")
 	w.changeOnDisk()
-	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errCopied))
+	w.refuse()
 	o.listing = peers.Started
 	w.requireRejoined()
 	assert.Contains(t, w.log.String(), "the disk has changed it")
@@ -71,7 +77,31 @@ func TestValueThatTheDiskChangedIsRestoredFromTheOthers(t *testing.T) {
 func TestCopyIsNotTakenForDamage(t *testing.T) {
 	w := newFilledWorld(t)
 	w.put("a", "b", "c")
-	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errCopied))
+	w.refuse()
 	w.requireStarts()
 	assert.Empty(t, w.preserved())
+}
+
+// Only the rows that were compared show whether the disk is the reason of a refusal.
+func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
+	why := errors.New("another copy of this data continues its backups")
+	for name, err := range map[string]error{
+		"no rows were compared":       why,
+		"later rows differ":           &relation.RowsError{Err: why, First: 6, Last: 7},
+		"earlier rows differ":         &relation.RowsError{Err: why, First: 3, Last: 4},
+		"the user wants to keep them": &relation.RowsError{Err: why, First: 5, Last: 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newFilledWorld(t)
+			w.put("a", "b", "c")
+			w.backUp(1)
+			w.changeOnDisk()
+			require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, err))
+			if name == "the user wants to keep them" {
+				w.options.Adopt = ours
+			}
+			w.requireStarts()
+			assert.Empty(t, w.preserved())
+		})
+	}
 }

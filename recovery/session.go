@@ -18,6 +18,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -245,12 +246,18 @@ type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
+	First   int64     `json:"first,omitempty"` // revision that was compared, if rows differ
+	Last    int64     `json:"last,omitempty"`  // the last of these
 }
 
 // RecordMismatch stores on the volume that the data in a directory are not those of the store, for instance because
 // the generation of a running etcd has ended. Call it once etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
-	return e.updateRecord(func(r *journal) { r.Refused = &mismatch{seed.ResolvePath(dataDir), why.Error(), e.now().UTC()} })
+	refused := &mismatch{DataDir: seed.ResolvePath(dataDir), Why: why.Error(), At: e.now().UTC()}
+	if rows, ok := errors.AsType[*relation.RowsError](why); ok {
+		refused.First, refused.Last = rows.First, rows.Last
+	}
+	return e.updateRecord(func(r *journal) { r.Refused = refused })
 }
 
 // readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.

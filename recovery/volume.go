@@ -36,7 +36,7 @@ type localVolume struct {
 	damage   error            // the result of the validation
 	position datadir.Position // the zero value if it was not read
 	identity archive.Identity // which cluster the data belong to
-	rejected bool             // the data were refused by an earlier comparison with the store
+	refused  *mismatch        // the data were refused by an earlier comparison with the store; nil if they were not
 	held     *os.File         // what was built, locked; nil if nothing is
 }
 
@@ -65,10 +65,8 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	exists, err := hasMember(v.member.DataDir)
 	err = cmp.Or(err, v.readIdentity(), v.readPosition(exists))
 	v.logDone()
-	if err == nil && v.rejected && v.damage == nil && v.position.Revision > 0 {
-		if _, v.damage = v.checkRows(); datadir.IsTransient(v.damage) {
-			err = v.damage
-		}
+	if err == nil && v.damage == nil && v.position.Revision > 0 {
+		err = v.checkRefused()
 	}
 	alone, remains := v.member.Alone && v.position.Members <= 1, exists || v.damage != nil
 	state := VolumeValid
@@ -84,14 +82,31 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	return Examined, Facts{
 		Volume: state, Alone: alone, Joins: v.member.Joins, Peers: v.member.Peers != nil, Remains: remains, Asked: v.requested, Err: v.damage,
 		Lost:         state == VolumeEmpty && v.served,
-		Rejected:     valid && v.rejected,
+		Rejected:     valid && v.refused != nil,
 		Unidentified: valid && v.position.ClusterID != 0 && !v.identity.Known(),
 	}, err
 }
 
+// checkRefused notes damage if the data were refused because of rows that the disk has changed. Data that were refused for
+// another reason are not judged by their rows, and neither are data that the user wants to keep. The error means that
+// the rows cannot be read now.
+func (v *localVolume) checkRefused() error {
+	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
+		return nil
+	}
+	revisions, changed := v.checkRows()
+	if datadir.IsTransient(changed) {
+		return changed
+	}
+	if slices.ContainsFunc(revisions, func(r int64) bool { return r >= v.refused.First && r <= v.refused.Last }) {
+		v.damage = changed
+	}
+	return nil
+}
+
 // checkRows returns the revisions that the disk has changed since etcd wrote them, by its log, and an error that names one.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
-	if revisions, err = datadir.ChangedRevisions(v.member.DataDir); len(revisions) > 0 {
+	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume is not what etcd's log has: the disk has changed it", revisions[0])
 	}
 	return revisions, err
@@ -121,7 +136,9 @@ func (v *localVolume) readIdentity() (err error) {
 	}
 	r, err := v.readRecord()
 	v.requested = v.options.Request != nil && !slices.Contains(r.Done, v.options.Request.ID)
-	v.rejected = r.Refused != nil && r.Refused.DataDir == v.member.DataDir
+	if v.refused = r.Refused; v.refused != nil && v.refused.DataDir != v.member.DataDir {
+		v.refused = nil
+	}
 	return err
 }
 

@@ -1,6 +1,7 @@
 package relation
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -260,4 +261,32 @@ func TestNewerShowsWhatTheDataLack(t *testing.T) {
 	}
 	assert.Equal(t, 2, OfEtcd(archive.Lineage{Generations: []archive.Generation{{Number: 1, Etcd: "1"}, {Number: 2, Etcd: "2"}}}, "2").Number)
 	assert.Zero(t, OfEtcd(history(1), "9").Number)
+}
+
+// Recovery searches for damage only among the revisions that were compared.
+func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
+	s := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
+	for name, c := range map[string]struct {
+		rows        Rows
+		segment     *format.Manifest
+		first, last int64
+	}{
+		"the last of a full snapshot": {Different, nil, 20, 20},
+		"those of a segment":          {Different, &format.Manifest{Position: format.Position{Revision: 15}, End: 20}, 15, 20},
+		"a segment without rows":      {Different, &format.Manifest{Position: format.Position{Revision: 21}, End: 20}, 20, 20},
+		"none":                        {NotCompared, nil, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s := data, s
+			d.Rows, s.Head.Segment = c.rows, c.segment
+			err := Judgment{Relation: Copied}.Refusal(d, s, "the store")
+			assert.ErrorContains(t, err, "; to continue with this data, start once with --adopt=a/2")
+			var rows RowsError
+			if found, ok := errors.AsType[*RowsError](err); ok {
+				rows = *found
+			}
+			assert.Equal(t, c.first, rows.First)
+			assert.Equal(t, c.last, rows.Last)
+		})
+	}
 }

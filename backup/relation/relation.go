@@ -202,10 +202,30 @@ func (j Judgment) Sentence(data Data, s Store, store string) string {
 	return ""
 }
 
-// Refusal returns the sentence with the way out.
+// A RowsError refuses data whose rows differ from those at the end of the store.
+type RowsError struct {
+	Err         error
+	First, Last int64 // revisions that were compared
+}
+
+// Error implements error.
+func (e *RowsError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the sentence.
+func (e *RowsError) Unwrap() error { return e.Err }
+
+// Refusal returns the sentence with the way out. It is a RowsError if rows differ.
 func (j Judgment) Refusal(data Data, s Store, store string) error {
 	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
-	return fmt.Errorf("%s; %s", j.Sentence(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
+	err := fmt.Errorf("%s; %s", j.Sentence(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
+	if j.Relation != Copied || data.Rows != Different {
+		return err
+	}
+	rows := &RowsError{Err: err, First: s.Head.Revision(), Last: s.Head.Revision()}
+	if s.Head.Segment != nil {
+		rows.First = min(rows.Last, s.Head.Segment.Position.Revision) // it may have no rows
+	}
+	return rows
 }
 
 // WayOut returns what the user can do about a relation; empty where there is nothing to do.

@@ -36,7 +36,7 @@ type history struct {
 	listsWrites bool     // whether writes is filled in
 	writes      []uint64 // the indexes of entries that may each have made a revision
 
-	puts loggedPuts // of the requests after the newest received snapshot; nil if they are not wanted
+	puts *loggedPuts // of the requests after the newest received snapshot; nil if they are not wanted
 }
 
 // snapshotRecord is a snapshot that the log knows.
@@ -48,7 +48,7 @@ type snapshotRecord struct {
 
 // readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
 // is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
-func readLog(ctx context.Context, m *member, puts loggedPuts) (*history, error) {
+func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error) {
 	segments := m.segments()
 	written := &history{last: lastBefore(segments[0]), puts: puts}
 	for written.segment = range segments {
@@ -164,7 +164,9 @@ func (h *history) addSnapshot(data []byte) error {
 	h.snapshots = append(h.snapshots, snapshotRecord{snapshot, h.segment})
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
-		clear(h.puts)
+	}
+	if snapshot.Index > h.committed { // received, perhaps over entries that were not committed; etcd's own end at a committed one
+		h.puts.clear()
 	}
 	return nil
 }

@@ -3,8 +3,8 @@ package datadir
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
+	"hash/maphash"
 	"os"
 	"slices"
 	"time"
@@ -113,9 +113,8 @@ const maxCompared = 10_000
 const revisionBytes = 17
 
 // Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none
-// except those that are named.
-// The rows of a revision never change, so such data are not an earlier state of the others: they were rolled back or
-// copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
+// except those that are named. The rows of a revision never change, so such data are not an earlier state of the others:
+// they were rolled back or copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
 // writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
@@ -146,13 +145,27 @@ func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	return 0
 }
 
-// loggedPuts has digests of the keys with the values that requests may have stored. One that keeps a value has none.
-type loggedPuts map[[sha256.Size]byte]bool
+// loggedPuts has the puts in a log, in its order. Each row was made by one of them, if the log reaches back to it. Others
+// made none: those of entries that were overridden or refused, and of branches that were not taken.
+type loggedPuts struct {
+	seed maphash.Seed
+	puts []loggedPut
+}
 
-func digestPut(key, value []byte) [sha256.Size]byte { return sha256.Sum256(slices.Concat(key, value)) }
+type loggedPut struct {
+	key, value digest
+	keepsValue bool // of the row before
+}
+
+type digest struct {
+	hash uint64
+	size int
+}
+
+func (l *loggedPuts) digest(b []byte) digest { return digest{maphash.Bytes(l.seed, b), len(b)} }
 
 // addEntry adds what the request in an entry stores.
-func (l loggedPuts) addEntry(entry []byte) {
+func (l *loggedPuts) addEntry(entry []byte) {
 	var request etcdserverpb.InternalRaftRequest
 	if l != nil && !changesMembers(entry) && request.Unmarshal(message(entry, entryData)) == nil {
 		l.add(request.Put, request.Txn)
@@ -160,53 +173,96 @@ func (l loggedPuts) addEntry(entry []byte) {
 }
 
 // add adds what a request stores. It is unknown which branch of a transaction was taken, so it adds both.
-func (l loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
+func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
 	if put != nil {
-		l[digestPut(put.Key, put.Value)] = true
+		l.puts = append(l.puts, loggedPut{l.digest(put.Key), l.digest(put.Value), put.IgnoreValue})
 	}
 	for _, op := range slices.Concat(txn.GetSuccess(), txn.GetFailure()) {
 		l.add(op.GetRequestPut(), op.GetRequestTxn())
 	}
 }
 
-// has reports whether a request may have stored a row.
-func (l loggedPuts) has(row mvccpb.KeyValue) bool {
-	return l[digestPut(row.Key, row.Value)] || l[digestPut(row.Key, nil)]
+// clear drops the puts before a snapshot that was received.
+func (l *loggedPuts) clear() {
+	if l != nil {
+		l.puts = nil
+	}
 }
 
-// ChangedRevisions returns the revisions in the database whose values no request in the log has, newest first: the disk
-// has changed them, as the log has checksums, and the database has none. They count only if an older row agrees with the
-// log, which then has all later requests, and if more rows agree than differ. So none does not prove that nothing was
-// changed. The data must be valid, and not be open for writing.
-func ChangedRevisions(dataDir string) (differ []int64, err error) {
-	m, puts := survey(dataDir, ""), loggedPuts{}
+// stores reports whether a put may have made a row.
+func (p loggedPut) stores(row loggedPut) bool {
+	return p.key == row.key && (p.keepsValue || p.value == row.value)
+}
+
+// resembles reports whether a row may be what a put has made, changed by the disk: in its key or its value, but not in
+// its size.
+func (p loggedPut) resembles(row loggedPut) bool {
+	return !p.keepsValue && p.key.size == row.key.size && p.value.size == row.value.size && (p.key == row.key || p.value == row.value)
+}
+
+// maxChanged bounds how many rows in sequence the disk may have changed.
+const maxChanged = 100
+
+// ChangedRevisions returns the revisions in the database whose values the disk has changed, newest first: the log has
+// checksums, and the database has none. It compares the rows with the puts in the log, both from the newest back. A row
+// was changed if no put made it, but one between those of the rows around it resembles it. There must be an older row
+// that agrees with the log, as the log does not reach back to all rows, and more rows have to agree than differ. Any other
+// difference ends the comparison. So none does not prove that nothing was changed. The data must be valid, and not be
+// open for writing.
+func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
+	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
 		return nil, nil
 	}
-	if _, err := readLog(context.Background(), m, puts); err != nil {
+	if _, err := readLog(ctx, m, logged); err != nil {
 		return nil, err
 	}
-	agree, older := 0, []int64{} // older than all that agree
 	err = readDB(m.database, func(tx *bolt.Tx) error {
-		rows := tx.Bucket(schema.Key.Name()).Cursor()
-		key, value := rows.Last()
-		for n := 0; key != nil && n < maxCompared; n++ {
-			var row mvccpb.KeyValue
-			switch {
-			case len(key) > revisionBytes: // a deletion
-			case row.Unmarshal(value) == nil && puts.has(row):
-				agree, differ, older = agree+1, append(differ, older...), nil
-			default:
-				older = append(older, mvcc.BytesToBucketKey(key).Main)
-			}
-			key, value = rows.Prev()
-		}
+		changed = logged.changedRows(tx.Bucket(schema.Key.Name()).Cursor())
 		return nil
 	})
-	if err != nil || len(differ) >= agree {
-		return nil, err
+	return changed, err
+}
+
+// changedRows compares the rows with the puts.
+func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
+	var differ []loggedPut // since the last row that agrees
+	var revisions []int64  // of these
+	agree, puts := 0, l.puts
+	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {
+		var stored mvccpb.KeyValue
+		if len(key) > revisionBytes || stored.Unmarshal(value) != nil { // a deletion, or unreadable
+			continue
+		}
+		row := loggedPut{key: l.digest(stored.Key), value: l.digest(stored.Value)}
+		at := len(puts) - 1
+		for at >= 0 && !puts[at].stores(row) {
+			at--
+		}
+		if at < 0 {
+			differ, revisions = append(differ, row), append(revisions, mvcc.BytesToBucketKey(key).Main)
+			continue
+		}
+		if !areChanges(differ, puts[at+1:]) {
+			break
+		}
+		agree, changed = agree+1, append(changed, revisions...)
+		differ, revisions, puts = nil, nil, puts[:at]
 	}
-	return differ, nil
+	if len(changed) >= agree {
+		return nil
+	}
+	return changed
+}
+
+// areChanges reports whether each row resembles one of the puts.
+func areChanges(rows, puts []loggedPut) bool {
+	for _, row := range rows {
+		if !slices.ContainsFunc(puts, func(p loggedPut) bool { return p.resembles(row) }) {
+			return false
+		}
+	}
+	return true
 }
 
 // LastWrite returns when etcd last wrote to the log of a data directory, by the file system: no write was

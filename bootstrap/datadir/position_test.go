@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -317,24 +318,12 @@ func TestChangedRevisions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
-			last := written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
-				for i := range 3 {
-					_, err := client.Put(t.Context(), "a", strconv.Itoa(i))
-					require.NoError(t, err)
-				}
-				reply, err := client.Do(t.Context(), c.last)
-				if txn := reply.Txn(); txn != nil {
-					return txn.Header.Revision, err
-				}
-				return reply.Put().Header.Revision, err
-			})
+			last := putAll(t, dir, put("a", "0"), put("a", "1"), put("a", "2"), c.last)
 			changeRow(t, dir, c.change)
-			revisions, err := ChangedRevisions(dir)
-			require.NoError(t, err)
 			if c.changed {
-				assert.Equal(t, []int64{last}, revisions)
+				requireChanged(t, dir, last)
 			} else {
-				assert.Empty(t, revisions)
+				requireChanged(t, dir)
 			}
 		})
 	}
@@ -343,29 +332,21 @@ func TestChangedRevisions(t *testing.T) {
 // The log of a copy has what the copy has written, and a log that does not reach back proves nothing.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
-		written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
-			for _, value := range values {
-				reply, err := client.Put(t.Context(), "a", value)
-				require.NoError(t, err)
-				revision = reply.Header.Revision
-			}
-			return revision, nil
-		})
-	}
-	requireNone := func(dir string) {
-		revisions, err := ChangedRevisions(dir)
-		require.NoError(t, err)
-		assert.Empty(t, revisions)
+		var ops []clientv3.Op
+		for _, value := range values {
+			ops = append(ops, clientv3.OpPut("a", value))
+		}
+		putAll(t, dir, ops...)
 	}
 	dir, other := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
 	puts(dir, "1", "2", "3", "4")
 	puts(other, "5", "6", "7", "8")
-	requireNone(other)
+	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // as many differ as agree, or more
-	requireNone(other)
+	requireChanged(t, other)
 }
 
 func requireDivergence(t *testing.T, expected int64, dir, other string, except ...int64) {
@@ -385,4 +366,91 @@ func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, erro
 	require.NoError(t, err)
 	assert.Positive(t, revision)
 	return revision
+}
+
+// replaceLog writes a log that continues from an entry, as after a restore or a snapshot of the leader.
+func replaceLog(t *testing.T, dir string, write func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry)) {
+	t.Helper()
+	path := filepath.Join(dir, "member", "wal")
+	old, err := wal.Open(zap.NewNop(), path, walpb.Snapshot{})
+	require.NoError(t, err)
+	metadata, state, entries, err := old.ReadAll()
+	require.NoError(t, err)
+	require.NoError(t, old.Close())
+	require.NoError(t, os.RemoveAll(path))
+	log, err := wal.Create(zap.NewNop(), path, metadata)
+	require.NoError(t, err)
+	write(log, state, entries)
+	require.NoError(t, log.Close())
+}
+
+// putAll makes requests and returns the revision of the last one.
+func putAll(t *testing.T, dir string, ops ...clientv3.Op) int64 {
+	t.Helper()
+	return written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
+		for _, op := range ops {
+			reply, err := client.Do(t.Context(), op)
+			require.NoError(t, err)
+			if txn := reply.Txn(); txn != nil {
+				revision = txn.Header.Revision
+			} else {
+				revision = reply.Put().Header.Revision
+			}
+		}
+		return revision, nil
+	})
+}
+
+func requireChanged(t *testing.T, dir string, expected ...int64) {
+	t.Helper()
+	revisions, err := ChangedRevisions(t.Context(), dir)
+	require.NoError(t, err)
+	require.Equal(t, expected, revisions)
+}
+
+// What a log does not reach is not what the disk has changed, even if something older looks like a request in the log.
+func TestChangedRevisions_olderThanTheLog(t *testing.T) {
+	put := clientv3.OpPut
+	for name, first := range map[string]clientv3.Op{
+		"the same value again":              put("a", "constant"),
+		"the same key without a value":      put("a", ""),
+		"the same value, which was refused": clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant")}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := datadirtest.Initialized(t)
+			putAll(t, dir, put("a", "constant"), put("x", "1"), put("y", "2"))
+			start := position(t, dir).Index
+			last := putAll(t, dir, first, put("b", "1"), put("c", "2"), put("d", "3"), put("e", "4"), put("f", "5"))
+			replaceLog(t, dir, func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry) {
+				at := slices.IndexFunc(entries, func(e raftpb.Entry) bool { return e.Index == start })
+				require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: start, Term: entries[at].Term, ConfState: &raftpb.ConfState{}}))
+				require.NoError(t, log.Save(state, entries[at+1:]))
+			})
+			requireChanged(t, dir)
+			changeRow(t, dir, func(row *mvccpb.KeyValue) { row.Value[0] ^= 1 })
+			requireChanged(t, dir, last)
+		})
+	}
+}
+
+// A former leader gets a snapshot that ends before what it could not commit.
+func TestChangedRevisions_snapshotOverUncommitted(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	putAll(t, dir, clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2"), clientv3.OpPut("c", "3"), clientv3.OpPut("d", "4"))
+	end := position(t, dir).Index
+	putAll(t, dir, clientv3.OpPut("a", "5"), clientv3.OpPut("b", "6"))
+	replaceLog(t, dir, func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry) {
+		at := slices.IndexFunc(entries, func(e raftpb.Entry) bool { return e.Index == end })
+		state.Commit = end
+		require.NoError(t, log.Save(state, entries[:at+1]))
+		uncommitted := []raftpb.Entry{entry(end+1, state.Term, nil), entry(end+2, state.Term, nil), entry(end+3, state.Term, nil)}
+		for i, put := range []*etcdserverpb.PutRequest{{Key: []byte("a"), Value: []byte("7")}, {Key: []byte("b"), Value: []byte("8")}, {Key: []byte("c"), Value: []byte("9")}} {
+			uncommitted[i].Data = pbutil.MustMarshal(&etcdserverpb.InternalRaftRequest{Put: put})
+		}
+		require.NoError(t, log.Save(state, uncommitted))
+		require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: end + 2, Term: state.Term + 1, ConfState: &raftpb.ConfState{}}))
+		state.Term, state.Commit = state.Term+1, end+2
+		require.NoError(t, log.Save(state, nil))
+	})
+	requireChanged(t, dir)
 }
