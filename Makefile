@@ -144,7 +144,7 @@ dot: ## Write again what is generated from transition tables and imports: diagra
 	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed' -update
 
 pictures: ## Draw the pictures of the documentation again: diagrams from docs/pictures/*.d2, charts from the rows of benchmarks, the recording from a run
-	$(GO) test ./cmd/suites/endtoend -count=1 -run TheReadmeIsFollowed -update
+	$(GO) test ./cmd/suites/endtoend -count=1 -run ReadmeCommands -update
 	$(GO) test ./cmd/docs -count=1 -run 'Chart|Recording' -update
 	cd testdata/pictures && $(GO) test -count=1 . -update
 

@@ -34,7 +34,7 @@ func quotation(block Block) bool {
 
 // Blocks that need no cluster and no cloud are followed in cmd/suites/endtoend, the README's for Kubernetes in testdata/deploy/stories.
 // Commands of this program are compared with its command line there. Here are the others: a block has only known commands.
-func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
+func TestCommandsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
 	checked := 0
@@ -63,7 +63,7 @@ func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
 }
 
 // topics lists the words that select benchmarks, which pages name.
-func TestEveryBenchmarkOfTheDocumentationExists(t *testing.T) {
+func TestBenchmarksInPages_exist(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)
 	var bench strings.Builder

@@ -37,7 +37,7 @@ func stores(t *testing.T, folder string) (contract map[string]bool) {
 	return contract
 }
 
-func TestEveryStoreRunsTheContract(t *testing.T) {
+func TestStores_runTheContract(t *testing.T) {
 	found := stores(t, filepath.Join(root(t), "backup", "store"))
 	assert.Greater(t, len(found), 4)
 	for name, runs := range found {
@@ -45,7 +45,7 @@ func TestEveryStoreRunsTheContract(t *testing.T) {
 	}
 }
 
-func TestAStoreWithoutTheContractIsNoticed(t *testing.T) {
+func TestStores_missingContract(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(folder, "ftp"), 0o700))
 	code := "package ftp\n\nfunc (s *Store) Put(ctx context.Context, name string, content io.Reader) error {\n"
@@ -71,7 +71,7 @@ func unread(flags reflect.Type, code string) (fields []string) {
 	return fields
 }
 
-func TestEveryFlagIsRead(t *testing.T) {
+func TestFlags_areRead(t *testing.T) {
 	found := unread(reflect.TypeFor[commandline.StartEtcd](), sources(t))
 	slices.Sort(found)
 	slices.Sort(kept)

@@ -75,7 +75,7 @@ func inAnchor(r rune) rune {
 	}
 }
 
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestLinks_resolve(t *testing.T) {
 	all, top := pages(t), root(t)
 	for name, content := range all {
 		files, anchors := linksOf(name, content)
@@ -88,7 +88,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
-func TestEveryPageCanBeReachedFromTheReadme(t *testing.T) {
+func TestPages_areLinkedFromTheReadme(t *testing.T) {
 	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub shows the second one itself
 	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
 		files, _ := linksOf(next[0], all[next[0]])

@@ -23,7 +23,7 @@ var (
 	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
-func TestEveryMakeTargetOfTheDocumentationExists(t *testing.T) {
+func TestMakeTargetsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
 	listed, named := map[string]bool{}, map[string]bool{}
@@ -41,7 +41,7 @@ func TestEveryMakeTargetOfTheDocumentationExists(t *testing.T) {
 	}
 }
 
-func TestEveryPathOfTheDocumentationExists(t *testing.T) {
+func TestPathsInPages_exist(t *testing.T) {
 	checked := 0
 	for name, content := range pages(t) {
 		for _, quoted := range Quoted(content) {
@@ -56,7 +56,7 @@ func TestEveryPathOfTheDocumentationExists(t *testing.T) {
 }
 
 // Where two have added a row for the same thing, each in words of their own, only one of them is kept up to date.
-func TestNoTableExplainsANameTwice(t *testing.T) {
+func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}
 		for line := range strings.Lines(content) {
@@ -76,7 +76,7 @@ func TestNoTableExplainsANameTwice(t *testing.T) {
 var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
 
 // The page about the log describes this, and a console shows such numbers as durations.
-func TestEveryDurationInTheLogNamesItsUnit(t *testing.T) {
+func TestLogDurations_nameTheirUnit(t *testing.T) {
 	checked, top := 0, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && path != top && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
@@ -96,7 +96,7 @@ func TestEveryDurationInTheLogNamesItsUnit(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
-func TestEveryPackageSaysWhatItOwnsAndStandsInTheTable(t *testing.T) {
+func TestPackages_areDocumentedAndListed(t *testing.T) {
 	rows := Table(t, "package", "owns")
 	packages := packages(t)
 	for folder, comment := range packages {

@@ -24,14 +24,14 @@ func longest(page string) int {
 // generated is a diagram, which grows with its table: a new state makes no page too long.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
-func TestNoPageIsTooLongToBeRead(t *testing.T) {
+func TestPages_length(t *testing.T) {
 	for name, page := range pages(t) {
 		assert.LessOrEqual(t, len(strings.Fields(generated.ReplaceAllString(page, ""))), longest(name), "%s has too many words: say it in fewer, or make two pages", name)
 	}
 }
 
 // A reader with one of these questions finds the answer by a link of the README.
-func TestTheReadmeLeadsToEveryQuestion(t *testing.T) {
+func TestReadme_linksToEveryAnswer(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string
 	for i, file := range files {

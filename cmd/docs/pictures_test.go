@@ -32,7 +32,7 @@ func pictured(t *testing.T, name string) string {
 	return string(content)
 }
 
-func TestEveryPictureIsShownSmallAndFitForLightAndDark(t *testing.T) {
+func TestPictures_sizeAndColourSchemes(t *testing.T) {
 	found, err := filepath.Glob(filepath.Join(pictureFolder, "*.svg"))
 	require.NoError(t, err)
 	require.NotEmpty(t, found)
@@ -49,7 +49,7 @@ func TestEveryPictureIsShownSmallAndFitForLightAndDark(t *testing.T) {
 }
 
 // The bytes are compared by the module that draws, with D2. Here it is enough that a picture names the text that it was drawn from.
-func TestEveryPictureIsDrawnFromItsText(t *testing.T) {
+func TestPictures_nameTheirSource(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
 	require.NotEmpty(t, texts)
@@ -67,7 +67,7 @@ var (
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
 )
 
-func TestThePicturesNameWhatTheProgramHas(t *testing.T) {
+func TestPictures_nameExistingThings(t *testing.T) {
 	program, checked := sources(t), 0
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
@@ -111,7 +111,7 @@ const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #
 `
 
 // The recording shows a test's input and output, line by line. With reduced motion all of it is shown at the same time.
-func TestTheRecordingIsDrawnFromWhatWasPrinted(t *testing.T) {
+func TestRecording_matchesTheOutput(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
 	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
 	var b strings.Builder
@@ -167,7 +167,7 @@ var charts = []struct {
 	}},
 }
 
-func TestTheChartsAreTheRowsOfThePage(t *testing.T) {
+func TestCharts_matchTheBenchmarks(t *testing.T) {
 	rows := measured(t)
 	for _, chart := range charts {
 		var most float64
@@ -215,7 +215,7 @@ func TestTheChartsAreTheRowsOfThePage(t *testing.T) {
 }
 
 // What the README promises in figures is what was measured.
-func TestTheReadmesFiguresAreTheRowsOfThePage(t *testing.T) {
+func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 	rows, readme := measured(t), pages(t)["README.md"]
 	for _, figure := range []struct {
 		said, row string

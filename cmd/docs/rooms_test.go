@@ -130,7 +130,7 @@ func imports(t *testing.T) arrows {
 	return found
 }
 
-func TestTheCommittedPictureOfTheRoomsIsTheImports(t *testing.T) {
+func TestCommittedPackageDiagram_matchesImports(t *testing.T) {
 	rooms := imports(t)
 	require.Empty(t, rooms.circle())
 	for _, of := range rooms {
@@ -145,7 +145,7 @@ func TestTheCommittedPictureOfTheRoomsIsTheImports(t *testing.T) {
 	statemachinetest.AssertGenerated(t, "../../docs/design.md", before+"```mermaid\n"+rooms.reduced().mermaid()+"```\n"+after)
 }
 
-func TestRoomsThatImportEachOtherAreNamed(t *testing.T) {
+func TestImportCycles_areReported(t *testing.T) {
 	rooms := arrows{}
 	rooms.add("cmd", "member", "cmd/runtime imports member")
 	rooms.add("member", "backup/store", "member/kubernetes imports backup/store/wire")
@@ -155,7 +155,7 @@ func TestRoomsThatImportEachOtherAreNamed(t *testing.T) {
 		"cmd/runtime imports member; member/kubernetes imports backup/store/wire", rooms.circle())
 }
 
-func TestAnArrowThatOthersSayTogetherIsLeftOutOfThePicture(t *testing.T) {
+func TestPackageDiagram_omitsImpliedArrows(t *testing.T) {
 	rooms := arrows{}
 	rooms.add("cmd", "member", "")
 	rooms.add("member", "bootstrap", "")

@@ -19,7 +19,7 @@ var (
 )
 
 // Each warning and each error about backups, recovery and certificates has a row, and each row explains a message that exists.
-func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
+func TestWarnings_areDocumented(t *testing.T) {
 	program := sources(t)
 	var said, explained []string
 	for _, at := range sentence.FindAllStringSubmatchIndex(program, -1) {
@@ -47,7 +47,7 @@ func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
 var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
 
 // Each doubt that keeps backups has a row.
-func TestEveryDoubtIsExplained(t *testing.T) {
+func TestProblems_areDocumented(t *testing.T) {
 	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
 	require.NoError(t, err)
 	var explained []string
@@ -82,7 +82,7 @@ func parts(row string) (all []string) {
 var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
 
 // Quotations of problems and doubts on the pages are the program's messages, except where there is an ellipsis.
-func TestTheTroublesOfThePagesAreSaid(t *testing.T) {
+func TestQuotedProblems_exist(t *testing.T) {
 	program, checked := sources(t), 0
 	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))
 	for _, row := range rows {

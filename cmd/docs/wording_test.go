@@ -115,7 +115,7 @@ func proseOf(t *testing.T, path string) (texts []string) {
 	return texts
 }
 
-func TestWhatWasRewrittenStaysInPlainEnglish(t *testing.T) {
+func TestWording_plainEnglish(t *testing.T) {
 	top := root(t)
 	for _, place := range pagesAndRooms(t, top) {
 		if slices.Contains(unwritten, place) {
@@ -141,7 +141,7 @@ func TestWhatWasRewrittenStaysInPlainEnglish(t *testing.T) {
 	}
 }
 
-func TestConstructionsAreFoundAndPlainEnglishIsNot(t *testing.T) {
+func TestWording_patterns(t *testing.T) {
 	for _, text := range []string{
 		"isWriter tells whether this member writes", "begun is what etcd is of", "Get is store.Store's.", "the writer goes on with the chain",
 		"nobody answers", "data are set aside", "a full is made", "it was told", "the spool beside the data",

@@ -12,7 +12,7 @@ import (
 
 // An etcd that compacts by itself may keep less than the changes between two captures, which are far apart while the
 // store is unreachable.
-func TestWhatEtcdCompactsByItselfLeavesNoGap(t *testing.T) {
+func TestAutoCompaction_leavesNoGap(t *testing.T) {
 	t.Parallel()
 	m := &member{Pod: harness.NewStandalonePod(t, map[string]any{"auto-compaction-retention": "1s"}), depot: newDepot(t)}
 	m.Flags = append(m.Flags, m.flag(), "--recover=never", "--backup-interval=1s")

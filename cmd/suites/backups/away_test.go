@@ -24,7 +24,7 @@ func (m *member) compact() {
 	require.NoError(m.T, err)
 }
 
-func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *testing.T) {
+func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -51,7 +51,7 @@ func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *te
 }
 
 // More changes than the spool can hold, partly compacted, end the chain. That is reported, and a full snapshot starts another chain.
-func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
+func TestFullSpool_startsNewChain(t *testing.T) {
 	t.Parallel()
 	onlyAsAWhole(t)
 	m := newMember(t, "--backup-spool-limit=32Mi")

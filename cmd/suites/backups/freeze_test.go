@@ -15,7 +15,7 @@ import (
 )
 
 // etcd waits for all snapshots to be closed when it defragments, and everything else waits for it.
-func TestNothingFreezesWhereFullsSnapshotsAndDefragmentationsMeet(t *testing.T) {
+func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()

@@ -32,7 +32,7 @@ func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	return run("-f"), run("-u")
 }
 
-func TestEtcdServesWhileItsFolderHangs(t *testing.T) {
+func TestHangingFolder_etcdServes(t *testing.T) {
 	t.Parallel()
 	onlyAsAWhole(t)
 	m := newMember(t)

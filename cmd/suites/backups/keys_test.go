@@ -18,7 +18,7 @@ func sealedBy(pair formattest.Keys) []string {
 	}
 }
 
-func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
+func TestStore_otherKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	ours, others := formattest.NewKeys(t), formattest.NewKeys(t)
 	m := newMember(t)

@@ -42,9 +42,9 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails kills the program at random instants, with a store that is
+// TestCrashLoop_losesNothing kills the program at random instants, with a store that is
 // removed at some cycles and restored at others.
-func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.T) {
+func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	livesOut(t, func(t *testing.T, _ int) *victim {
 		m := newMember(t)
@@ -54,7 +54,7 @@ func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.
 }
 
 // The same with a store that is reached over a network.
-func TestServersLoseNothingThatWasAcknowledgedToKillsAndANetworkThatFails(t *testing.T) {
+func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
 	livesOut(t, func(t *testing.T, number int) *victim {

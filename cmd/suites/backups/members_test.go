@@ -50,7 +50,7 @@ func awaitStopped(run *harness.Run) {
 	})
 }
 
-func TestAWriterThatIsPausedInItsUploadIsReplacedAndGoesOnBehindTheOther(t *testing.T) {
+func TestPausedWriter_isReplacedAndContinues(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.awaitGrowth()
@@ -66,7 +66,7 @@ func TestAWriterThatIsPausedInItsUploadIsReplacedAndGoesOnBehindTheOther(t *test
 	c.requireOneChain(c.runs...)
 }
 
-func TestALeaderThatIsKilledIsReplacedInTheSameChain(t *testing.T) {
+func TestKilledLeader_chainContinues(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	c.awaitGrowth()
@@ -78,7 +78,7 @@ func TestALeaderThatIsKilledIsReplacedInTheSameChain(t *testing.T) {
 	c.requireOneChain(c.runs...)
 }
 
-func TestALeaderThatCannotReachTheStoreIsReplacedByAnother(t *testing.T) {
+func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	t.Parallel()
 	onlyAsAWhole(t)
 	c := newCluster(t)

@@ -15,7 +15,7 @@ import (
 )
 
 // Alerts can rely on each documented metric: the running program serves it in Prometheus' format.
-func TestMetricsTellHowBackupsAre(t *testing.T) {
+func TestBackupMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()

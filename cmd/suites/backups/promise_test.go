@@ -59,7 +59,7 @@ func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	require.Equal(t, etcds, hash, "etcd's own hash at revision %d", revision)
 }
 
-func TestEverythingThatWasAcknowledgedIsInTheStoreAfterAnOrderlyStopAndComesBack(t *testing.T) {
+func TestStop_uploadsAllAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -91,7 +91,7 @@ func TestEverythingThatWasAcknowledgedIsInTheStoreAfterAnOrderlyStopAndComesBack
 	again.StopCleanly()
 }
 
-func TestABackupIsListedAndMadeAndToldOf(t *testing.T) {
+func TestBackupCommands(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -110,7 +110,7 @@ func TestABackupIsListedAndMadeAndToldOf(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestWhatIsQuietCostsTheStoreNothing(t *testing.T) {
+func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -130,7 +130,7 @@ func waitFor(run *harness.Run, seconds float64) {
 	harness.Eventually(run.T, "time passes", func() bool { return watch.Took().Seconds() > seconds })
 }
 
-func TestEveryFormerLifeIsInTheSameChain(t *testing.T) {
+func TestRestarts_continueTheChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	for life := range 3 {
@@ -144,7 +144,7 @@ func TestEveryFormerLifeIsInTheSameChain(t *testing.T) {
 	assert.Equal(t, state{"life": "2"}, m.keys(t, targetLatest))
 }
 
-func TestWhatWasDoneToUsersAndLeasesComesBack(t *testing.T) {
+func TestRestore_usersAndLeases(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -169,7 +169,7 @@ func TestWhatWasDoneToUsersAndLeasesComesBack(t *testing.T) {
 	again.StopCleanly()
 }
 
-func TestATestRestoreShowsWhatAFullIsWorth(t *testing.T) {
+func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -180,7 +180,7 @@ func TestATestRestoreShowsWhatAFullIsWorth(t *testing.T) {
 	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)
 }
 
-func TestAnExportOfWhatIsNotKeptSaysWhatIs(t *testing.T) {
+func TestExport_missingRevisionNamesTheOthers(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -193,7 +193,7 @@ func TestAnExportOfWhatIsNotKeptSaysWhatIs(t *testing.T) {
 }
 
 // Leases and users may exist before there is any key.
-func TestAMemberThatHasNoKeyYetLosesNothingByARestart(t *testing.T) {
+func TestRestart_withoutKeys(t *testing.T) {
 	t.Parallel()
 	m := newMemberOn(t, newDepot(t))
 	for count := range 3 {

@@ -13,7 +13,7 @@ import (
 )
 
 // A backup that cannot be restored is found, reported, kept and replaced.
-func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
+func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between
 	run := m.StartReady()
@@ -39,7 +39,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 }
 
 // An interval is the time between two consecutive uploads.
-func TestTheFirstWriteAfterAQuietTimeIsStoredAtOnce(t *testing.T) {
+func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")
 	run := m.StartReady()

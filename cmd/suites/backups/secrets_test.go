@@ -32,7 +32,7 @@ func indiscreet(w http.ResponseWriter, r *http.Request) {
 }
 
 // Credentials of the store are never printed, whatever the server answers.
-func TestCredentialsAreToldNowhere(t *testing.T) {
+func TestCredentials_areNeverPrinted(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)
 	identity, err := os.ReadFile(pair.Identities)
@@ -109,7 +109,7 @@ func (m *member) withoutUmask() {
 }
 
 // A backup has every secret that is in etcd.
-func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
+func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.withoutUmask()

@@ -22,7 +22,7 @@ type story struct {
 }
 
 // From the first write to a stock etcd on what was exported, through kills and the loss of the volume.
-func TestServersKeepWhatWasAcknowledgedAndGiveItBack(t *testing.T) {
+func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		service.make(t, "bucket")

@@ -26,7 +26,7 @@ func (s *service) memberWithData(t *testing.T) *member {
 	return m
 }
 
-func TestServersInTroubleAreToldOfAndGoneOnWithWhenThatIsOver(t *testing.T) {
+func TestServers_outageIsReportedAndResolved(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		m := service.memberWithData(t)
@@ -50,7 +50,7 @@ func TestServersInTroubleAreToldOfAndGoneOnWithWhenThatIsOver(t *testing.T) {
 }
 
 // A member without data waits for the store, and reports that.
-func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
+func TestServers_emptyVolumeWaits(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		m := service.member(t, "bucket")
@@ -67,7 +67,7 @@ func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 	})
 }
 
-func TestServersThatAnswerSlowlyHaveEverythingWithinAStopsBudget(t *testing.T) {
+func TestServers_slowUploadsWithinTheStopBudget(t *testing.T) {
 	service := clouds["s3"].start(t)
 	service.make(t, "bucket")
 	m := service.member(t, "bucket", "--recover=never")
@@ -81,7 +81,7 @@ func TestServersThatAnswerSlowlyHaveEverythingWithinAStopsBudget(t *testing.T) {
 	require.Len(t, m.requireSound(t), 1)
 }
 
-func TestServersThatRefuseCredentialsAreAskedAgainWithThoseThatWereMended(t *testing.T) {
+func TestServers_correctedCredentials(t *testing.T) {
 	service := clouds["s3"].start(t)
 	service.make(t, "bucket")
 	m := service.memberWithData(t)
@@ -101,7 +101,7 @@ func TestServersThatRefuseCredentialsAreAskedAgainWithThoseThatWereMended(t *tes
 	require.Len(t, m.requireSound(t), 1)
 }
 
-func TestServersWithAWrongKeyOfAzureAreToldOf(t *testing.T) {
+func TestServers_wrongAzureKey(t *testing.T) {
 	service := clouds["azblob"].start(t)
 	service.make(t, "bucket")
 	m := service.memberWithData(t)
@@ -116,7 +116,7 @@ func TestServersWithAWrongKeyOfAzureAreToldOf(t *testing.T) {
 	require.Len(t, m.requireSound(t), 1)
 }
 
-func TestServersWithBackupsOfAnotherClusterAreLeftAlone(t *testing.T) {
+func TestServers_backupsOfAnotherCluster(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		service.make(t, "bucket")

@@ -67,7 +67,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 }
 
 // A cluster that moves here from etcd-backup-restore keeps all of its backups.
-func TestWhatTheSidecarKeptComesBack(t *testing.T) {
+func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{
 		"v1":                 {folder: "v1/Backup-1518427675", suffix: ""},

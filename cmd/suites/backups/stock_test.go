@@ -14,7 +14,7 @@ import (
 )
 
 // Stock tools are enough: the documented commands are run here.
-func TestAFullComesBackWithoutThisProgram(t *testing.T) {
+func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"age", "zstd"} {
 		if _, err := exec.LookPath(tool); err != nil {

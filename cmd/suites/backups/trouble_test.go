@@ -35,7 +35,7 @@ func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	assert.Contains(m.T, harness.OneLine(out), words)
 }
 
-func TestAFolderThatIsNotThereYetIsWaitedFor(t *testing.T) {
+func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.StartReady().StopCleanly() // without data it would not start: the data may be lost
@@ -59,7 +59,7 @@ func (m *member) asWhoMayNotWriteEverywhere() {
 	}
 }
 
-func TestAFolderThatMayNotBeWrittenIsWaitedFor(t *testing.T) {
+func TestReadOnlyFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.asWhoMayNotWriteEverywhere()
@@ -72,7 +72,7 @@ func TestAFolderThatMayNotBeWrittenIsWaitedFor(t *testing.T) {
 	require.Len(t, m.requireSound(t), 1)
 }
 
-func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
+func TestStore_ofAnotherCluster(t *testing.T) {
 	t.Parallel()
 	first := newMember(t)
 	run := first.StartReady()
@@ -91,7 +91,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 }
 
 // The second cluster was created with the first one's configuration, and gets its store when etcd has nothing left to compare.
-func TestTheStoreOfAClusterOfTheSameConfigurationIsLeftAlone(t *testing.T) {
+func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	former := m.StartReady()
@@ -139,7 +139,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 }
 
 // An operator may delete the backups, or mount an empty volume instead.
-func TestAStoreThatWasEmptiedIsBegunAnew(t *testing.T) {
+func TestEmptiedStore_startsNewChain(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
@@ -154,7 +154,7 @@ func TestAStoreThatWasEmptiedIsBegunAnew(t *testing.T) {
 	assert.Equal(t, state{"key": "before", "another key": "after"}, m.keys(t, targetLatest))
 }
 
-func TestDataThatAreOlderThanTheirBackupsAreNotWrittenOverThem(t *testing.T) {
+func TestDataOlderThanBackups(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	m.StartReady().StopCleanly()

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestFailedInitializationIsAskedForAgainUntilItSucceeds(t *testing.T) {
+func TestFailedInitialization_isRetried(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Results = []string{"Failed", "Failed", "Successful"}
@@ -24,7 +24,7 @@ func TestFailedInitializationIsAskedForAgainUntilItSucceeds(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestSidecarMayComeUpLate(t *testing.T) {
+func TestSidecarStartsLate(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPodWithLateSidecar(t)
 	run := p.Start()
@@ -36,7 +36,7 @@ func TestSidecarMayComeUpLate(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestResultInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
+func TestInitializationResult_inTwoPackets(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, inHalves
@@ -52,7 +52,7 @@ func TestResultInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestConfigurationThatIsUnavailableCostsNoSecondInitialization(t *testing.T) {
+func TestUnavailableConfiguration_noSecondInitialization(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]harness.Fault{
 		"500": harness.Answer(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
@@ -71,7 +71,7 @@ func TestConfigurationThatIsUnavailableCostsNoSecondInitialization(t *testing.T)
 	}
 }
 
-func TestConfigurationMayTakeSevenSecondsToTheFirstByte(t *testing.T) {
+func TestSlowConfiguration(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Slow, p.Sidecar.Takes = 7100*time.Millisecond, 5*time.Second
@@ -85,7 +85,7 @@ func TestConfigurationMayTakeSevenSecondsToTheFirstByte(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestOnlyTheResultItselfOpensEtcd(t *testing.T) {
+func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 	t.Parallel()
 	for name, misleading := range map[string]harness.Fault{
 		"an empty body":             harness.Answer(http.StatusOK, ""),
@@ -115,7 +115,7 @@ func TestOnlyTheResultItselfOpensEtcd(t *testing.T) {
 	}
 }
 
-func TestTriggerThatIsNotHeardIsRepeated(t *testing.T) {
+func TestLostTrigger_isRepeated(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]harness.Fault{"cut": cut, "503": harness.Answer(http.StatusServiceUnavailable, "")} {
 		t.Run(name, func(t *testing.T) {

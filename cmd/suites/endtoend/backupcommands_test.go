@@ -58,7 +58,7 @@ func visit(p *harness.Pod, args ...string) (out string) {
 	return out
 }
 
-func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
+func TestBackupCommands_verifyListExport(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
@@ -82,7 +82,7 @@ func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
 }
 
 // Damage is found and reported, and everything is kept.
-func TestABackupThatIsDamagedIsFoundOut(t *testing.T) {
+func TestBackupCommands_damagedBackup(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()

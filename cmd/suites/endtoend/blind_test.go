@@ -18,7 +18,7 @@ import (
 
 // A kubelet, which verifies no certificate, and the status command in the pod get answers before etcd's certificate is
 // known, when the answer matters most.
-func TestAPodWithTLSAnswersInEveryPhase(t *testing.T) {
+func TestTLS_answersInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for state, hinder := range map[string]func(*harness.Sidecar){
 		"Query":       func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Hang },
@@ -63,7 +63,7 @@ func answersInTime(t *testing.T, p *harness.Pod, state string) {
 	assert.Contains(t, out, ", not ready\n") // a validation is asked about: Wait and Query alternate
 }
 
-func TestAPlainConfigurationAfterTLSWasAnnouncedIsServedPlainly(t *testing.T) {
+func TestTLS_plainConfigurationAfterTLSFlags(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	client := ca.Issue("client")
@@ -74,7 +74,7 @@ func TestAPlainConfigurationAfterTLSWasAnnouncedIsServedPlainly(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *testing.T) {
+func TestExpiredServerCertificate_unreadyUntilRenewed(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	ca.IssuesUntil(time.Now().Add(-time.Hour))

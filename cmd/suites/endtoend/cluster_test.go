@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestStopRightAfterTheOtherMemberIsLost(t *testing.T) {
+func TestStop_afterQuorumLoss(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 2)
 	pods[0].Put("key", "value")
@@ -22,7 +22,7 @@ func TestStopRightAfterTheOtherMemberIsLost(t *testing.T) {
 	t.Logf("took %s", runs[0].StopCleanly())
 }
 
-func TestMemberThatLosesItsQuorumIsUnreadyAndStillStops(t *testing.T) {
+func TestMemberWithoutQuorum_unreadyButStops(t *testing.T) {
 	t.Parallel()
 	_, runs := harness.Cluster(t, 2)
 	runs[1].Kill()
@@ -30,7 +30,7 @@ func TestMemberThatLosesItsQuorumIsUnreadyAndStillStops(t *testing.T) {
 	t.Logf("took %s", runs[0].StopCleanly())
 }
 
-func TestMemberThatComesBackMakesTheClusterReadyAgain(t *testing.T) {
+func TestReturningMember_restoresReadiness(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 2)
 	pods[0].Put("key", "value")
@@ -43,7 +43,7 @@ func TestMemberThatComesBackMakesTheClusterReadyAgain(t *testing.T) {
 	again.StopCleanly()
 }
 
-func TestAllMembersMayStopAtTheSameTime(t *testing.T) {
+func TestAllMembers_stopAtOnce(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
 	pods[0].Put("key", "value")

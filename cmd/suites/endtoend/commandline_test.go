@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
+func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 	t.Parallel()
 	untouched := []string{t.TempDir(), t.TempDir()}
 	volume, store := "--volume-dir="+untouched[0], "--backup-store=file://"+untouched[1]
@@ -80,7 +80,7 @@ func TestOperatorsArgumentsAreAccepted(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestVersionNamesEtcdAndGo(t *testing.T) {
+func TestVersion_etcdAndGo(t *testing.T) {
 	t.Parallel()
 	said := harness.Output(t, "version")
 	assert.Regexp(t, `(?m)^etcd-wrapper \S+$`, said)
@@ -88,7 +88,7 @@ func TestVersionNamesEtcdAndGo(t *testing.T) {
 	assert.Regexp(t, `(?m)^go1\.\d+`, said)
 }
 
-func TestDumpedMachineIsTheCommittedOne(t *testing.T) {
+func TestDumpedStateMachine_matchesCommitted(t *testing.T) {
 	t.Parallel()
 	committed, err := os.ReadFile("../../../statemachine.dot")
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 
 // These tests count what make bench measures: a count is the same on every machine.
 
-func TestAStartAsksTheSidecarForNothingItDoesNotNeed(t *testing.T) {
+func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
@@ -28,7 +28,7 @@ func TestAStartAsksTheSidecarForNothingItDoesNotNeed(t *testing.T) {
 // ours is a goroutine that the wrapper has started, or one that runs its code.
 var ours = regexp.MustCompile(`(?m)^(created by )?(main\.|etcd-wrapper/)`)
 
-func TestServingTakesTenGoroutinesMoreThanPlainEtcd(t *testing.T) {
+func TestServing_goroutines(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Config["enable-pprof"] = true

@@ -71,7 +71,7 @@ func readByOld(p *harness.Pod, count int) {
 	old.Stop()
 }
 
-func TestEtcd3_5ReadsWhatAPodLeavesBehind(t *testing.T) {
+func TestEtcd3_5ReadsDataAfterStop(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run, early []byte){
 		"stopped": func(run *harness.Run, _ []byte) { run.StopCleanly() },
@@ -97,7 +97,7 @@ func TestEtcd3_5ReadsWhatAPodLeavesBehind(t *testing.T) {
 	}
 }
 
-func TestThePodTellsOfTheDatasVersion(t *testing.T) {
+func TestDataVersion_isReported(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -118,7 +118,7 @@ func TestThePodTellsOfTheDatasVersion(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestStandaloneNobodyNeedsAnOldVersion(t *testing.T) {
+func TestDataVersion_standaloneIsCurrent(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
@@ -128,7 +128,7 @@ func TestStandaloneNobodyNeedsAnOldVersion(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestTheWantedVersionMayGoUpAndDownAgain(t *testing.T) {
+func TestDataVersion_raisedAndLowered(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()

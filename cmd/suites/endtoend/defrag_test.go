@@ -29,7 +29,7 @@ func fragment(t *testing.T, p *harness.Pod) {
 	require.NoError(t, err)
 }
 
-func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
+func TestDefragment_command(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -54,7 +54,7 @@ func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
 }
 
 // A backup-restore sidecar takes snapshots and defragments, too: plain etcd would block forever here.
-func TestNothingFreezesWhenSomebodyDefragmentsWhileASnapshotIsRead(t *testing.T) {
+func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -86,7 +86,7 @@ func TestNothingFreezesWhenSomebodyDefragmentsWhileASnapshotIsRead(t *testing.T)
 	run.StopCleanly()
 }
 
-func TestAMemberOfSeveralIsUnreadyOnlyWhileItIsDefragmented(t *testing.T) {
+func TestDefragment_unreadyMeanwhile(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
 	fragment(t, pods[0])
@@ -101,7 +101,7 @@ func TestAMemberOfSeveralIsUnreadyOnlyWhileItIsDefragmented(t *testing.T) {
 	}
 }
 
-func TestADefragmentationIsNotPromisedWhereNoEtcdRuns(t *testing.T) {
+func TestDefragment_withoutEtcd(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever

@@ -36,7 +36,7 @@ func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Com
 	return pods, old
 }
 
-func TestDowngradeOfThreeMembersOneByOneAndBack(t *testing.T) {
+func TestDowngrade_rollingAndBack(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
 	keys := 10
@@ -61,7 +61,7 @@ func TestDowngradeOfThreeMembersOneByOneAndBack(t *testing.T) {
 }
 
 // A sidecar replaces a lost volume by a learner of the same name.
-func TestDowngradedClusterOfBothReplacesALostVolume(t *testing.T) {
+func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
 	old[2].Stop()
@@ -77,7 +77,7 @@ func TestDowngradedClusterOfBothReplacesALostVolume(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
+func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
 	runs := startAll(pods)
@@ -99,7 +99,7 @@ func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
 }
 
 // While etcd's own downgrade holds a cluster, etcd turns members without data away.
-func TestDowngradeIsLetGoOfForALostVolume(t *testing.T) {
+func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
 	runs := startAll(pods, "--etcd-data-version=3.6")
@@ -152,7 +152,7 @@ func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
 
 // An older state of the volume is restored, from before the cluster's upgrade. A leader that knows that the member had more
 // kills it, with all versions; one that was elected afterwards sends it the rest.
-func TestDowngradedMemberCatchesUpFromBeforeTheRise(t *testing.T) {
+func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
 	putMany(pods[0], 0, 10)

@@ -36,7 +36,7 @@ func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	return run
 }
 
-func TestAConfigurationThatDemandsTLSDuringTheValidationIsServedWithTLS(t *testing.T) {
+func TestConfiguration_demandsTLSDuringValidation(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	run := rewrite(t, p, func() { p.DemandCertificates(ca) })
@@ -46,7 +46,7 @@ func TestAConfigurationThatDemandsTLSDuringTheValidationIsServedWithTLS(t *testi
 	run.StopCleanly()
 }
 
-func TestAMemberOfThreeByNowFoundsNoClusterOfItsOwn(t *testing.T) {
+func TestScaledUpMember_createsNoCluster(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := rewrite(t, p, p.WithoutQuorum)
@@ -59,7 +59,7 @@ func TestAMemberOfThreeByNowFoundsNoClusterOfItsOwn(t *testing.T) {
 // The sidecars of three members that slept need a while for their initialization, and a little longer for the
 // configuration, because they look for a cluster that cannot answer yet: 35 s and 37 s in a trial, a tenth of that here.
 // A question that is asked after the result is never answered, so only the early ones can have led to the start.
-func TestThreeMembersThatSleptWakeInTheSidecarsOwnTime(t *testing.T) {
+func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
 	pods[0].Put("key", "value")
@@ -84,7 +84,7 @@ func TestThreeMembersThatSleptWakeInTheSidecarsOwnTime(t *testing.T) {
 	}
 }
 
-func TestACertificatePairThatDoesNotMatchForAMomentIsWaitedFor(t *testing.T) {
+func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.DemandCertificates(ca)

@@ -8,7 +8,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestEtcdsToolsNeedNoFlags(t *testing.T) {
+func TestEtcdctl_needsNoFlags(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartReady()

@@ -12,7 +12,7 @@ import (
 // A member that lags behind is forced to be alone, by mistake, while the flag stays in its file. The two others have
 // acknowledged writes that it lacks: they wait and name the ways out instead of joining it, and serve once it is
 // stopped.
-func TestForceNewCluster_leftInTheFileDropsNoAcknowledgedWrites(t *testing.T) {
+func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	c.runs[0].StopCleanly()

@@ -10,7 +10,7 @@ import (
 )
 
 // The third pod is scheduled long after the first two, which cannot know that it has no data.
-func TestAClusterIsFoundedWhenItsLastMemberIsThere(t *testing.T) {
+func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
@@ -43,7 +43,7 @@ func edited(t *testing.T) *three {
 }
 
 // The first pod ran, and the others are started while it is away: they must not found a new cluster.
-func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
+func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := edited(t)
@@ -58,7 +58,7 @@ func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
 }
 
 // One edit of initial-cluster, which all pods share, and two more pods.
-func TestAMemberAloneGrowsToThreeByOneEdit(t *testing.T) {
+func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)
 	var runs []*harness.Run

@@ -10,7 +10,7 @@ import (
 )
 
 // Signals arrive until the very end: the last one must not kill a process that has ended in order.
-func TestSignalsThatComeWhileTheProcessEndsChangeNothing(t *testing.T) {
+func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever

@@ -13,7 +13,7 @@ import (
 )
 
 // How another writer of the data ends is unknown, so the record is removed for good.
-func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
+func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	first := p.StartReady()
@@ -40,7 +40,7 @@ func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity", "full", "full"}, p.Sidecar.Modes())
 }
 
-func TestAReaderOfTheDatabaseIsWaitedForAndCostsNothing(t *testing.T) {
+func TestDatabaseInUse_reader(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
@@ -59,7 +59,7 @@ func TestAReaderOfTheDatabaseIsWaitedForAndCostsNothing(t *testing.T) {
 }
 
 // Noticing it once is enough: a later kill -9 leaves no clean record.
-func TestAnEtcdThatWasSeenOnTheDataIsRememberedThroughAKill(t *testing.T) {
+func TestDatabaseInUse_rememberedAfterKill(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
@@ -74,7 +74,7 @@ func TestAnEtcdThatWasSeenOnTheDataIsRememberedThroughAKill(t *testing.T) {
 	assert.Equal(t, []string{"full", "full"}, p.Sidecar.Modes())
 }
 
-func TestTwoVolumesWithOneDataDirectory(t *testing.T) {
+func TestDatabaseInUse_twoVolumes(t *testing.T) {
 	t.Parallel()
 	first, second := harness.NewPod(t), harness.NewPod(t)
 	owner := first.StartReady()
@@ -91,7 +91,7 @@ func TestTwoVolumesWithOneDataDirectory(t *testing.T) {
 }
 
 // The sidecar deletes what it finds corrupt, so it must not be sent to data that is in use.
-func TestNoInitializationIsAskedForWhileAnEtcdHasTheDataOpen(t *testing.T) {
+func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
@@ -108,7 +108,7 @@ func TestNoInitializationIsAskedForWhileAnEtcdHasTheDataOpen(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
-func TestReadyTimeoutWhileAnotherProcessHoldsTheDatabaseEndsTheRecord(t *testing.T) {
+func TestDatabaseInUse_readyTimeout(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()

@@ -10,7 +10,7 @@ import (
 )
 
 // The pod's API server is unreachable: etcd serves, and the problem is reported.
-func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.T) {
+func TestLeases_unreachableAPIServer(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	p.Flags = append(p.Flags, "--kubernetes=leases")
@@ -30,7 +30,7 @@ func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.
 	run.StopCleanly()
 }
 
-func TestAPodThatIsNoneOfAStatefulSetCannotTellTheNamesOfItsLeases(t *testing.T) {
+func TestLeases_podOutsideAStatefulSet(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd"}

@@ -43,7 +43,7 @@ var fates = map[string]struct {
 	}, "the data on the volume cannot be used: ", 1},
 }
 
-func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
+func TestLostMember_rejoins(t *testing.T) {
 	t.Parallel()
 	for name, fate := range fates {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ var steps = []harness.Line{
 }
 
 // It rejoins, wherever it is killed.
-func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
+func TestLostMember_killedWhileRejoining(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
@@ -100,7 +100,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 
 // The bar: a member with 100 MB is a voter again 30 s after its volume is empty, and the others take writes all the time, but
 // for an election.
-func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
+func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
 	value := strings.Repeat("v", 1<<20)
@@ -137,7 +137,7 @@ func TestALostMemberWithMuchDataIsBackSoon(t *testing.T) {
 	c.requireWhole()
 }
 
-func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
+func TestAllMembersLost_restored(t *testing.T) {
 	t.Parallel()
 	for name, happens := range map[string]func(p *harness.Pod){
 		"all volumes are lost": lose,
@@ -167,7 +167,7 @@ func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
 }
 
 // etcd makes the certificates of peers when it starts, and they are not verified.
-func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
+func TestLostMember_autoTLS(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := stored(t, harness.StandaloneMembers(t, 3, autoPeerTLS))
@@ -187,7 +187,7 @@ func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
 	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 }
 
-func TestThreeMembersGoBackTogether(t *testing.T) {
+func TestRestore_threeMembers(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := storedThree(t)
@@ -226,7 +226,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 }
 
 // The others are queried with etcd's certificates, and changed with root's password.
-func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
+func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
@@ -244,7 +244,7 @@ func TestALostMemberComesBackWithTLSAndAuthentication(t *testing.T) {
 }
 
 // The certificate does all that the password does, for the vote, too.
-func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
+func TestLostMember_rootByCertificate(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
@@ -258,7 +258,7 @@ func TestALostMemberComesBackAsTheRootThatItsCertificateNames(t *testing.T) {
 }
 
 // All present themselves as an older etcd, and none is.
-func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
+func TestLostMember_olderDataVersion(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -275,7 +275,7 @@ func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
 }
 
 // A removed member that is started with its data ends each time, unless that is checked before.
-func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
+func TestRemovedMember_joinsAgain(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
 		t.Run(state, func(t *testing.T) {
@@ -315,7 +315,7 @@ func says(p *harness.Pod) string {
 }
 
 // A raft conflict ends in one sentence, and is resolved as soon as possible, even if no leader remembers it.
-func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
+func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
@@ -342,7 +342,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 }
 
 // Each alone would be refused at every start, and there is no quorum of others.
-func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
+func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	for _, run := range c.runs {
@@ -375,7 +375,7 @@ func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
 }
 
 // Members that are lost at the same time join one after the other, and one that is rolled back then is replaced as one of three.
-func TestTwoLostMembersOfFiveComeBackFromTheOthers(t *testing.T) {
+func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembers(t, 5))

@@ -20,7 +20,7 @@ import (
 const lifted = 20 * time.Second
 
 // Each member has an alarm of its own, and all have to be defragmented, one after the other.
-func TestWritesAreBackSoonAfterDeletionAndCompaction(t *testing.T) {
+func TestMembersWithoutSpace_acceptWritesAfterCompaction(t *testing.T) {
 	onlyWithMembers(t)
 	for _, size := range []int{3, 5} {
 		t.Run(fmt.Sprintf("of %d members", size), func(t *testing.T) { writesAreBackSoon(t, size) })
@@ -67,7 +67,7 @@ func writesAreBackSoon(t *testing.T, size int) {
 }
 
 // The cluster grants no lease then, which would record that a learner is to be promoted.
-func TestAMemberThatIsLostWhileThereIsNoSpaceComesBack(t *testing.T) {
+func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
 	pods[0].Config["quota-backend-bytes"] = 1 << 20
@@ -98,7 +98,7 @@ func (c *three) alarmed() bool {
 }
 
 // The cluster grants no lease then either. A user resolves a corruption by emptying the volume of the member that has it.
-func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
+func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
@@ -114,7 +114,7 @@ func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
 }
 
 // Nothing else lifts it, and writes are refused until then.
-func TestTheAlarmOfAMemberThatWasReplacedIsLifted(t *testing.T) {
+func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	c.runs[2].Kill()

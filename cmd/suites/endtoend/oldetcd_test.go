@@ -28,7 +28,7 @@ func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 }
 
 // etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in its cluster makes the others panic, at every start from then on.
-func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
+func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	var old []*harness.Command
@@ -84,7 +84,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 }
 
 // etcd 3.4 writes a request of the v2 API to its log for each probe of /health, which etcd 3.6 refuses to replay.
-func TestEtcd3_4DataThatWereProbedAreRefused(t *testing.T) {
+func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()

@@ -10,7 +10,7 @@ import (
 )
 
 // The whole life of a member, as the page shows it.
-func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
+func TestPage_wholeRun(t *testing.T) {
 	t.Parallel()
 	tab := chromiumtest.Open(t)
 	p := harness.NewPod(t)

@@ -18,7 +18,7 @@ import (
 // Each of these disasters is tried by itself elsewhere. Here two come together.
 
 // The data come from the others; the old data are preserved.
-func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
+func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
@@ -46,7 +46,7 @@ func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 }
 
 // The authorities that it goes by are replaced while it waits.
-func TestALostMemberThatWaitsTakesARenewedAuthority(t *testing.T) {
+func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
@@ -69,7 +69,7 @@ func TestALostMemberThatWaitsTakesARenewedAuthority(t *testing.T) {
 }
 
 // A node that is lost is replaced by one with another address.
-func TestALostMemberComesBackAtAnotherAddress(t *testing.T) {
+func TestLostMember_newAddress(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
@@ -92,7 +92,7 @@ func TestALostMemberComesBackAtAnotherAddress(t *testing.T) {
 }
 
 // etcd counts an added member as one more that is down.
-func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
+func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 4)
@@ -111,7 +111,7 @@ func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
 }
 
 // Neither answers before it has started. The learner does not found a cluster by itself, even without data.
-func TestAMemberAloneAndItsLearnerStartAtOnce(t *testing.T) {
+func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 2)

@@ -11,7 +11,7 @@ import (
 )
 
 // Plain etcd founds a cluster without an initial-cluster, and looks at none as soon as there is a log.
-func TestConfigurationsThatPlainEtcdRunsAreRun(t *testing.T) {
+func TestPlainEtcdConfigurations(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	delete(p.Config, "initial-cluster")

@@ -55,7 +55,7 @@ func promoteByHand(first *harness.Pod, learner *harness.Run) {
 
 const personsLearner = "it stays a learner until a user promotes it"
 
-func TestALearnerThatAPersonAddedStaysOneUntilAPersonPromotesIt(t *testing.T) {
+func TestMemberAddedByUser_staysLearner(t *testing.T) {
 	t.Parallel()
 	first := harness.NewStandalonePod(t, nil)
 	first.StartReady()
@@ -79,7 +79,7 @@ func TestALearnerThatAPersonAddedStaysOneUntilAPersonPromotesIt(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestALearnerOfAPersonsThatLosesItsVolumeComesBackAsOne(t *testing.T) {
+func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	first := harness.NewStandalonePod(t, nil)
@@ -113,7 +113,7 @@ func noteIsGone(p *harness.Pod) {
 }
 
 // A learner that recovery has added is promoted by itself, even if it loses its volume, and the note about it, before.
-func TestAMemberThatRecoveryHasAddedIsPromotedWithoutAnybody(t *testing.T) {
+func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	last := c.pods[2]

@@ -39,7 +39,7 @@ func (c *three) quietly(entries int) {
 
 // An etcd that has installed its leader's snapshot refuses its own requests until another entry follows, and in an idle
 // cluster none does. It reports that without a pause.
-func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
+func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}
 	if *members {

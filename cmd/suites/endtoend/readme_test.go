@@ -101,7 +101,7 @@ func assertSaid(t *testing.T, printed string, said ...string) {
 	}
 }
 
-func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
+func TestReadmeCommands(t *testing.T) {
 	t.Parallel()
 	const readme = "README.md"
 	printed, dir := follow(t, inAnother(typed(block(t, readme, "make run     #")))+
@@ -152,7 +152,7 @@ func masked(text string) string {
 }
 
 // Data of another etcd are taken over as the page describes, and a restore is rehearsed.
-func TestThePagesAboutMovingAndPlanningAreFollowedWordByWord(t *testing.T) {
+func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"
 	printed, dir := follow(t, inAnother("make run")+`

@@ -40,7 +40,7 @@ func written(content string) func(t *testing.T, path string) {
 	return func(t *testing.T, path string) { require.NoError(t, os.WriteFile(path, []byte(content), 0o600)) }
 }
 
-func TestAnythingButACleanWordMeansFullAndIsReplaced(t *testing.T) {
+func TestExitRecord_unknownWordMeansFullValidation(t *testing.T) {
 	t.Parallel()
 	for name, lay := range oddRecords {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestAnythingButACleanWordMeansFullAndIsReplaced(t *testing.T) {
 	}
 }
 
-func TestEtcdIsNotStartedOverARecordThatCannotBeRemoved(t *testing.T) {
+func TestExitRecord_unremovable(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
@@ -87,7 +87,7 @@ func freeze(t *testing.T, path string) {
 	t.Cleanup(func() { require.NoError(t, os.Chmod(filepath.Dir(path), 0o700)) })
 }
 
-func TestTwoWrappersTakeTurnsOnOneVolume(t *testing.T) {
+func TestVolumeLock_twoWrappers(t *testing.T) {
 	t.Parallel()
 	p, other := harness.NewPod(t), harness.NewPod(t)
 	other.Volume = p.Volume
@@ -109,7 +109,7 @@ func TestTwoWrappersTakeTurnsOnOneVolume(t *testing.T) {
 	second.StopCleanly()
 }
 
-func TestStopWhileTheVolumeIsHeldByAnother(t *testing.T) {
+func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WriteRecord("interrupt")
@@ -125,7 +125,7 @@ func TestStopWhileTheVolumeIsHeldByAnother(t *testing.T) {
 }
 
 // The record does not cover data of another etcd that ran after a clean end.
-func TestARecordDoesNotSpeakForAnEtcdThatCameAfterIt(t *testing.T) {
+func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
@@ -159,7 +159,7 @@ func TestARecordDoesNotSpeakForAnEtcdThatCameAfterIt(t *testing.T) {
 }
 
 // The reference program, and older versions of this one, leave a word alone.
-func TestARecordWithoutANoteCounts(t *testing.T) {
+func TestExitRecord_withoutNote(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()

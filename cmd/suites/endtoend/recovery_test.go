@@ -47,7 +47,7 @@ func preserved(p *harness.Pod) []string {
 }
 
 // Only this test restores one member with the built program: its log, metrics and status report it, and clients that watch list again.
-func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
+func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		happens func(p *harness.Pod)
@@ -105,7 +105,7 @@ func requireCompacted(p *harness.Pod, from int64) {
 	require.ErrorIs(p.T, answer.Err(), rpctypes.ErrCompacted)
 }
 
-func TestGoingBackToAMomentHappensOnce(t *testing.T) {
+func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	t.Parallel()
 	p := newBackedUpPod(t)
 	first := p.StartReady()
@@ -132,7 +132,7 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	assert.Len(t, preserved(p), 2)
 }
 
-func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
+func TestRestore_impossible(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		happens func(p *harness.Pod)
@@ -169,7 +169,7 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 }
 
 // A simple token carries the index of the log at which it was made, and etcd lets a request with one wait until it has applied that.
-func TestARestoredClusterRefusesOldTokensAtOnce(t *testing.T) {
+func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newBackedUpPod(t)
 	run := p.StartReady()

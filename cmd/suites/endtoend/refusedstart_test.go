@@ -15,7 +15,7 @@ import (
 )
 
 // The first line of the termination message names the problem of a start and the next step.
-func TestFirstLineOfARefusedStart(t *testing.T) {
+func TestRefusedStart_firstLine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		spoil         func(p *harness.Pod)

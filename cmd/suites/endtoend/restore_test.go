@@ -40,7 +40,7 @@ func startFully(p *harness.Pod) *harness.Run {
 }
 
 // Kubernetes' documented restore bumps the revision, so that no controller sees it decrease.
-func TestStandaloneTakesARestoreThatBumpedTheRevision(t *testing.T) {
+func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
@@ -75,7 +75,7 @@ func cutLogOff(p *harness.Pod) {
 	require.NoError(p.T, os.Truncate(segments[0], 2000))
 }
 
-func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
+func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
@@ -99,7 +99,7 @@ func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
 }
 
 // The sidecar looks less deep: what it calls valid is refused with a word on that.
-func TestARefusalSaysThatTheSidecarHasNotLookedAtThis(t *testing.T) {
+func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	first := p.StartReady()
@@ -118,7 +118,7 @@ func TestARefusalSaysThatTheSidecarHasNotLookedAtThis(t *testing.T) {
 }
 
 // A data directory that is the volume holds the program's own notes, too.
-func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
+func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	file := filepath.Join(p.Dir, "etcd.yaml")
@@ -135,7 +135,7 @@ func TestStandaloneStartsInADataDirectoryThatIsTheVolume(t *testing.T) {
 }
 
 // A start that failed before etcd made anything leaves what was moved out of the way, alone in its directory.
-func TestStandaloneStartsBesideAnUninitializedMemberThatWasMoved(t *testing.T) {
+func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.uninitialized-20261121T223534.000Z", "snap"), 0o700))

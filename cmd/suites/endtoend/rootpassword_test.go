@@ -12,7 +12,7 @@ import (
 )
 
 // The password of root survives restarts, and with a lost volume it comes from the backups, even those of an empty cluster.
-func TestRootPasswordOfANewCluster(t *testing.T) {
+func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newBackedUpPod(t)
 	file := filepath.Join(p.Dir, "password")

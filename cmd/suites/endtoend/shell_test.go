@@ -14,7 +14,7 @@ import (
 )
 
 // Bash gets keys here as it does from a terminal: a tab asks for the rest of a word.
-func TestBashCompletesCommandsFlagsAndValues(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")
 	require.NoError(t, os.Symlink(harness.Built(t), named))
@@ -35,7 +35,7 @@ func TestBashCompletesCommandsFlagsAndValues(t *testing.T) {
 	}
 }
 
-func TestManReadsTheManualPageWithoutAWarning(t *testing.T) {
+func TestManualPage_noWarnings(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("groff"); err != nil {
 		t.Skip("there is no groff to read it with")

@@ -14,7 +14,7 @@ import (
 )
 
 // A log whose reader has stalled must keep etcd neither from serving nor from being stopped.
-func TestALogThatIsFullHoldsNothingUp(t *testing.T) {
+func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Listen()

@@ -19,7 +19,7 @@ func validated(run *harness.Run) (modes []string) {
 	return modes
 }
 
-func TestStandaloneKeepsItsKeysAndItsRecord(t *testing.T) {
+func TestStandalone_keysAndRecord(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
@@ -45,7 +45,7 @@ func TestStandaloneKeepsItsKeysAndItsRecord(t *testing.T) {
 	third.StopCleanly()
 }
 
-func TestStandaloneVisitsTheSameStates(t *testing.T) {
+func TestStandalone_states(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartAndStop()
@@ -54,7 +54,7 @@ func TestStandaloneVisitsTheSameStates(t *testing.T) {
 	}, states(run))
 }
 
-func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
+func TestStandalone_corruptDataIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run){
 		"after a clean stop": func(run *harness.Run) { run.StopCleanly() }, "after kill -9": (*harness.Run).Kill,
@@ -86,7 +86,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 	}
 }
 
-func TestOneFileIsForAllMembers(t *testing.T) {
+func TestSharedConfigFile(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	pods := map[string]any{

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestFirstStartValidatesInFullAndTheNextOneOnlySanity(t *testing.T) {
+func TestValidation_firstFullThenSanity(t *testing.T) {
 	t.Parallel()
 	for signal, word := range map[syscall.Signal]string{syscall.SIGTERM: "terminated", syscall.SIGINT: "interrupt"} {
 		t.Run(word, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestFirstStartValidatesInFullAndTheNextOneOnlySanity(t *testing.T) {
 	}
 }
 
-func TestKilledEtcdIsValidatedInFullAndKeepsWhatItAcknowledged(t *testing.T) {
+func TestValidation_fullAfterKill(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
@@ -53,7 +53,7 @@ func TestKilledEtcdIsValidatedInFullAndKeepsWhatItAcknowledged(t *testing.T) {
 	assert.Equal(t, []string{"sanity", "full"}, p.Sidecar.Modes())
 }
 
-func TestEveryStateIsVisitedInTheOrderOfTheTable(t *testing.T) {
+func TestStates_order(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
@@ -90,7 +90,7 @@ func states(run *harness.Run) []string {
 	return visited
 }
 
-func TestFetchedConfigurationIsStoredForItsOwnerOnly(t *testing.T) {
+func TestFetchedConfiguration_permissions(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartAndStop()
@@ -103,7 +103,7 @@ func TestFetchedConfigurationIsStoredForItsOwnerOnly(t *testing.T) {
 	assert.NotEmpty(t, run.Log.Containing("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
 }
 
-func TestReadyzFollowsTheLifecycle(t *testing.T) {
+func TestReadyz_lifecycle(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
@@ -124,7 +124,7 @@ func TestReadyzFollowsTheLifecycle(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-func TestReadyzIsNeverTrueWithoutQuorum(t *testing.T) {
+func TestReadyz_withoutQuorum(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WithoutQuorum()
@@ -139,7 +139,7 @@ func TestReadyzIsNeverTrueWithoutQuorum(t *testing.T) {
 	assert.NotContains(t, states(run), "Serving")
 }
 
-func TestReadyTimeoutEndsAStartThatDoesNotBecomeReady(t *testing.T) {
+func TestReadyTimeout(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WithoutQuorum()
@@ -150,7 +150,7 @@ func TestReadyTimeoutEndsAStartThatDoesNotBecomeReady(t *testing.T) {
 	assert.NotContains(t, states(run), "Serving")
 }
 
-func TestDataBelongsToItsOwnerOnly(t *testing.T) {
+func TestData_permissions(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()

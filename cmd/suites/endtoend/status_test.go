@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestStatusTellsHowTheWrapperIs(t *testing.T) {
+func TestStatusCommand(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
@@ -47,7 +47,7 @@ func TestStatusTellsHowTheWrapperIs(t *testing.T) {
 	assert.Contains(t, log, fmt.Sprintf("no answer from etcd-wrapper on port %d", p.Port))
 }
 
-func TestWatchTellsEachStepOnce(t *testing.T) {
+func TestStatusWatch_eachStepOnce(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
@@ -77,7 +77,7 @@ func TestWatchTellsEachStepOnce(t *testing.T) {
 	}
 }
 
-func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
+func TestStatus_startWithoutQuorum(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WithoutQuorum()
@@ -92,7 +92,7 @@ func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestWithoutASidecarNothingSaysSidecar(t *testing.T) {
+func TestStandalone_neverMentionsASidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()

@@ -43,7 +43,7 @@ var beforeEtcd = map[string]struct {
 	"FetchConfig": {func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Hang }, harness.ConfigPath},
 }
 
-func TestStopBeforeEtcdIsQuickAndLeavesTheRecordAsItWas(t *testing.T) {
+func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 	t.Parallel()
 	for state, held := range beforeEtcd {
 		for way, ask := range stops {
@@ -71,7 +71,7 @@ func TestStopBeforeEtcdIsQuickAndLeavesTheRecordAsItWas(t *testing.T) {
 	}
 }
 
-func TestStopPostedIsAnsweredInFullBeforeEtcdEnds(t *testing.T) {
+func TestStop_postIsAnsweredFirst(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -84,7 +84,7 @@ func TestStopPostedIsAnsweredInFullBeforeEtcdEnds(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-func TestOpenWatchesDoNotDelayTheStop(t *testing.T) {
+func TestStop_openWatches(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -100,7 +100,7 @@ func TestOpenWatchesDoNotDelayTheStop(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-func TestSecondSignalForcesTheEnd(t *testing.T) {
+func TestStop_secondSignalForcesExit(t *testing.T) {
 	t.Parallel()
 	for second, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		t.Run(second.String(), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestSecondSignalForcesTheEnd(t *testing.T) {
 	}
 }
 
-func TestSignalThatComesTwiceAtOnceCountsOnce(t *testing.T) {
+func TestStop_duplicateSignal(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -133,7 +133,7 @@ func TestSignalThatComesTwiceAtOnceCountsOnce(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
+func TestStop_beforeStart(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until a process writes to it
@@ -144,7 +144,7 @@ func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
 	run.Exit(harness.AbortBudget)               // with whatever status, as above
 }
 
-func TestOpenConnectionsDoNotDelayAStop(t *testing.T) {
+func TestStop_openConnections(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPodWithLateSidecar(t)
 	run := p.Start()
@@ -159,7 +159,7 @@ func TestOpenConnectionsDoNotDelayAStop(t *testing.T) {
 	assert.Less(t, took, harness.AbortBudget)
 }
 
-func TestHangupAndALogThatNobodyReadsDoNotEndEtcd(t *testing.T) {
+func TestHangup_unreadLog(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
@@ -176,7 +176,7 @@ func TestHangupAndALogThatNobodyReadsDoNotEndEtcd(t *testing.T) {
 
 // The connections of these clients are open and full: an etcdctl that is stopped while it watches, and a watch and a snapshot whose
 // messages no one receives.
-func TestClientsThatDoNotReadDoNotDelayTheStop(t *testing.T) {
+func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func (m *serviceManager) receive(within time.Duration) string {
 	return string(message[:n])
 }
 
-func TestSystemdHearsWhenEtcdServesAndWhenItStops(t *testing.T) {
+func TestSystemd_readyAndStopping(t *testing.T) {
 	t.Parallel()
 	for way, ask := range stops {
 		t.Run(way, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestSystemdHearsWhenEtcdServesAndWhenItStops(t *testing.T) {
 	}
 }
 
-func TestSystemdHearsOfAStopBeforeEtcdServes(t *testing.T) {
+func TestSystemd_stopBeforeReady(t *testing.T) {
 	t.Parallel()
 	manager := newServiceManager(t)
 	p := harness.NewPod(t)
@@ -82,7 +82,7 @@ func TestSystemdHearsOfAStopBeforeEtcdServes(t *testing.T) {
 	assert.Zero(t, run.Exit(harness.Patience))
 }
 
-func TestAMissingServiceManagerDelaysNothing(t *testing.T) {
+func TestSystemd_missingSocket(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Env = append(p.Env, "NOTIFY_SOCKET="+filepath.Join(p.Dir, "missing"))
@@ -92,7 +92,7 @@ func TestAMissingServiceManagerDelaysNothing(t *testing.T) {
 }
 
 // The commands of the unit and of the Compose file start a member with backups, with the configuration next to them.
-func TestTheCommandsForHostsStartAMember(t *testing.T) {
+func TestHostFiles_startAMember(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")
 	require.NoError(t, err)

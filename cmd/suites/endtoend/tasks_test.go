@@ -20,7 +20,7 @@ func task(t *testing.T, first string, own ...string) string {
 	return typed(block(t, tasks, first), own...)
 }
 
-func TestADeletionIsUndoneByThePage(t *testing.T) {
+func TestPageCommands_undoDeletion(t *testing.T) {
 	t.Parallel()
 	printed, _ := follow(t, inAnother("make run")+`
 etcd-wrapper etcdctl put greeting hello
@@ -35,7 +35,7 @@ stopped
 	assertSaid(t, printed, "deleted /registry/one", "deleted /registry/two", "now: /registry/one 1 /registry/two 2")
 }
 
-func TestSpaceIsFreedByThePage(t *testing.T) {
+func TestPageCommands_freeSpace(t *testing.T) {
 	t.Parallel()
 	config, err := os.ReadFile("../../../deploy/systemd/etcd.yaml")
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ stopped
 	assertSaid(t, printed, "alarm:NOSPACE", "compacted revision", "$ etcd-wrapper etcdctl alarm list\nOK\n")
 }
 
-func TestPreservedCopiesAreRemovedByThePage(t *testing.T) {
+func TestPageCommands_removePreservedCopies(t *testing.T) {
 	t.Parallel()
 	printed, dir := follow(t, inAnother("make run")+"mkdir .run/new.etcd.aside-20261122T120000Z\n"+
 		task(t, "etcd-wrapper status\ndu", "VOLUME", ".run")+"stopped\n")
@@ -61,7 +61,7 @@ func TestPreservedCopiesAreRemovedByThePage(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, ".run", "new.etcd", "member"))
 }
 
-func TestAClusterThatLostItsQuorumIsRebuiltByThePage(t *testing.T) {
+func TestPageCommands_rebuildAfterQuorumLoss(t *testing.T) {
 	t.Parallel()
 	start := block(t, tasks, "etcd-wrapper start-etcd --standalone --volume-dir=VOLUME")
 	start.Text = strings.NewReplacer("VOLUME", "volume", "STORE", "file://$PWD/backups").Replace(start.Text)
@@ -74,7 +74,7 @@ func TestAClusterThatLostItsQuorumIsRebuiltByThePage(t *testing.T) {
 	assertSaid(t, printed, `"Revision" : 100000`, `"Value" : "hello"`)
 }
 
-func TestKubeadmsEtcdWithTLSMovesByThePage(t *testing.T) {
+func TestPageCommands_migrateFromKubeadm(t *testing.T) {
 	t.Parallel()
 	authority := certificates.NewAuthority(t, "ca")
 	folder := filepath.Dir(authority.Bundle())
@@ -99,7 +99,7 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 	assertSaid(t, printed, "restored snapshot", "greeting\nhello\n")
 }
 
-func TestARestoreIsRehearsedByThePage(t *testing.T) {
+func TestPageCommands_rehearseRestore(t *testing.T) {
 	t.Parallel()
 	printed, dir := follow(t, inAnother("make run")+"etcd-wrapper etcdctl put greeting hello\nstored 2\n"+
 		task(t, "etcd-wrapper backup verify", "time:-15m", "latest")+"stopped\n")

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-func TestTheTerminationMessageTellsOfACleanStop(t *testing.T) {
+func TestTerminationMessage_cleanStop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
@@ -28,7 +28,7 @@ durations: run \d[\dms.]*, etcd's start \d[\dms.]*, its close \d[\dms.]*
 $`, read(t, p.TerminationMessage()))
 }
 
-func TestTheTerminationMessageTellsOfTrouble(t *testing.T) {
+func TestTerminationMessage_problems(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
@@ -41,7 +41,7 @@ func TestTheTerminationMessageTellsOfTrouble(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(message, "YAML"), "the trouble that ended the run is not said twice: %s", message)
 }
 
-func TestASidecarWhoseCertificateHasExpiredIsNamed(t *testing.T) {
+func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.ExpectTerminationMessage()

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestSidecarAndClientsSpeakTLS(t *testing.T) {
+func TestTLS_sidecarAndClients(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.SpeakTLS(ca, ca.Bundle())
@@ -37,7 +37,7 @@ func TestSidecarAndClientsSpeakTLS(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-func TestReadyzIsHTTPSAlsoWhenOnlyEtcdsConfigurationSaysSo(t *testing.T) {
+func TestReadyz_HTTPSByEtcdConfiguration(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.DemandCertificates(ca)
@@ -47,7 +47,7 @@ func TestReadyzIsHTTPSAlsoWhenOnlyEtcdsConfigurationSaysSo(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestSidecarOfAnotherAuthorityIsNotBelieved(t *testing.T) {
+func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.SpeakTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
@@ -64,7 +64,7 @@ func TestSidecarOfAnotherAuthorityIsNotBelieved(t *testing.T) {
 	p.NeverOpened()
 }
 
-func TestBundleWithoutCertificateIsAWrongFlag(t *testing.T) {
+func TestTLS_bundleWithoutCertificate(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPodWithLateSidecar(t)
 	p.WriteRecord("terminated")
@@ -88,7 +88,7 @@ func putWithoutCertificate(p *harness.Pod) error {
 }
 
 // etcd reads its authorities once, so an unnoticed renewal would lock out all clients later.
-func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
+func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")
 	p := harness.NewPod(t)
@@ -111,7 +111,7 @@ func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
 
 const changedAuthority = "has changed since etcd read it at its start: restart this member"
 
-func TestACertificateThatClientsRefuseDegradesTheMember(t *testing.T) {
+func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.DemandCertificates(certificates.NewAuthority(t, "authority"))

@@ -21,7 +21,7 @@ func occupy(t *testing.T, port int) net.Listener {
 	return listener
 }
 
-func TestInvalidConfigurationIsNamedAndChangesNothing(t *testing.T) {
+func TestInvalidConfiguration(t *testing.T) {
 	t.Parallel()
 	for key, spoil := range map[string]func(config map[string]any){
 		"listen-client-urls":    func(c map[string]any) { c["listen-client-urls"] = "foo" },
@@ -57,7 +57,7 @@ func TestInvalidConfigurationIsNamedAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestOwnPortThatIsTaken(t *testing.T) {
+func TestPortInUse_wrapper(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
@@ -72,7 +72,7 @@ func TestOwnPortThatIsTaken(t *testing.T) {
 }
 
 // etcd listens before it opens its data, so these are as they were.
-func TestEtcdsPortThatIsTaken(t *testing.T) {
+func TestPortInUse_etcd(t *testing.T) {
 	t.Parallel()
 	for name, port := range map[string]func(p *harness.Pod) int{
 		"of clients": func(p *harness.Pod) int { return p.ClientPort },
@@ -96,7 +96,7 @@ func TestEtcdsPortThatIsTaken(t *testing.T) {
 	}
 }
 
-func TestDataThatEtcdCannotReadIsACrashThatLeavesItsReason(t *testing.T) {
+func TestUnreadableData_crashWithReason(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
@@ -119,7 +119,7 @@ func TestDataThatEtcdCannotReadIsACrashThatLeavesItsReason(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
 }
 
-func TestVolumeThatIsAFileIsSaidSo(t *testing.T) {
+func TestVolumeIsAFile(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	require.NoError(t, os.Remove(p.Volume))

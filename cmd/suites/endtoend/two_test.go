@@ -27,7 +27,7 @@ func explains(t *testing.T, run *harness.Run, words string) {
 }
 
 // From its addition on, the cluster has two voters, and no quorum before the second one has started.
-func TestASecondMemberThatWasAddedWithAVoteStarts(t *testing.T) {
+func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 2)}
@@ -46,7 +46,7 @@ func TestASecondMemberThatWasAddedWithAVoteStarts(t *testing.T) {
 }
 
 // One of two is not a quorum, so only a user can help.
-func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
+func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	for name, of := range map[string]struct {
@@ -103,7 +103,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 }
 
 // The two lost members find each other and the third, which is not a quorum.
-func TestTwoOfThreeThatAreLostSayTheWayOut(t *testing.T) {
+func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
@@ -119,7 +119,7 @@ func TestTwoOfThreeThatAreLostSayTheWayOut(t *testing.T) {
 }
 
 // Each alone would find that all others agree with it.
-func TestThreeMembersThatWereAllPutBackComeBackFromTheStore(t *testing.T) {
+func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := storedThree(t)

@@ -20,7 +20,7 @@ const slowFlush = "delay_enter=700000"
 // A follower whose log is flushed slowly learns of entries that the others have stored. Its database gets them while its
 // own log is still on the way to the disk, and then the power goes: at three moments of four, it seems. No acknowledged
 // write is lost, and the others continue; the follower is refused, and has to be replaced.
-func TestFaultPowerLossOfAFollowerThatIsBehind(t *testing.T) {
+func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
 	harness.NeedStrace(t)

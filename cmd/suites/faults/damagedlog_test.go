@@ -28,7 +28,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 }
 
 // etcd truncates the log where it is damaged. The following entries were acknowledged, and the entries after them prove it.
-func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
+func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		for _, before := range []int{2, 20, 50} {
@@ -57,7 +57,7 @@ func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
 }
 
 // A power loss leaves a torn last entry. It is unknown whether it was acknowledged.
-func TestFaultTornLogIsServedWithAllThatIsLeft(t *testing.T) {
+func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
@@ -140,7 +140,7 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 }
 
 // The database of a member whose log was cut off holds more than that; the sentence names the command that saves it.
-func TestFaultDatabaseIsSavedFromItsShortLog(t *testing.T) {
+func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")
 	p := harness.NewPod(t)

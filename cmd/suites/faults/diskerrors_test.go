@@ -16,7 +16,7 @@ import (
 // diskErrors are errors of the disk under etcd's log: etcd calls them fatal.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
-func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
+func TestFaultDiskError_crashWithReason(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	for call, errno := range diskErrors {
@@ -63,7 +63,7 @@ func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Logf("status %d: %s", run.Cmd.ProcessState.ExitCode(), message)
 }
 
-func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
+func TestFaultUnremovableRecord_keepsEtcdClosed(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	for errno, at := range map[string]string{"EROFS": "unlinkat", "EPERM": "unlinkat", "EIO": "fsync"} {
@@ -85,7 +85,7 @@ func TestFaultRecordThatCannotBeRemovedKeepsEtcdClosed(t *testing.T) {
 	}
 }
 
-func TestFaultRecordThatCannotBeWrittenIsNoCleanEnd(t *testing.T) {
+func TestFaultUnwritableRecord_isNoCleanExit(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	for call, errno := range map[string]string{"write": "ENOSPC", "fsync": "EIO", "renameat": "EROFS", "openat": "EPERM"} {
@@ -107,7 +107,7 @@ func TestFaultRecordThatCannotBeWrittenIsNoCleanEnd(t *testing.T) {
 	}
 }
 
-func TestFaultSyncThatHangsInTheCloseIsNotWaitedForForEver(t *testing.T) {
+func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	onlyWithFaults(t)

@@ -53,7 +53,7 @@ var etcdTroubles = map[string]struct {
 	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
 }
 
-func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
+func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range etcdTroubles {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func writeUntilItEnds(run *harness.Run) {
 	})
 }
 
-func TestFaultSettingsThatAreRarelyMeantAreWarnedOf(t *testing.T) {
+func TestFaultUnusualSettings_areLogged(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(p *harness.Pod) string{
 		"force-new-cluster": func(p *harness.Pod) string {

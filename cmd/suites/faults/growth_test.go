@@ -170,7 +170,7 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 }
 
 // The way that docs/maintenance.md describes, with its commands.
-func TestMaintenanceOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNamespaces(t *testing.T) {
+func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
 	}

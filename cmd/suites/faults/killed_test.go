@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestCleanRecordSurvivesNoKillAtAnyMoment kills runs after any number of log lines: while they start, while they serve,
+// TestKill_leavesNoCleanRecord kills runs after any number of log lines: while they start, while they serve,
 // while they close. At every moment, a clean record means that etcd was closed, and no acknowledged key is lost.
-func TestCleanRecordSurvivesNoKillAtAnyMoment(t *testing.T) {
+func TestKill_leavesNoCleanRecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -214,7 +214,7 @@ func leads(p *harness.Pod) bool {
 	return err == nil && status.Leader == status.Header.MemberId
 }
 
-func TestHistoriesThatAreNotLinearizableAreSeen(t *testing.T) {
+func TestLinearizability_violationsAreFound(t *testing.T) {
 	write := porcupine.Operation{Input: access{key: "0", value: "new", write: true}, Call: 1, Return: 2}
 	for seen, fine := range map[string]bool{"new": true, "": false} {
 		read := porcupine.Operation{ClientId: 1, Input: access{key: "0"}, Output: seen, Call: 3, Return: 4}

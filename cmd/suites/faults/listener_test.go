@@ -15,7 +15,7 @@ import (
 )
 
 // A listener that fails ends the process: an unreachable member is useless, and only a new start helps.
-func TestFaultListenerThatDies(t *testing.T) {
+func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
 		port   func(p *harness.Pod) int

@@ -28,7 +28,7 @@ var (
 // longestGap bounds how long a writer may wait while members are defragmented, one after the other.
 const longestGap = 1500 * time.Millisecond
 
-func TestMaintenanceOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
+func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
 	}
@@ -66,7 +66,7 @@ func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
 
 // A day: fragmentation, compactions, snapshots that are read slowly, defragmentations by threshold and by command,
 // members that are killed while they are blocked, and an exceeded quota.
-func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
+func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")
 	}
@@ -185,7 +185,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 }
 
 // No client sees a revision that no client has made, although the members write for themselves.
-func TestMaintenanceMovesNoRevision(t *testing.T) {
+func TestMaintenance_keepsRevision(t *testing.T) {
 	times := 1
 	if *day {
 		times = *rounds

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
+func TestFaultRemovedMember(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"serving", "down"} {
 		t.Run(state, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
 }
 
 // The volumes of two clusters whose members have the same names and addresses are mixed up.
-func TestFaultDataOfAnotherClusterAreNamedAsTheReason(t *testing.T) {
+func TestFaultDataOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "data of another cluster")
 	pods, runs := harness.Cluster(t, 2)

@@ -48,7 +48,7 @@ func loopback(t *testing.T) url.URL {
 }
 
 // The gap is compared with an operator who defragments one member of plain etcd after the other, the leader last.
-func TestMaintenanceOfPlainEtcdForComparison(t *testing.T) {
+func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
 	}

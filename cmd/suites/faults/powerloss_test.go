@@ -12,7 +12,7 @@ import (
 const diskSize = 512 << 20
 
 // A record is on the disk before the process ends, and off the disk before etcd opens its data.
-func TestFaultPowerLossLeavesTheRecordThatIsTrue(t *testing.T) {
+func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	t.Parallel()
 	trial(t, "stopped, serving", "power loss")
 	p := harness.NewPod(t)

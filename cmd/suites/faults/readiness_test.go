@@ -23,7 +23,7 @@ import (
 // readinessBound bounds the time for which /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
-func TestFaultReadinessFollowsTheQuorum(t *testing.T) {
+func TestFaultReadiness_followsQuorum(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving as one of three", "quorum lost and regained")
 	pods, runs := harness.Cluster(t, 3)
@@ -43,7 +43,7 @@ func TestFaultReadinessFollowsTheQuorum(t *testing.T) {
 // unavailable checks that no write is acknowledged.
 func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
 
-func TestFaultPausedMembersTakeTheQuorumWithThem(t *testing.T) {
+func TestFaultReadiness_pausedMembers(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving as one of three", "SIGSTOP and SIGCONT of the others")
 	_, runs := harness.Cluster(t, 3)
@@ -64,7 +64,7 @@ func TestFaultPausedMembersTakeTheQuorumWithThem(t *testing.T) {
 	}
 }
 
-func TestFaultLearnerIsNotReady(t *testing.T) {
+func TestFaultReadiness_learner(t *testing.T) {
 	t.Parallel()
 	trial(t, "joining as a learner", "promotion")
 	voter, learner := harness.NewPod(t), harness.NewPod(t)
@@ -88,7 +88,7 @@ func TestFaultLearnerIsNotReady(t *testing.T) {
 	assert.Less(t, second.AwaitReadyz(http.StatusOK), readinessBound)
 }
 
-func TestFaultFullQuotaIsDegradedAndReady(t *testing.T) {
+func TestFaultReadiness_exceededQuota(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving", "alarm NOSPACE")
 	p := harness.NewPod(t)
@@ -105,7 +105,7 @@ func TestFaultFullQuotaIsDegradedAndReady(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestFaultAuthenticationDoesNotMakeItUnready(t *testing.T) {
+func TestFaultReadiness_authentication(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving", "authentication enabled")
 	p := harness.NewPod(t)
@@ -133,7 +133,7 @@ func enableAuthentication(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-func TestFaultCertificatesRotatedOnDiskArePickedUp(t *testing.T) {
+func TestFaultRotatedCertificates(t *testing.T) {
 	t.Parallel()
 	trial(t, "backing off", "certificates and CA rotated")
 	p, old, renewed := harness.NewPodWithLateSidecar(t), certificates.NewAuthority(t, "old"), certificates.NewAuthority(t, "new")

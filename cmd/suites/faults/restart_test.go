@@ -14,7 +14,7 @@ import (
 
 // Plain etcd, and the wrapper before it had all members hold their writes back, leaves some writers without an answer: raft
 // drops a write on its way to a leader that leaves, and the request fails when it times out.
-func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.T) {
+func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	var runs []*harness.Run
@@ -61,7 +61,7 @@ func tooBusy(run *harness.Run) bool {
 }
 
 // A leader does not wait until the others know: etcd grants no lease then.
-func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
+func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -84,7 +84,7 @@ func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 }
 
 // It cannot know yet that it will get no answer.
-func TestALeaderWhoseFollowersHaveJustFrozenStopsInOrder(t *testing.T) {
+func TestLeaderStop_frozenFollowers(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)

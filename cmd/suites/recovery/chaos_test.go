@@ -20,15 +20,15 @@ const quiet = "--log-level=info"
 // lifetime is the number of disasters of a cluster.
 const lifetime = 12
 
-// TestWhateverHappensToAMemberAlone has disasters happen to a member that is written to. After each of them it holds what
+// TestChaos_singleMember has disasters happen to a member that is written to. After each of them it holds what
 // is there against what clients know. Only here disasters follow one another, with acknowledged writes in a ledger.
-func TestWhateverHappensToAMemberAlone(t *testing.T) {
+func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
 }
 
-// TestWhateverHappensToAMemberAloneWithServer is the same with a real S3 server, which can also be slow.
-func TestWhateverHappensToAMemberAloneWithServer(t *testing.T) {
+// TestChaos_singleMemberWithServer is the same with a real S3 server, which can also be slow.
+func TestChaos_singleMemberWithServer(t *testing.T) {
 	t.Parallel()
 	chaos(t, bucket(t))
 }

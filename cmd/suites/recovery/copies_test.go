@@ -28,7 +28,7 @@ func (l *lived) copied() *harness.Pod {
 }
 
 // Both have the same rows at first, as two members of one cluster have: who writes finds what the other one has written.
-func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
+func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	pods := []*harness.Pod{l.Pod, l.copied()}
@@ -53,7 +53,7 @@ func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
 }
 
 // Its data are kept, and are added to the store when an operator requests it, once.
-func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.T) {
+func TestCopies_adoption(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	other := l.copied()
@@ -86,7 +86,7 @@ func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.
 }
 
 // The second time the first one's flag is still set. The flag that the program suggests works.
-func TestCopiesAreAdoptedOneAfterTheOther(t *testing.T) {
+func TestCopies_consecutiveAdoptions(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	adopt := "--adopt="

@@ -11,9 +11,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestHalfOfARestoreIsNoEmptyVolume kills a restore when nothing has the data directory's name, and starts without the store. By
+// TestKilledRestore_isNotAnEmptyVolume kills a restore when nothing has the data directory's name, and starts without the store. By
 // its looks the volume is empty.
-func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
+func TestKilledRestore_isNotAnEmptyVolume(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	s := newStricken(t, lose, 0)

@@ -16,8 +16,8 @@ import (
 // changing are the system calls that change something on a volume.
 const changing = "mkdirat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,renameat,linkat,unlinkat"
 
-// TestWhereverRecoveryIsKilledTheNextStartComesToTheSameEnd kills it at each of the calls with which it changes the volume.
-func TestWhereverRecoveryIsKilledTheNextStartComesToTheSameEnd(t *testing.T) {
+// TestKilledRecovery_sameResult kills recovery at each of the calls with which it changes the volume.
+func TestKilledRecovery_sameResult(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	for _, stroke := range strokes {
@@ -76,9 +76,9 @@ func (s *stricken) dieAt(t *testing.T, at harness.Spot) {
 	s.requireEnd(t, where)
 }
 
-// TestRecoveryMakesThingsDurableInTheirOrder checks what a power loss cannot show: nothing replaces the data
+// TestRecovery_syncOrder checks what a power loss cannot show: nothing replaces the data
 // before all of it is on the disk, and before it is noted what is done.
-func TestRecoveryMakesThingsDurableInTheirOrder(t *testing.T) {
+func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
 	s := newStricken(t, strokes[1].happens, 1)
@@ -118,8 +118,8 @@ func indexFrom(calls []harness.Spot, from int, call, path string) int {
 
 const diskSize = 1 << 30
 
-// TestWhereverThePowerGoesTheNextStartComesToTheSameEnd takes the power away after each of recovery's steps.
-func TestWhereverThePowerGoesTheNextStartComesToTheSameEnd(t *testing.T) {
+// TestPowerLoss_sameResult takes the power away after each of recovery's steps.
+func TestPowerLoss_sameResult(t *testing.T) {
 	t.Parallel()
 	for _, stroke := range strokes {
 		t.Run(stroke.name, func(t *testing.T) {

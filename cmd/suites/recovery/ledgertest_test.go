@@ -26,7 +26,7 @@ func holding(a *attempt, revision int64) found {
 	return have
 }
 
-func TestTheLedgerAcceptsWhatMayBe(t *testing.T) {
+func TestLedger_acceptsValidResults(t *testing.T) {
 	l, first, _, _ := told()
 	wrong, undone := l.settle(holding(first, 5), 6, true)
 	assert.Empty(t, wrong)
@@ -49,7 +49,7 @@ func TestTheLedgerAcceptsWhatMayBe(t *testing.T) {
 }
 
 // What is not seen here would not be seen in the chaos either.
-func TestTheLedgerSeesWhatMustNotBe(t *testing.T) {
+func TestLedger_findsViolations(t *testing.T) {
 	for name, of := range map[string]struct {
 		have func(first, perhaps, last *attempt) found
 		at   int64
@@ -79,7 +79,7 @@ func TestTheLedgerSeesWhatMustNotBe(t *testing.T) {
 	}
 }
 
-func TestWhatWasUndoneMustNotComeBack(t *testing.T) {
+func TestLedger_findsUndoneWrites(t *testing.T) {
 	l, first, perhaps, _ := told()
 	wrong, _ := l.settle(holding(first, 5), 6, true)
 	require.Empty(t, wrong)

@@ -17,10 +17,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestRestoreFlagsThatStayBlockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and has members
+// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and has members
 // lose their volumes while clients write. These processes wait 90 s for a writer of the backups, as a release does, and the writer never
 // pauses for so long.
-func TestRestoreFlagsThatStayBlockNoMember(t *testing.T) {
+func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		members int

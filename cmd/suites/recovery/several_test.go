@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestWhateverHappensToThreeMembers has disasters happen to members of a cluster that is written to, each in a network
+// TestChaos_threeMembers has disasters happen to members of a cluster that is written to, each in a network
 // namespace of its own. Everything that a quorum has acknowledged is there afterwards, on all members.
-func TestWhateverHappensToThreeMembers(t *testing.T) {
+func TestChaos_threeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
 		t.Skip("skipped: part of make test-recovery")

@@ -32,7 +32,7 @@ func newWaiting(t *testing.T) (*harness.Pod, depot) {
 	return p, d
 }
 
-func TestWhatWaitsForTheStoreComesBackWhateverHasBecomeOfTheData(t *testing.T) {
+func TestSpool_survivesLostData(t *testing.T) {
 	for name, disaster := range map[string]func(p *harness.Pod){
 		"broken":     breakDatabase,
 		"moved away": func(p *harness.Pod) { require.NoError(p.T, os.Rename(p.DataDir(), p.DataDir()+".mine")) },
@@ -52,7 +52,7 @@ func TestWhatWaitsForTheStoreComesBackWhateverHasBecomeOfTheData(t *testing.T) {
 }
 
 // A valid volume that was restored by hand does not have what is in the spool.
-func TestWhatWaitsBesideDataThatWerePutBackComesBack(t *testing.T) {
+func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newWaiting(t)
 	run := p.StartReady()

@@ -60,7 +60,7 @@ var cells = []struct{ volume, store, end string }{
 	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or lacks revisions"},
 }
 
-func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
+func TestRecoveryTable(t *testing.T) {
 	t.Parallel()
 	for i := 0; i < len(cells); i += some(2) {
 		cell := cells[i]
@@ -129,7 +129,7 @@ var ends = map[string]func(l *lived){
 }
 
 // The members are found when etcd starts, so before that it is unknown whether it was started then.
-func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
+func TestDiscoveryService_createsNoSecondCluster(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	volumes["empty"](l)
@@ -140,7 +140,7 @@ func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
 }
 
 // A missing folder may be on a volume that is not mounted: an operator who creates it confirms it.
-func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
+func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
 	require.NoError(t, os.Remove(d.dir))
@@ -154,7 +154,7 @@ func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
 }
 
 // A database can have been broken before it was backed up. To open it makes a process crash: not the one that recovers.
-func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
+func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	other := newDepot(t)
@@ -179,7 +179,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 }
 
 // A full snapshot with a flipped bit does not prevent a restore while an older one leads to the same revision.
-func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
+func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	run := l.StartReady()

@@ -20,9 +20,9 @@ import (
 // succession is the number of pods that take over one cluster, each from the previous one. The time is mostly waiting, so all clusters run
 const succession = 25
 
-// TestWhoIsTakenOverEndsWhenItComesBack has the cluster's pod paused, again and again, another one take its place from the backups
+// TestTakenOverMember_exits has the cluster's pod paused, again and again, another one take its place from the backups
 // on an empty volume, and the first one continues as if nothing had happened.
-func TestWhoIsTakenOverEndsWhenItComesBack(t *testing.T) {
+func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
 		func(t *testing.T, _ string) func() store {
@@ -34,9 +34,9 @@ func TestWhoIsTakenOverEndsWhenItComesBack(t *testing.T) {
 	)
 }
 
-// TestWhoIsCutOffFromTheServerEndsWhenItComesBack is the same with a pod that runs all the time and is written to, and loses only
+// TestTakenOverMember_disconnectedFromServer is the same with a pod that runs all the time and is written to, and loses only
 // its way to the store.
-func TestWhoIsCutOffFromTheServerEndsWhenItComesBack(t *testing.T) {
+func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
 	takeOvers(t,

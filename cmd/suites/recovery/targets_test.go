@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestTheEdgesOfWhatCanBeGoneBackTo asks for targets beyond both, which move nothing, and then for the first revision that is kept.
-func TestTheEdgesOfWhatCanBeGoneBackTo(t *testing.T) {
+// TestRestoreTargets_outsideTheWindow asks for targets beyond both, which move nothing, and then for the first revision that is kept.
+func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
 	history, err := l.archive().History(t.Context())
@@ -45,9 +45,9 @@ func TestTheEdgesOfWhatCanBeGoneBackTo(t *testing.T) {
 
 func at(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 
-// TestAKeyThatWasForgottenLosesNothing has a member sign with a new key, and then trust the old one alone: what is signed with the new
+// TestForgottenSigningKey_losesNothing has a member sign with a new key, and then trust the old one alone: what is signed with the new
 // one is not damaged, so that nothing older is restored.
-func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
+func TestForgottenSigningKey_losesNothing(t *testing.T) {
 	t.Parallel()
 	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	p.Flags = append(p.Flags, d.flag())
