@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,7 +31,7 @@ import (
 )
 
 // Options configure a Member. All fields are required, except DataVersion, Maintenance, FindsPlace, AskForVote,
-// AwaitPeers, Unwanted, BeforeCompaction and RootPassword.
+// AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is called once for a failure that etcd calls fatal or that made it panic. The goroutine in which it
@@ -64,6 +65,9 @@ type Options struct {
 	// RootPassword makes the member create the user root in an empty cluster and enable authentication. It refuses
 	// clients until then. Empty leaves users to others.
 	RootPassword string
+	// Confirmation holds back each reply until the store has what it depends on. The cluster has one member then. It may
+	// be nil.
+	Confirmation Confirmation
 }
 
 // streamWorkers is the number of goroutines that gRPC keeps for requests. In profiles of puts and gets by 100
@@ -137,9 +141,14 @@ func New(config *embed.Config, options Options) *Member {
 	kept.Log, kept.Name, kept.Quota, kept.Active, kept.Sending = options.Log, config.Name, m.quota(), activePeers, sendsSnapshot
 	m.Maintainer = maintenance.New(kept)
 	config.ServiceRegister = m.drain.register
+	streams := []grpc.StreamServerInterceptor{m.drain.stream, m.Maintainer.Stream}
+	unaries := []grpc.UnaryServerInterceptor{m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped}
+	if held := (confirmed{options.Confirmation}); held.Confirmation != nil {
+		streams = append(streams, held.stream)          // inside drain, for which a blocked send is the client's fault
+		unaries = slices.Insert(unaries, 1, held.unary) // outside drain and Maintainer, for which etcd has answered
+	}
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream, m.Maintainer.Stream),
-		grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped))
+		grpc.ChainStreamInterceptor(streams...), grpc.ChainUnaryInterceptor(unaries...))
 	if options.RootPassword != "" {
 		m.root.password, m.root.log = options.RootPassword, options.Log
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
@@ -214,6 +223,9 @@ func (m *Member) prepare(ctx context.Context) error {
 	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
 	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks that follow report unreadable data
 		return err
+	}
+	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
+		return ErrSeveralMembers
 	}
 	if err := m.inspect(findings); err != nil {
 		m.opened = true // the next start must not treat such data as valid

@@ -1,0 +1,126 @@
+// Package ack has the gate of --backup-ack=stored. etcd's replies wait in it until the store has confirmed every change that they depend on.
+package ack
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Validity limits how long after the start of an upload the store counts as this cluster's. Another cluster takes the store over no earlier than
+// 90 s after the last object was added, so a member that cannot add one has stopped answering by then. An idle writer adds one every 40 s.
+const Validity = time.Minute
+
+// A Gate knows what the store has confirmed. The writer of the backups sets that; replies wait for it. It starts closed. All methods may be
+// called from any goroutine.
+type Gate struct {
+	wake chan struct{} // has an element if a reply has started to wait
+
+	mu       sync.Mutex
+	revision int64     // last revision in the store; 0 while the gate is closed
+	until    time.Time // end of the validity of the last upload
+	requests uint64    // calls of WaitAll so far
+	complete uint64    // those that are answered
+	err      error     // why nothing will be confirmed any more
+	changed  chan struct{}
+}
+
+// NewGate returns a closed gate.
+func NewGate() *Gate {
+	return &Gate{wake: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+// Wait returns nil once the store has a revision, or an error if ctx or the gate has ended.
+func (g *Gate) Wait(ctx context.Context, revision int64) error {
+	return g.wait(ctx, func() bool { return g.revision >= revision })
+}
+
+// WaitAll returns nil once the store has everything that changed before the call, also what has no revision, such as leases and users.
+func (g *Gate) WaitAll(ctx context.Context) error {
+	g.mu.Lock()
+	g.requests++
+	request := g.requests
+	g.mu.Unlock()
+	return g.wait(ctx, func() bool { return g.complete >= request })
+}
+
+func (g *Gate) wait(ctx context.Context, stored func() bool) error {
+	for {
+		g.mu.Lock()
+		passes, err, changed := g.isOpen() && stored(), g.err, g.changed
+		g.mu.Unlock()
+		if err != nil || passes {
+			return err
+		}
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// isOpen reports whether the store is known to be this cluster's. The caller holds the lock.
+func (g *Gate) isOpen() bool { return g.revision > 0 && time.Now().Before(g.until) }
+
+// IsOpen reports whether replies pass that depend on nothing new.
+func (g *Gate) IsOpen() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.isOpen()
+}
+
+// Revision returns the last confirmed revision; 0 if there is none.
+func (g *Gate) Revision() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.revision
+}
+
+// Wake returns a channel that receives when a reply has started to wait.
+func (g *Gate) Wake() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	return g.wake
+}
+
+// Requests returns the number of the last call of WaitAll. Whatever is read from etcd afterwards has everything that the call waits for.
+func (g *Gate) Requests() uint64 {
+	if g == nil {
+		return 0
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.requests
+}
+
+// Confirm sets what the store has: all revisions up to one, and all that the calls of WaitAll up to a request wait for. A lower revision than
+// before means that the store has lost some. uploaded is when the last successful upload started.
+func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	until := uploaded.Add(Validity)
+	if revision == g.revision && request <= g.complete && until.Equal(g.until) {
+		return
+	}
+	g.revision, g.complete, g.until = revision, max(g.complete, request), until
+	g.announce()
+}
+
+// Close ends all waits, present and future, with an error.
+func (g *Gate) Close(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.err = err
+	g.announce()
+}
+
+func (g *Gate) announce() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}

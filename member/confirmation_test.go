@@ -1,0 +1,360 @@
+package member_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/backup/writer/ack"
+	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member"
+)
+
+// confirming is a member whose store confirms what the test wants.
+type confirming struct {
+	*bench
+	*testing.T
+	gate *ack.Gate
+	etcd *clientv3.Client
+
+	waiting atomic.Int64 // replies that wait
+}
+
+// Wait, WaitAll and Revision implement member.Confirmation.
+func (c *confirming) Wait(ctx context.Context, revision int64) error {
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
+	return c.gate.Wait(ctx, revision)
+}
+
+func (c *confirming) WaitAll(ctx context.Context) error {
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
+	return c.gate.WaitAll(ctx)
+}
+
+func (c *confirming) Revision() int64 { return c.gate.Revision() }
+
+func newConfirming(t *testing.T) *confirming {
+	t.Helper()
+	t.Parallel()
+	c := &confirming{T: t, gate: ack.NewGate()}
+	c.bench = &bench{config: config(t, t.TempDir()+"/new.etcd"), log: &logtest.Lines{}, crashed: make(chan error, 1)}
+	c.Member = member.New(c.config, member.Options{
+		Log: zerolog.New(c.log), Crash: func(reason error) { c.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
+		Confirmation: c,
+	})
+	require.NoError(t, c.Open(soon(t)))
+	t.Cleanup(func() {
+		c.gate.Close(errors.New("the test ends"))
+		_, _ = c.Close()
+	})
+	c.etcd = c.client(t)
+	return c
+}
+
+// confirm confirms everything so far, except replies that have no revision.
+func (c *confirming) confirm() { c.confirmUpTo(c.Server().KV().Rev()) }
+
+func (c *confirming) confirmUpTo(revision int64) { c.gate.Confirm(revision, 0, time.Now()) }
+
+// confirmAll confirms everything so far.
+func (c *confirming) confirmAll() {
+	c.gate.Confirm(c.Server().KV().Rev(), c.gate.Requests(), time.Now())
+}
+
+// start sends a request and returns the channel of its result, once the reply waits.
+func (c *confirming) start(request func(ctx context.Context) error) <-chan error {
+	c.Helper()
+	before, done := c.waiting.Load(), make(chan error, 1)
+	go func() { done <- request(soon(c.T)) }()
+	require.Eventually(c, func() bool { return c.waiting.Load() > before }, patience, tick, "the reply waits")
+	assert.Empty(c, done)
+	return done
+}
+
+// requirePassed requires that the reply arrives, with or without an error.
+func (c *confirming) requirePassed(done <-chan error) error {
+	c.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(patience):
+		require.FailNow(c, "the reply waits")
+		return nil
+	}
+}
+
+func (c *confirming) put(key string) func(context.Context) error {
+	return func(ctx context.Context) error { _, err := c.etcd.Put(ctx, key, "value"); return err }
+}
+
+func TestRepliesForKeysWaitForTheirRevision(t *testing.T) {
+	c := newConfirming(t)
+	for name, request := range map[string]func(ctx context.Context) error{
+		"put": c.put("key"),
+		"transaction": func(ctx context.Context) error {
+			_, err := c.etcd.Txn(ctx).Then(clientv3.OpPut("key", "other")).Commit()
+			return err
+		},
+		"deletion": func(ctx context.Context) error { _, err := c.etcd.Delete(ctx, "key"); return err },
+	} {
+		done := c.start(request)
+		c.confirmUpTo(c.Server().KV().Rev() - 1)
+		assert.Empty(t, done, name)
+		read := c.start(func(ctx context.Context) error { _, err := c.etcd.Get(ctx, "key"); return err })
+		stale := c.start(func(ctx context.Context) error {
+			_, err := c.etcd.Get(ctx, "key", clientv3.WithSerializable())
+			return err
+		})
+		compare := c.start(func(ctx context.Context) error {
+			_, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("key"), "=", 0)).Commit()
+			return err
+		})
+		c.confirm()
+		for _, each := range []<-chan error{done, read, stale, compare} {
+			assert.NoError(t, c.requirePassed(each), name)
+		}
+	}
+	_, err := c.etcd.Get(soon(t), "key")
+	require.NoError(t, err, "what is stored is read at once")
+}
+
+func TestRepliesWithoutARevisionWaitForEverything(t *testing.T) {
+	c := newConfirming(t)
+	c.confirm()
+	lease := clientv3.LeaseID(7)
+	_, err := c.etcd.Get(soon(t), "key")
+	require.NoError(t, err)
+	for _, each := range []struct {
+		name    string
+		request func(ctx context.Context) error
+		err     error
+	}{
+		{name: "grant", request: func(ctx context.Context) error {
+			_, err := clientv3.RetryLeaseClient(c.etcd).LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: int64(lease), TTL: 100})
+			return err
+		}},
+		{name: "time to live", request: func(ctx context.Context) error { _, err := c.etcd.TimeToLive(ctx, lease); return err }},
+		{name: "leases", request: func(ctx context.Context) error { _, err := c.etcd.Leases(ctx); return err }},
+		{name: "revoke", request: func(ctx context.Context) error { _, err := c.etcd.Revoke(ctx, lease); return err }},
+		{name: "failed revoke", request: func(ctx context.Context) error { _, err := c.etcd.Revoke(ctx, lease); return err }, err: rpctypes.ErrLeaseNotFound},
+		{name: "user", request: func(ctx context.Context) error { _, err := c.etcd.UserAdd(ctx, "user", "secret"); return err }},
+		{name: "known user", request: func(ctx context.Context) error { _, err := c.etcd.UserAdd(ctx, "user", "secret"); return err }, err: rpctypes.ErrUserAlreadyExist},
+		{name: "members", request: func(ctx context.Context) error { _, err := c.etcd.MemberList(ctx); return err }},
+		{name: "alarms", request: func(ctx context.Context) error { _, err := c.etcd.AlarmList(ctx); return err }},
+		{name: "compaction", request: func(ctx context.Context) error { _, err := c.etcd.Compact(ctx, 1); return err }},
+		{name: "future revision", request: func(ctx context.Context) error { _, err := c.etcd.Get(ctx, "key", clientv3.WithRev(99)); return err }, err: rpctypes.ErrFutureRev},
+		{name: "hash", request: func(ctx context.Context) error { _, err := c.etcd.HashKV(ctx, c.endpoint(), 0); return err }},
+		{name: "gateway", request: c.rangeOverGateway},
+	} {
+		done := c.start(each.request)
+		c.confirm()
+		assert.Empty(t, done, each.name)
+		c.confirmAll()
+		assert.Equal(t, each.err, c.requirePassed(done), each.name)
+	}
+}
+
+func (c *confirming) endpoint() string { return c.config.ListenClientUrls[0].String() }
+
+// rangeOverGateway asks for a revision that does not exist, so that the reply is an error.
+func (c *confirming) rangeOverGateway(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint()+"/v3/kv/range", strings.NewReader(`{"key":"a2V5","revision":99}`))
+	if err != nil {
+		return err
+	}
+	reply, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer reply.Body.Close()
+	if said, err := io.ReadAll(reply.Body); err != nil || !strings.Contains(string(said), "future revision") {
+		return errors.Join(err, errors.New(string(said)))
+	}
+	return nil
+}
+
+func TestWatchSendsOnlyWhatIsStored(t *testing.T) {
+	c := newConfirming(t)
+	c.confirmAll()
+	watch := c.etcd.Watch(soon(t), "key", clientv3.WithCreatedNotify())
+	require.True(t, (<-watch).Created)
+	first, second := c.start(c.put("key")), c.start(c.put("key"))
+	revision := c.Server().KV().Rev()
+	require.Eventually(t, func() bool { return c.waiting.Load() == 3 }, patience, tick, "the first event waits, as the puts do")
+	assert.Empty(t, watch)
+	c.confirmUpTo(revision - 1)
+	assert.Equal(t, revision-1, (<-watch).Events[0].Kv.ModRevision)
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "so does the second one")
+	assert.Empty(t, watch)
+	c.confirm()
+	assert.Equal(t, revision, (<-watch).Events[0].Kv.ModRevision, "in order")
+	require.NoError(t, c.requirePassed(first))
+	require.NoError(t, c.requirePassed(second))
+
+	late := c.start(c.put("other"))
+	require.NoError(t, c.etcd.RequestProgress(soon(t)))
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "so does the notification")
+	assert.Empty(t, watch)
+	c.confirm()
+	assert.Equal(t, revision+1, (<-watch).Header.Revision)
+	require.NoError(t, c.requirePassed(late))
+}
+
+func TestWaitOfAWatchEndsWithItsStream(t *testing.T) {
+	c := newConfirming(t)
+	c.confirmAll()
+	ctx, cancel := context.WithCancel(soon(t))
+	watch := c.etcd.Watch(ctx, "key", clientv3.WithCreatedNotify())
+	require.True(t, (<-watch).Created)
+	_ = c.start(c.put("key"))
+	require.Eventually(t, func() bool { return c.waiting.Load() == 2 }, patience, tick, "the event waits, and the put")
+	cancel()
+	require.Eventually(t, func() bool { return c.waiting.Load() == 1 }, patience, tick, "the wait of the event ends")
+}
+
+func TestLeasesAreKeptAliveWhileOtherRepliesWait(t *testing.T) {
+	c := newConfirming(t)
+	granted := make(chan error, 1)
+	var lease *clientv3.LeaseGrantResponse
+	go func() {
+		var err error
+		lease, err = c.etcd.Grant(soon(t), 100)
+		granted <- err
+	}()
+	c.confirmUpTo(1)
+	require.Eventually(t, func() bool { return c.gate.Requests() == 1 }, patience, tick)
+	c.confirmAll()
+	require.NoError(t, <-granted)
+
+	waiting := c.start(c.put("key"))
+	kept, err := c.etcd.KeepAliveOnce(soon(t), lease.ID)
+	require.NoError(t, err)
+	assert.EqualValues(t, 100, kept.TTL)
+	assert.EqualValues(t, 1, kept.Revision, "not the revision that waits")
+	is, err := c.etcd.Status(soon(t), c.endpoint())
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, is.Header.Revision)
+
+	ended := c.start(func(ctx context.Context) error { _, err := c.etcd.KeepAliveOnce(ctx, 4711); return err })
+	c.confirmAll()
+	assert.Equal(t, rpctypes.ErrLeaseNotFound, c.requirePassed(ended), "that depends on what was revoked")
+	require.NoError(t, c.requirePassed(waiting))
+}
+
+func TestNothingPassesBeforeTheStoreIsKnown(t *testing.T) {
+	c := newConfirming(t)
+	for _, request := range []func(ctx context.Context) error{
+		func(ctx context.Context) error { _, err := c.etcd.Get(ctx, "key"); return err },
+		func(ctx context.Context) error { _, err := c.etcd.MemberList(ctx); return err },
+	} {
+		done := c.start(request)
+		c.confirmAll()
+		require.NoError(t, c.requirePassed(done))
+		c.gate.Confirm(0, 0, time.Now())
+	}
+}
+
+func TestSnapshotIsSentOnceEverythingInItIsStored(t *testing.T) {
+	c := newConfirming(t)
+	c.confirm()
+	var read int64
+	done := c.start(func(ctx context.Context) error {
+		reader, err := c.etcd.Snapshot(ctx)
+		if err == nil {
+			read, err = io.Copy(io.Discard, reader)
+		}
+		return err
+	})
+	c.confirm()
+	assert.Empty(t, done)
+	c.confirmAll()
+	require.NoError(t, c.requirePassed(done))
+	assert.Greater(t, read, int64(16<<10))
+	assert.EqualValues(t, 1, c.gate.Requests(), "only its first part waits")
+}
+
+func TestLocksWaitForEverything(t *testing.T) {
+	c := newConfirming(t)
+	stop := make(chan struct{})
+	ended := make(chan struct{})
+	go func() { // the session needs a lease and a key
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(tick):
+				c.confirmAll()
+			}
+		}
+	}()
+	session, err := concurrency.NewSession(c.etcd)
+	require.NoError(t, err)
+	close(stop)
+	<-ended
+	done := c.start(func(ctx context.Context) error {
+		_, err := v3lockpb.NewLockClient(c.etcd.ActiveConnection()).Lock(ctx, &v3lockpb.LockRequest{Name: []byte("lock"), Lease: int64(session.Lease())})
+		return err
+	})
+	c.confirm()
+	assert.Empty(t, done)
+	c.confirmAll()
+	require.NoError(t, c.requirePassed(done))
+}
+
+func TestNoMemberIsAdded(t *testing.T) {
+	c := newConfirming(t)
+	c.confirmAll()
+	_, err := c.etcd.MemberAdd(soon(t), []string{"http://127.0.0.1:1"})
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+	assert.ErrorContains(t, err, "--backup-ack=local")
+	assert.Len(t, c.Server().Cluster().Members(), 1)
+}
+
+func TestReplyEndsWithTheClientsDeadlineOrTheGate(t *testing.T) {
+	c := newConfirming(t)
+	ctx, cancel := context.WithCancel(soon(t))
+	done := c.start(func(context.Context) error { return c.put("key")(ctx) })
+	cancel()
+	assert.ErrorIs(t, c.requirePassed(done), context.Canceled)
+	require.Eventually(t, func() bool { return c.waiting.Load() == 0 }, patience, tick)
+
+	stopped := c.start(c.put("key"))
+	c.gate.Close(errors.New("etcd is stopping"))
+	err := c.requirePassed(stopped)
+	assert.Equal(t, codes.Unavailable, status.Code(err))
+	assert.ErrorContains(t, err, "etcd is stopping")
+}
+
+func TestDataOfSeveralMembersIsRefused(t *testing.T) {
+	members := three(t)
+	b := members[0]
+	_, err := b.Close()
+	require.NoError(t, err)
+	again := *b.config
+	refused := member.New(&again, member.Options{
+		Log: zerolog.New(b.log), Crash: func(error) {}, ClosePatience: 16 * time.Second, DataInUse: func() {}, Confirmation: &confirming{gate: ack.NewGate()},
+	})
+	require.ErrorIs(t, refused.Open(soon(t)), member.ErrSeveralMembers)
+	opened, err := refused.Close()
+	require.NoError(t, err)
+	assert.False(t, opened, "the data is as it was")
+}
