@@ -7,8 +7,10 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"sync/atomic"
 	"time"
@@ -21,9 +23,10 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/backup/writer/ack"
 )
 
-// Options configure Backups. All fields are required except Gate, ScratchDir and Now.
+// Options configure Backups. All fields are required except Gate, Ack, ScratchDir and Now.
 type Options struct {
 	Store      store.Store
 	Keys       *format.Keys
@@ -40,6 +43,7 @@ type Options struct {
 	ScratchDir string
 
 	Gate writer.Gate
+	Ack  *ack.Gate // of --backup-ack=stored
 	Log  zerolog.Logger
 	Now  func() time.Time // the wall clock; time.Now if it is nil
 }
@@ -100,6 +104,7 @@ func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeTemporaryFiles()
 	options := b.writerOptions(r.etcd, r.dir, r.owner)
+	options.Ack = b.options.Ack
 	options.Superseded = func(reason error) {
 		if ctx.Err() != nil {
 			return // the next run must not hear of this one's successor
@@ -158,6 +163,9 @@ func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
+// errStopping is the error of replies that wait for the store when etcd is closed.
+var errStopping = errors.New("etcd is stopping")
+
 // End stops everything that runs next to etcd, which may be closed afterwards. An error means that the writer did not
 // stop before ctx ended; it no longer reads etcd. A maintenance task may end later.
 func (b *Backups) End(ctx context.Context) error {
@@ -166,6 +174,9 @@ func (b *Backups) End(ctx context.Context) error {
 		return nil
 	}
 	r.stop()
+	if b.options.Ack != nil {
+		b.options.Ack.Close(errStopping)
+	}
 	select {
 	case <-r.done:
 		return nil
@@ -185,6 +196,32 @@ func (b *Backups) currentWriter() *writer.Writer {
 // Superseded receives one error, a sentence, once another cluster was restored from the backups of this one and
 // continues them. etcd must be closed then, since what it acknowledges from here on is in no backup.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
+
+// Ack returns the gate of --backup-ack=stored; nil without it.
+func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
+
+// confirmLimit bounds the wait of a change for the store. After it, clients should not rely on the member.
+const confirmLimit = 2 * time.Second
+
+// Unconfirmed returns why replies wait for the store; empty if they do not, or for less than confirmLimit.
+func (b *Backups) Unconfirmed() string {
+	if b.options.Ack == nil {
+		return ""
+	}
+	known := b.Facts()
+	behind := known.Shipped.BehindFor
+	if b.options.Ack.IsOpen() && behind < confirmLimit {
+		return ""
+	}
+	reason := "no upload has ended yet"
+	if behind >= confirmLimit {
+		reason = fmt.Sprintf("no answer for %s", behind.Truncate(time.Second))
+	}
+	if problem := cmp.Or(known.Unable, known.Shipped.Trouble); problem != nil {
+		reason = problem.Message
+	}
+	return "the store of the backups does not confirm changes, and clients wait: " + reason
+}
 
 // BeforeCompaction captures what a compaction is about to remove. It takes as long as writing to the volume, or until
 // ctx is done.

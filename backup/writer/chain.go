@@ -22,19 +22,27 @@ type chain struct {
 	revision int64 // etcd's, as last observed
 	unstored lag
 
-	tail     *format.Start   // start of the next segment; nil if it is unknown
-	epoch    int             // counts the times that the tail was replaced: positions of different epochs do not compare
-	last     format.Position // end of the last segment with content that this process captured, or the end that it found later
-	markers  []format.Marker // since the last capture
-	lastTime time.Time       // latest time written in this generation
-	small    bucketState
-	released format.Position // position after the release object of an orderly stop; zero if there is none
+	tail      *format.Start   // start of the next segment; nil if it is unknown
+	epoch     int             // counts the times that the tail was replaced: positions of different epochs do not compare
+	last      format.Position // end of the last segment with content that this process captured, or the end that it found later
+	markers   []format.Marker // since the last capture
+	lastTime  time.Time       // latest time written in this generation
+	small     bucketState
+	released  format.Position // position after the release object of an orderly stop; zero if there is none
+	complete  complete        // the last capture of everything that etcd had
+	compacted int64           // etcd's scheduled compaction in the last segment that this process captured
 
 	captured time.Time // when the last segment was captured
 	examined time.Time // when etcd was last checked for changes; zero if a flush must check again
 	urgent   bool      // capture without waiting for the interval
 	gapSince time.Time // when compaction was found to have passed the tail; zero if it has not
 	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not
+}
+
+// complete describes a capture of everything that etcd had, also of what has no revision.
+type complete struct {
+	request uint64 // the last one in Options.Ack that it answers
+	end     format.Position
 }
 
 // bucketState records the small buckets and the hashes of compactions in the chain. The zero value makes the next capture
@@ -83,8 +91,10 @@ func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
 		return nil
-	case !c.urgent && (!heartbeat && c.isUnchanged() || time.Since(c.captured) < c.interval()):
+	case !c.urgent && (!heartbeat && !c.isAsked() && c.isUnchanged() || time.Since(c.captured) < c.interval()):
 		return nil
+	case !c.urgent && c.options.Ack != nil && len(c.spool.Entries()) > 0:
+		return nil // what changes during an upload is the next segment
 	}
 	more, err := c.captureUpTo(c.revision, true, heartbeat)
 	switch {
@@ -99,6 +109,9 @@ func (c *chain) capture(heartbeat bool) error {
 	}
 	return nil
 }
+
+// isAsked reports whether a reply without a revision waits for a capture.
+func (c *chain) isAsked() bool { return c.options.Ack.Requests() > c.complete.request }
 
 // captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
 func (c *chain) captureFailed(err error) {
@@ -133,11 +146,13 @@ func (c *chain) interval() time.Duration {
 // remain. Without changes it makes a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
 	applied := c.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
+	request := c.options.Ack.Requests()      // before it as well: it has what these replies depend on
 	draft, err := c.buildSegment(revision, beyond, c.shouldReadBuckets(applied))
 	if err != nil {
 		return false, err
 	}
 	changed := c.changedBuckets(draft.small)
+	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client waits for its compaction
 	c.examined = time.Now()
 	if draft.Rows() > 0 || len(changed) > 0 {
 		c.last = c.tail.Position
@@ -152,6 +167,9 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 		c.small.applied = applied
 		for _, bucket := range changed {
 			c.small.digests[bucket.Name] = capture.Digest(bucket)
+		}
+		if beyond { // small buckets are read with the last rows
+			c.complete = complete{request, c.tail.Position}
 		}
 	}
 	return draft.more, nil
@@ -245,7 +263,7 @@ func (d *segmentBuilder) mark(revision int64) error {
 // hundredth of the time: with a million leases they are read every few seconds. If a caller waits they are always
 // read: etcd answers a client before it reports the request as applied.
 func (c *chain) shouldReadBuckets(applied uint64) bool {
-	return !c.isStale(applied) && (c.urgent || c.small.applied != applied && time.Now().After(c.small.notUntil))
+	return !c.isStale(applied) && (c.urgent || c.isAsked() || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
 
 // changedBuckets returns the small buckets that differ from the chain's.
@@ -280,7 +298,7 @@ func (c *chain) finishSegment(d *segmentBuilder, changed []*format.Bucket) error
 		err = c.queueSegment(d.SegmentBuilder, format.Source{Compacted: d.compacted, Applied: d.applied})
 	}
 	if err == nil {
-		c.markers = d.markers
+		c.markers, c.compacted = d.markers, d.compacted
 	}
 	return err
 }
@@ -336,6 +354,7 @@ func (c *chain) isStale(applied uint64) bool {
 // for another capture.
 func (c *chain) reset() {
 	c.tail, c.markers, c.gapSince, c.examined = nil, nil, time.Time{}, time.Time{}
+	c.compacted, c.complete = 0, complete{}
 	c.epoch++
 	c.urgent = c.urgent || c.health.flushing
 }

@@ -1,5 +1,5 @@
 // Package writer backs up a running etcd: it captures what changes, stores it in segments, makes full snapshots by schedule and whenever
-// a chain cannot be extended, and merges small segments into larger ones. Nothing here delays etcd's clients.
+// a chain cannot be extended, and merges small segments into larger ones. Nothing here delays etcd's clients, except with Options.Ack.
 //
 // # Idea
 //
@@ -63,6 +63,12 @@
 // When etcd is closed, package backup creates a second Writer for the closed database, with the first one as Previous. It has the same table,
 // but no schedule. Flush returns once everything is stored. A member that did not write the backups sets SegmentsOnly: it stores what the
 // writer may have missed, and never starts a chain.
+//
+// # Acknowledgements
+//
+// With Options.Ack clients wait for the store (package ack). A reply that starts to wait wakes the owner, which captures at once if nothing is
+// queued; what changes during an upload is the next segment. Before and after each step it confirms what is stored: the revision, and the last
+// request that was made before a capture of everything. Failed uploads are repeated within a second.
 //
 // # Limits
 //

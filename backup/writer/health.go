@@ -44,6 +44,8 @@ type problem struct {
 const (
 	// maxRetryWait is the longest wait between retries, unless the store asks for more.
 	maxRetryWait = 30 * time.Second
+	// firstUploadTimeout bounds an upload that clients wait for, unless one has failed.
+	firstUploadTimeout = 10 * time.Second
 	// responseLimit bounds the time until a missing response is reported as a problem.
 	responseLimit = 5 * time.Second
 )
@@ -89,7 +91,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	p := h.record(about, fmt.Sprintf("%s: %s", doing, err), true)
 	h.failures++
 	wait := max(p.backoff.NextBackOff(), store.RetryAfter(err))
-	if h.flushing {
+	if h.flushing || h.options.Ack != nil {
 		wait = min(wait, time.Second)
 	}
 	p.NextRetry = h.options.Now().Add(wait)
@@ -97,6 +99,19 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 		h.delayRequests(wait)
 	}
 	return wait
+}
+
+// uploadTimeout bounds the upload of a segment. While clients wait for it, a request that is lost in the network is
+// repeated soon; each failure allows the next one more time, as a slow network may need it.
+func (h *health) uploadTimeout() time.Duration {
+	limit := requestTimeout
+	if h.options.Ack == nil {
+		return limit
+	}
+	if p := h.problems[opSegment]; p != nil {
+		return min(limit, firstUploadTimeout<<min(p.Count, 4))
+	}
+	return firstUploadTimeout
 }
 
 // succeeded clears the problem of an operation, and of those that need less of the store: if writes succeed, reads do

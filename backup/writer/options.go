@@ -12,6 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/writer/ack"
 	"etcd-wrapper/backup/writer/capture"
 )
 
@@ -52,6 +53,9 @@ type Options struct {
 	Previous *Writer
 	// Gate is held during the read transaction of a full snapshot.
 	Gate Gate
+	// Ack holds etcd's replies back until the store has what they depend on (--backup-ack=stored). Changes are then
+	// captured as soon as the segment before is stored. It is nil otherwise, and if etcd is closed.
+	Ack *ack.Gate
 	// Superseded is called once the generation has ended and another one continues it, with the reason, a sentence:
 	// etcd must be closed. It must not block. It may be nil.
 	Superseded func(reason error)

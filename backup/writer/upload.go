@@ -37,7 +37,7 @@ func (u *uploads) start() {
 	}
 	next, generation := queued[0], u.remote.generation.Number
 	u.health.requestedAt = time.Now()
-	u.job(requestTimeout, func(ctx context.Context) func() {
+	u.job(u.health.uploadTimeout(), func(ctx context.Context) func() {
 		content, err := u.chain.spool.Open(next)
 		if err != nil {
 			err = fmt.Errorf("%w: %w", errUnreadable, err)
@@ -69,6 +69,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.stored++
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
+	u.remote.uploadedAt = started
 	u.remote.storedAt = started // what was stored since, while this process may have been suspended, is not known
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")

@@ -120,13 +120,16 @@ func (w *Writer) Run(ctx context.Context) {
 	timer := time.NewTimer(w.pace.tick)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		w.confirm() // before the next capture, which takes a moment
 		w.step()
+		w.confirm()
 		w.publish()
 		w.queue.complete(w.notWriterError())
 		timer.Reset(w.pause())
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
+		case <-w.wake():
 		case event := <-w.events:
 			event()
 		}
@@ -140,6 +143,29 @@ func (w *Writer) Run(ctx context.Context) {
 		w.remote.recordIdentity()
 	}
 	w.publish()
+}
+
+// wake returns a channel that receives when a reply waits. While a segment is queued, the end of its upload wakes the writer.
+func (w *Writer) wake() <-chan struct{} {
+	if len(w.spool.Entries()) > 0 {
+		return nil
+	}
+	return w.options.Ack.Wake()
+}
+
+// confirm releases the replies that wait for what is stored.
+func (w *Writer) confirm() {
+	if w.options.Ack == nil {
+		return
+	}
+	revision, request := max(0, w.remote.head.Revision()), uint64(0)
+	if w.isRefused() {
+		revision = 0
+	}
+	if last := w.chain.complete; w.queue.isStored(last.end) {
+		request = last.request
+	}
+	w.options.Ack.Confirm(revision, request, w.remote.uploadedAt)
 }
 
 // step does everything that is due.
@@ -198,8 +224,12 @@ func (w *Writer) pause() time.Duration {
 // capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore never replaces an active
 // cluster.
 func (w *Writer) capture() {
+	last := w.remote.storedAt
+	if w.options.Ack != nil { // only an upload shows others that this cluster is active
+		last = w.remote.uploadedAt
+	}
 	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
-		time.Since(w.remote.storedAt) >= w.pace.heartbeat
+		time.Since(last) >= w.pace.heartbeat
 	if gap := w.chain.capture(heartbeat); gap != nil {
 		w.handleCompaction(gap)
 	}

@@ -1,0 +1,310 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer/ack"
+)
+
+const segments = "gen/000001/segment/"
+
+// confirming returns a stand whose writer confirms what it has stored.
+func confirming(t *testing.T) *stand {
+	t.Helper()
+	s := newStand(t)
+	s.options.Ack, s.options.Interval = ack.NewGate(), 0
+	return s
+}
+
+// waiting calls a method of the gate, and returns the channel of its result once the writer was woken.
+func (s *stand) waiting(wait func(ctx context.Context) error) <-chan error {
+	s.Helper()
+	done := make(chan error, 1)
+	go func() { done <- wait(s.Context()) }()
+	return done
+}
+
+func (s *stand) stored(revision int64) <-chan error {
+	s.Helper()
+	return s.waiting(func(ctx context.Context) error { return s.options.Ack.Wait(ctx, revision) })
+}
+
+// requireWaits requires that a reply is not released by what the writer does next.
+func (s *stand) requireWaits(done <-chan error) {
+	s.Helper()
+	assert.Never(s, func() bool { return len(done) > 0 }, 10*poll, poll)
+}
+
+func (s *stand) requireConfirmed(done <-chan error) {
+	s.Helper()
+	select {
+	case err := <-done:
+		require.NoError(s, err)
+	case <-time.After(patience):
+		require.FailNow(s, "nothing is confirmed")
+	}
+}
+
+// hold makes the store keep the next uploads of segments until the returned function is called.
+func (s *stand) hold() (uploading <-chan struct{}, release func()) {
+	begun, released := make(chan struct{}, 100), make(chan struct{})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, First: func() { begun <- struct{}{}; <-released }})
+	return begun, func() { s.store.ClearFaults(); close(released) }
+}
+
+func TestAck_repliesAreReleasedByTheUploadOfTheirRevision(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	uploading, release := s.hold()
+	first := s.stored(s.put("a", "2"))
+	<-uploading
+	s.requireWaits(first)
+	assert.EqualValues(t, 2, s.options.Ack.Revision())
+	before := s.store.CountCalls(memory.Put, segments)
+	var others []<-chan error
+	for i := range 10 {
+		others = append(others, s.stored(s.put(fmt.Sprint(i), "value")))
+	}
+	release()
+	for _, each := range append(others, first) {
+		s.requireConfirmed(each)
+	}
+	assert.Equal(t, before+1, s.store.CountCalls(memory.Put, segments), "what arrives during an upload is one segment")
+	s.requireAllKept()
+}
+
+func TestAck_repliesWithoutARevisionWaitForWhatChanged(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
+	for _, change := range []struct {
+		name string
+		do   func() error
+		kept func(archive.Reading) bool
+	}{
+		{"lease", func() error { _, err := s.etcd.Client.Grant(t.Context(), 100); return err }, hasOne("lease")},
+		{"user", func() error { _, err := s.etcd.Client.UserAdd(t.Context(), "user", "secret"); return err }, hasOne("authUsers")},
+		{"compaction", func() error { _, err := s.etcd.Client.Compact(t.Context(), 2); return err }, func(r archive.Reading) bool { return r.Compacted == 2 }},
+	} {
+		_, before, _ := kept(t, s.store, archive.Target{})
+		require.False(t, change.kept(before), change.name)
+		uploading, release := s.hold()
+		require.NoError(t, change.do())
+		done := s.waiting(s.options.Ack.WaitAll)
+		<-uploading
+		s.requireWaits(done)
+		release()
+		s.requireConfirmed(done)
+		_, after, _ := kept(t, s.store, archive.Target{})
+		assert.True(t, change.kept(after), change.name)
+	}
+	before := s.store.CountCalls(memory.Put, segments)
+	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
+	assert.Equal(t, before, s.store.CountCalls(memory.Put, segments), "nothing has changed, so nothing is stored")
+}
+
+func hasOne(bucket string) func(archive.Reading) bool {
+	return func(reading archive.Reading) bool {
+		for _, each := range reading.Buckets {
+			if each.Name == bucket {
+				return each.Len() == 1
+			}
+		}
+		return false
+	}
+}
+
+// A request that waits may be answered before etcd counts it as applied.
+func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
+	s := confirming(t)
+	is := s.options.Etcd
+	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return 1 }}
+	s.run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	for range 3 {
+		_, err := s.etcd.Client.Grant(t.Context(), 100)
+		require.NoError(t, err)
+		s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
+	}
+	_, reading, _ := kept(t, s.store, archive.Target{})
+	for _, bucket := range reading.Buckets {
+		if bucket.Name == "lease" {
+			assert.Equal(t, 3, bucket.Len())
+		}
+	}
+}
+
+func TestAck_startOpensTheGateOnceTheStoreHasTheVolume(t *testing.T) {
+	s := begun(t)
+	s.end()
+	last := s.put("not", "stored")
+	s.options.Ack, s.options.Interval = ack.NewGate(), 0
+	uploading, release := s.hold()
+	s.run()
+	<-uploading
+	assert.False(t, s.options.Ack.IsOpen())
+	assert.Less(t, s.options.Ack.Revision(), last)
+	release()
+	s.requireConfirmed(s.stored(last))
+	s.requireAllKept()
+}
+
+// Another cluster might be about to take the store over, which a read does not prevent.
+func TestAck_startOpensTheGateOnlyAfterAnUpload(t *testing.T) {
+	s := begun(t)
+	s.end()
+	s.options.Ack, s.options.Interval = ack.NewGate(), 0
+	uploading, release := s.hold()
+	s.run()
+	<-uploading
+	assert.False(t, s.options.Ack.IsOpen())
+	release()
+	s.requireConfirmed(s.stored(1))
+}
+
+func TestAck_idleWriterKeepsTheGateOpen(t *testing.T) {
+	s := confirming(t)
+	s.run(func(w *Writer) { w.pace.heartbeat = 50 * time.Millisecond })
+	s.requireConfirmed(s.stored(1))
+	before := s.Facts().Segments
+	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "heartbeats are stored")
+}
+
+func TestAck_failedUploadsAreRepeatedUntilTheStoreConfirms(t *testing.T) {
+	for name, fault := range map[string]memory.Fault{
+		"reply lost":                   {Err: memory.ErrLostReply, ReplyLost: true, Times: 1},
+		"server fails":                 {Err: memory.ErrServerError, Times: 3},
+		"server asks for a long pause": {Err: &store.Unavailable{Cause: errors.New("HTTP status 503"), After: time.Hour}, Times: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := confirming(t).run()
+			s.requireConfirmed(s.stored(s.put("a", "1")))
+			fault.Op, fault.Prefix = memory.Put, segments
+			s.store.Inject(fault)
+			s.requireConfirmed(s.stored(s.put("a", "2")))
+			s.requireAllKept()
+			s.requireChains(1)
+		})
+	}
+}
+
+func TestAck_intervalIsTheShortestTimeBetweenTwoUploads(t *testing.T) {
+	s := confirming(t)
+	s.options.Interval = 200 * time.Millisecond
+	s.run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	started, before := time.Now(), s.Facts().Segments
+	for i := range 20 {
+		s.requireConfirmed(s.stored(s.put("a", fmt.Sprint(i))))
+	}
+	assert.LessOrEqual(t, s.Facts().Segments-before, int64(time.Since(started)/s.options.Interval)+1)
+}
+
+func TestAck_waitWakesTheWriter(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	require.NoError(t, s.Flush(t.Context()))
+	s.do(func() { s.pace.tick = 10 * patience })
+	s.requireConfirmed(s.stored(s.put("a", "2")))
+	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
+}
+
+func TestAck_validityStartsWithTheUpload(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	uploading, release := s.hold()
+	done := s.stored(s.put("a", "2"))
+	<-uploading
+	started := time.Now()
+	release()
+	s.requireConfirmed(done)
+	s.do(func() { assert.True(t, s.remote.uploadedAt.Before(started)) })
+}
+
+// A read of the store does not show others that this cluster is active.
+func TestAck_heartbeatFollowsTheLastUpload(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	require.NoError(t, s.Flush(t.Context()))
+	before := s.Facts().Segments
+	s.do(func() { s.remote.uploadedAt, s.remote.storedAt = time.Now().Add(-2*time.Hour), time.Now() })
+	s.eventually(func(f Facts) bool { return f.Segments > before }, "a heartbeat is stored")
+}
+
+func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	_, release := s.hold()
+	defer release()
+	last := s.put("a", "2")
+	s.put("a", "3")
+	s.end()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, s.options.Ack.WaitAll(ctx))
+	require.NoError(t, s.chain.captureThrough(last))
+	assert.True(t, s.chain.isAsked(), "the last row is missing")
+}
+
+func TestAck_fullSnapshotDelaysNoReply(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	uploading, release := make(chan struct{}, 10), make(chan struct{})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", First: func() { uploading <- struct{}{}; <-release }})
+	made := s.asked()
+	<-uploading
+	for i := range 5 {
+		s.requireConfirmed(s.stored(s.put("a", fmt.Sprint(i))))
+	}
+	assert.Empty(t, made)
+	s.store.ClearFaults()
+	close(release)
+	s.requireConfirmed(made)
+}
+
+func TestAck_nothingPassesOnceAnotherClusterContinues(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	s.do(func() { s.core.State = ended })
+	require.Eventually(t, func() bool { return !s.options.Ack.IsOpen() }, patience, poll)
+}
+
+func TestAck_lostStoreClosesTheGateUntilItHasEverythingAgain(t *testing.T) {
+	s := confirming(t)
+	s.run(func(w *Writer) { w.pace.check = 50 * time.Millisecond })
+	last := s.put("a", "1")
+	s.requireConfirmed(s.stored(last))
+	uploading, release := make(chan struct{}), make(chan struct{})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Times: 1, First: func() { close(uploading); <-release }})
+	for object, err := range s.store.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		require.NoError(t, s.store.Delete(t.Context(), object.Name))
+	}
+	<-uploading
+	assert.False(t, s.options.Ack.IsOpen())
+	close(release)
+	s.requireConfirmed(s.stored(last))
+	s.requireAllKept()
+}
+
+func TestAck_uploadsAreCutOffSoonAtFirst(t *testing.T) {
+	h := newHealth(0)
+	assert.Equal(t, requestTimeout, h.uploadTimeout(), "nobody waits")
+	h.options.Ack = ack.NewGate()
+	assert.Equal(t, firstUploadTimeout, h.uploadTimeout())
+	for count, want := range map[int]time.Duration{1: 2 * firstUploadTimeout, 3: 8 * firstUploadTimeout, 100: requestTimeout} {
+		h.problems[opSegment] = &problem{}
+		h.problems[opSegment].Count = count
+		assert.Equal(t, want, h.uploadTimeout(), count)
+	}
+}
