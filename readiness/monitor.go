@@ -38,6 +38,8 @@ type Target interface {
 	Unreadable() string
 	// Away returns why clients should use other members for now, or "".
 	Away() string
+	// Unconfirmed returns why the store of the backups does not confirm changes that clients wait for, or "".
+	Unconfirmed() string
 	// Missing returns the members of the cluster without a connection to this one.
 	Missing() []string
 	// Certificates returns why no client can connect for want of a valid certificate, and which other certificates
@@ -376,8 +378,8 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	return reasons
 }
 
-// quorumProblem returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed
-// while it hangs.
+// quorumError returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed while it
+// hangs. With --backup-ack=stored the store is part of the quorum.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
@@ -390,6 +392,6 @@ func (w *watch) quorumError() string {
 	case w.lastRead.IsZero():
 		return "no linearizable read has succeeded since the leader became known"
 	default:
-		return ""
+		return w.target.Unconfirmed()
 	}
 }

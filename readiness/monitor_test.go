@@ -122,17 +122,18 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		want  string
 		ready bool
 	}{
-		"leader":                       {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
-		"learner":                      {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
-		"corrupt":                      {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
-		"listener":                     {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
-		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
-		"files that are gone":          {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
-		"a volume that is nearly full": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
-		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
-		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
-		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
-		"etcd's certificate has ended": {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
+		"leader":                        {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
+		"learner":                       {func(m *fakeTarget) { m.learner = true }, learner, Failed, false},
+		"corrupt":                       {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
+		"listener":                      {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
+		"no space":                      {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"files that are gone":           {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
+		"a volume that is nearly full":  {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
+		"too new":                       {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
+		"a database that stands still":  {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
+		"a store that confirms nothing": {func(m *fakeTarget) { m.unconfirmed = "the store does not confirm" }, quorum, Failed, false},
+		"a certificate that ends soon":  {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
+		"etcd's certificate has ended":  {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
 	} {
 		failedChecks[c.check] = true
 		t.Run(name, func(t *testing.T) {
@@ -393,21 +394,22 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 
 // fakeTarget is a Target with answers that a test chooses.
 type fakeTarget struct {
-	mu       sync.Mutex
-	noLeader bool
-	learner  bool
-	corrupt  bool
-	noSpace  bool
-	listener error
-	tooNew   string
-	missing  []string
-	away     string
-	ended    string
-	soon     string
-	scarce   string
-	lostData error
-	read     func(context.Context) error
-	changed  chan struct{}
+	mu          sync.Mutex
+	noLeader    bool
+	learner     bool
+	corrupt     bool
+	noSpace     bool
+	listener    error
+	tooNew      string
+	missing     []string
+	away        string
+	unconfirmed string
+	ended       string
+	soon        string
+	scarce      string
+	lostData    error
+	read        func(context.Context) error
+	changed     chan struct{}
 
 	reads, inFlight, mostInFlight int
 }
@@ -469,6 +471,8 @@ func (m *fakeTarget) ListenerError() error { return get(m, func() error { return
 func (m *fakeTarget) Unreadable() string { return get(m, func() string { return m.tooNew }) }
 
 func (m *fakeTarget) Away() string { return get(m, func() string { return m.away }) }
+
+func (m *fakeTarget) Unconfirmed() string { return get(m, func() string { return m.unconfirmed }) }
 
 func (m *fakeTarget) Missing() []string { return get(m, func() []string { return m.missing }) }
 

@@ -88,6 +88,9 @@ func TestParse_errorsNameTheFlag(t *testing.T) {
 		`--adopt: "0a1b`:                                       {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
 		"--backup-interval":                                    {"--standalone", "--backup-interval=0s"},
 		"--backup-interval: 2h":                                {"--standalone", "--backup-interval=2h"},
+		"--backup-interval: -1s":                               {"--standalone", "--backup-store=file:///b", "--backup-ack=stored", "--backup-interval=-1s"},
+		"--backup-ack":                                         {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
+		"--backup-ack=stored: only with --backup-store":        {"--standalone", "--backup-ack=stored"},
 		"--backup-spool-limit":                                 {"--standalone", "--backup-spool-limit=much"},
 		"--backup-spool-limit: 1Mi":                            {"--standalone", "--backup-spool-limit=1Mi"},
 		"--backup-recipients":                                  {"--standalone", "--backup-recipients=x"},
@@ -109,9 +112,18 @@ func TestParse_backups(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Backups{
 		StoreFlags: StoreFlags{Store: "s3://bucket/prefix", TrustedKeys: "/keys"}, KeepFlags: KeepFlags{Keep: "points=1h"},
-		Interval: time.Second, FullSchedule: "0 * * * *", SpoolLimit: 512 << 20,
+		Ack: "local", Interval: new(time.Second), FullSchedule: "0 * * * *", SpoolLimit: 512 << 20,
 	}, line.Start.Backups)
 	assert.Equal(t, []string{"--backup-store=s3://bucket/prefix", "--backup-trusted-keys=/keys"}, line.Start.Backups.Reading())
+}
+
+func TestParse_intervalOfStored(t *testing.T) {
+	for args, want := range map[string]time.Duration{"--backup-ack=stored": 0, "--backup-ack=stored --backup-interval=20ms": 20 * time.Millisecond} {
+		var line commands
+		_, err := Parse(&line, append([]string{"start-etcd", "--standalone", "--backup-store=file:///b"}, strings.Fields(args)...), io.Discard)
+		require.NoError(t, err)
+		assert.Equal(t, want, *line.Start.Backups.Interval, args)
+	}
 }
 
 func TestBytes(t *testing.T) {

@@ -208,26 +208,39 @@ type Backups struct {
 	StoreFlags   `embed:""`
 	SigningFlags `embed:""`
 	KeepFlags    `embed:""`
-	Interval     time.Duration `name:"backup-interval" group:"Backups" default:"1s" help:"Upload a change after this time at the latest."`
-	FullSchedule string        `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"Make full snapshots at these times: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h. Each cluster is shifted by its own part of an hour."`
-	Recipients   string        `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients to encrypt backups to."`
-	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
+	Ack          string         `name:"backup-ack" group:"Backups" enum:"local,stored" default:"local" help:"Acknowledge a change once it is on the volume (local), or once it is in the store, so that the loss of the volume loses nothing (stored, for clusters of one member)."`
+	Interval     *time.Duration `name:"backup-interval" group:"Backups" placeholder:"1s" help:"Upload a change after this time at the latest. With --backup-ack=stored it is the shortest time between two uploads, and 0 unless it is set."`
+	FullSchedule string         `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"Make full snapshots at these times: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h. Each cluster is shifted by its own part of an hour."`
+	Recipients   string         `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients to encrypt backups to."`
+	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
 }
 
 // Bounds of the flags. Markers are not made more often than minInterval, and a segment has to fit into the spool.
 const (
-	minInterval = 100 * time.Millisecond
+	minInterval = 100 * time.Millisecond // unless clients wait for the store
 	maxInterval = time.Hour
 	minSpool    = 32 << 20 // bytes
 )
 
-// validateFor checks the flags. The error names the flag; one that cannot have an effect is a mistake.
+// AckStored is the value of --backup-ack with which clients wait for the store.
+const AckStored = "stored"
+
+// validateFor checks the flags and sets the interval. The error names the flag; one that cannot have an effect is a mistake.
 func (f *Backups) validateFor(standalone bool) error {
+	interval, shortest := time.Second, minInterval
+	if f.Ack == AckStored {
+		interval, shortest = 0, 0
+	}
+	if f.Interval == nil {
+		f.Interval = &interval
+	}
 	switch {
 	case f.Store != "" && !standalone:
 		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
-	case f.Interval < minInterval || f.Interval > maxInterval:
-		return fmt.Errorf("--backup-interval: %v is not between %v and %v", f.Interval, minInterval, maxInterval)
+	case f.Ack == AckStored && f.Store == "":
+		return errors.New("--backup-ack=stored: only with --backup-store")
+	case *f.Interval < shortest || *f.Interval > maxInterval:
+		return fmt.Errorf("--backup-interval: %v is not between %v and %v", *f.Interval, shortest, maxInterval)
 	case f.SpoolLimit < minSpool:
 		return fmt.Errorf("--backup-spool-limit: %v is less than %v", f.SpoolLimit, Bytes(minSpool))
 	}

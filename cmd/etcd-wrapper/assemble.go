@@ -17,10 +17,12 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/backup/writer/ack"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
@@ -132,7 +134,13 @@ func readRootPassword(path string) (string, error) {
 // sidecar returns the validator of the data directory, and a function that closes it.
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
-		if _, err := c.etcdConfig().Load(); err != nil { // a wrong configuration file: waiting does not help
+		document, err := c.etcdConfig().Load()
+		if err == nil && c.Backups.Ack == commandline.AckStored { // recovery would wait for the other members
+			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // certificates may still be missing
+				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
+			}
+		}
+		if err != nil { // a wrong configuration file: waiting does not help
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
 		return recoverer, recoverer.Close, nil
@@ -267,8 +275,12 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	if settings.Store == nil {
 		return nil
 	}
+	var gate *ack.Gate
+	if c.Backups.Ack == commandline.AckStored {
+		gate = ack.NewGate()
+	}
 	return backup.New(backup.Options{
-		Store: settings.Store, Keys: settings.Keys, Interval: c.Backups.Interval, Schedule: schedule, Policy: settings.Policy,
+		Ack: gate, Store: settings.Store, Keys: settings.Keys, Interval: *c.Backups.Interval, Schedule: schedule, Policy: settings.Policy,
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: int64(c.Backups.SpoolLimit), Log: log, Gate: readers,
 		Verify: verifyBackupInChild(settings.Flags, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
 	})

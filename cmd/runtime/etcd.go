@@ -16,9 +16,12 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 
+	"etcd-wrapper/backup"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/cmd/commandline"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
@@ -37,6 +40,9 @@ func (r *Runtime) Configure(yaml []byte) error {
 	if err == nil {
 		err = checked.CheckPort(uint16(r.flags.WrapperPort))
 	}
+	if err == nil {
+		err = CheckAck(r.flags.Backups.Ack, checked.Etcd)
+	}
 	if err != nil {
 		return err
 	}
@@ -47,11 +53,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 	}
 	r.config = checked
 	r.useCertificates(checked.Etcd)
-	var beforeCompaction func(context.Context)
-	if r.parts.Backups != nil {
-		beforeCompaction = r.parts.Backups.BeforeCompaction
-	}
-	r.etcd.Store(member.New(checked.Etcd, member.Options{
+	options := member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()),
 		Maintenance: maintenance.Options{
@@ -59,10 +61,27 @@ func (r *Runtime) Configure(yaml []byte) error {
 			MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
 		},
 		FindsPlace: r.flags.Standalone, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
-		BeforeCompaction: beforeCompaction, Unwanted: r.parts.Unwanted, RootPassword: r.parts.RootPassword,
-	}))
+		Unwanted: r.parts.Unwanted, RootPassword: r.parts.RootPassword,
+	}
+	if kept := r.parts.Backups; kept != nil {
+		options.BeforeCompaction = kept.BeforeCompaction
+		if gate := kept.Ack(); gate != nil {
+			options.Confirmation = gate
+		}
+	}
+	r.etcd.Store(member.New(checked.Etcd, options))
 	r.record.Describe(r.describeData)
 	return nil
+}
+
+// CheckAck rejects --backup-ack=stored for several members: none would know whether the store has what the others acknowledged.
+func CheckAck(ack string, etcd *embed.Config) error {
+	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
+	if ack != commandline.AckStored || len(members) <= 1 {
+		return nil
+	}
+	return fmt.Errorf("%w: --backup-ack=stored is for clusters of one member, and initial-cluster has %d: use --backup-ack=local",
+		etcdconf.ErrUnusable, len(members))
 }
 
 // describeData returns what the next start compares the data with. If they cannot be inspected, nothing compares
@@ -204,6 +223,9 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 func (r *Runtime) Open(ctx context.Context) error {
 	began, etcd := time.Now(), r.etcd.Load()
 	if err := etcd.Open(ctx); err != nil {
+		if errors.Is(err, member.ErrSeveralMembers) {
+			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
+		}
 		return bootstrap.ExplainError(err, r.config.Etcd.Dir)
 	}
 	if r.config.Etcd.ForceNewCluster {
@@ -223,7 +245,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	}
 	watching, stop := context.WithCancel(context.Background())
 	var monitoring sync.WaitGroup
-	monitoring.Go(func() { r.monitor.Run(watching, target{etcd, r.certificates}) })
+	monitoring.Go(func() { r.monitor.Run(watching, target{etcd, r.certificates, r.parts.Backups}) })
 	r.endMonitor = func() {
 		stop()
 		monitoring.Wait()
@@ -234,7 +256,8 @@ func (r *Runtime) Open(ctx context.Context) error {
 // A target implements readiness.Target for the monitor.
 type target struct {
 	*member.Member
-	files *certificates.Files
+	files   *certificates.Files
+	backups *backup.Backups // nil without a store
 }
 
 // Certificates implements readiness.Target.
@@ -253,6 +276,14 @@ func (r target) Scarce() string { return describeLowSpace(r.Maintainer.Volume())
 
 // Away implements readiness.Target.
 func (r target) Away() string { return r.Maintainer.RedirectReason() }
+
+// Unconfirmed implements readiness.Target.
+func (r target) Unconfirmed() string {
+	if r.backups == nil {
+		return ""
+	}
+	return r.backups.Unconfirmed()
+}
 
 func describeLowSpace(is maintenance.Volume) string {
 	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {

@@ -57,6 +57,7 @@ var topics = []topic{
 	{"backup full", fullBackup},
 	{"restore", restores},
 	{"cost", requestCosts},
+	{"ack", acknowledgement},
 }
 
 // TestBench measures plain etcd and the wrapper side by side and prints one table.

@@ -14,6 +14,12 @@
 {{- if and $v.store.url (ne (int $v.replicas) 1) (hasPrefix "file:" $v.store.url) -}}
 {{- fail "store.url: a folder is in one pod, and several members need a bucket" -}}
 {{- end -}}
+{{- if and (eq $v.store.ack "stored") (or (gt (int $v.replicas) 1) (include "etcd.onVolume" .)) -}}
+{{- fail "store.ack: stored is for one member with a bucket: set replicas=1 and store.url, or leave store.ack out" -}}
+{{- end -}}
+{{- if and (eq $v.persistence "none") (ne $v.store.ack "stored") -}}
+{{- fail "persistence: without a volume only store.ack=stored loses nothing with the pod: set it, or leave persistence out" -}}
+{{- end -}}
 {{- if and $v.store.ca.secret (not (regexMatch "^(s3|gs|azblob):" $v.store.url)) -}}
 {{- fail "store.ca: only a bucket has a certificate: set store.url, or leave store.ca out" -}}
 {{- end -}}
@@ -63,7 +69,7 @@
 {{- if $v.leases -}}
 {{- fail "leases: with sidecar.enabled=true the sidecar renews them: leave leases out" -}}
 {{- end -}}
-{{- range $key, $set := dict "restore" $v.restore.to "restore.adopt" $v.restore.adopt "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.ca" $v.store.ca.secret "store.googleKey" $v.store.googleKey.secret "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
+{{- range $key, $set := dict "restore" $v.restore.to "restore.adopt" $v.restore.adopt "copy" $v.copy.to "store.ack" $v.store.ack "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.ca" $v.store.ca.secret "store.googleKey" $v.store.googleKey.secret "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
 {{- if $set -}}
 {{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
 {{- end -}}

@@ -248,6 +248,7 @@ the name of its pod. etcdConfig has the last word. */}}
 - name: ETCD_WRAPPER_CLUSTER_NAME
   value: {{ printf "%s/%s" .Release.Namespace $name | quote }}
 {{- range $variable, $value := dict
+  "BACKUP_ACK" $v.store.ack
   "BACKUP_INTERVAL" $v.store.interval
   "BACKUP_FULL_SCHEDULE" $v.store.fullSchedule
   "BACKUP_KEEP" $v.store.keep

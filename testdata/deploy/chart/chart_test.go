@@ -171,6 +171,10 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"auth: {rootPassword: {secret: a, key: ../b}}":                                     "at '/auth/rootPassword/key': '../b' does not match pattern",
 		"{replicas: 3, store: {url: s3://b}, auth: {rootPassword: {secret: a}}}":           "auth.rootPassword: several members need TLS",
 		"auth: {rootPassword: {secret: A}}":                                                "at '/auth/rootPassword/secret': 'A' does not match pattern",
+		"{store: {ack: stored}}":                                                           "store.ack: stored is for one member with a bucket",
+		"{replicas: 3, store: {url: 's3://b', ack: stored}}":                               "store.ack: stored is for one member with a bucket",
+		"{store: {url: 's3://b', ack: stored}, sidecar: {enabled: true}}":                  "store.ack: with sidecar.enabled=true",
+		"{persistence: none, store: {url: 's3://b'}}":                                      "persistence: without a volume only store.ack=stored loses nothing",
 		"store: {bucket: a}":                                                               "additional properties 'bucket' not allowed",
 		"tls: {source: vault}":                                                             "value must be one of",
 		"{replicas: 5, store: {url: 'ftp://bucket'}}":                                      "does not match pattern",
@@ -206,6 +210,16 @@ func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
 		require.NoError(t, err)
 		assert.Contains(t, string(text), "name: ETCD_WRAPPER_BACKUP_STORE\n          value: "+want+"\n")
 	}
+}
+
+func TestAMemberThatLosesNothingNeedsNoClaim(t *testing.T) {
+	found := rendered(t, "{persistence: none, volume: {size: 40Gi}, store: {url: 's3://bucket', ack: stored}}", "etcd-main", "etcd")
+	spec := found["StatefulSet/etcd-main"]["spec"].(document)
+	assert.NotContains(t, spec, "volumeClaimTemplates")
+	pod := spec["template"].(document)["spec"].(document)
+	assert.Contains(t, pod["volumes"], document{"name": "etcd-main", "emptyDir": document{"sizeLimit": "40Gi"}})
+	env := pod["containers"].([]any)[0].(document)["env"]
+	assert.Contains(t, env, document{"name": "ETCD_WRAPPER_BACKUP_ACK", "value": "stored"})
 }
 
 // A namespace does not separate networks, and two releases may share one.

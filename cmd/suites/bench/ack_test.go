@@ -1,0 +1,96 @@
+//go:build bench
+
+package bench_test
+
+import (
+	"flag"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/backup/store/locate"
+	"etcd-wrapper/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+const (
+	ackLatency = 5 * time.Millisecond
+	ackPuts    = 300 // of one client, and as many of the store's own
+	ackRounds  = 20
+)
+
+// acknowledgement compares --backup-ack=stored with local, on an S3 server with latency.
+func acknowledgement(t *testing.T) []row {
+	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
+	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
+	server := servers.S3(t)
+	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+	require.NoError(t, err)
+	address := func(bucket string) string {
+		require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
+		proxy := storetest.NewProxy(t, server)
+		proxy.Inject(storetest.Faults{Delay: ackLatency})
+		return fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String()))
+	}
+	uploads := timeUploads(t, address("alone"))
+	var runs [2]*process
+	for i, mode := range []string{"local", "stored"} {
+		p := harness.NewStandalonePod(t, nil)
+		store := address(mode)
+		runs[i] = standaloneSide(func(*harness.Pod) []string { return []string{"--backup-store=" + store, "--backup-ack=" + mode} }).start(t, p)
+	}
+	var clients [2][]*clientv3.Client
+	for i, run := range runs {
+		clients[i] = connect(run.pod)
+		require.NoError(t, put(t.Context(), clients[i][0], 0))
+		drive(t, clients[i], get) // connects
+	}
+	var gets, puts [2]cost
+	measure := func(costs *[2]cost, do operation) {
+		for round := range ackRounds {
+			for turn := range runs {
+				side := (turn + round) % len(runs)
+				costs[side].measure(t, runs[side], clients[side], do)
+			}
+		}
+	}
+	measure(&gets, get)
+	var alone series
+	for n := range ackPuts {
+		asked := time.Now()
+		require.NoError(t, put(t.Context(), clients[1][0], n))
+		alone = append(alone, milliseconds(time.Since(asked)))
+	}
+	measure(&puts, put)
+	median, highest := uploads.median(), uploads.rank(0.99)
+	return []row{
+		{what: "a PUT to the store, 5 ms away, median, ms", wrapper: uploads},
+		row{what: "put with `--backup-ack=stored`, one client, median, ms", wrapper: series{alone.median()}}.atMost(1.5*median+3, "ms"),
+		row{what: "put with `--backup-ack=stored`, one client, p99, ms", wrapper: series{alone.rank(0.99)}}.atMost(2.5*highest+10, "ms"),
+		row{what: "put, 100 clients: with `local`, and with `stored`, a second", plain: puts[0].rate, wrapper: puts[1].rate}.shareAtLeast(0.8),
+		row{what: "get in a quiet cluster: with `local`, and with `stored`, a second", plain: gets[0].rate, wrapper: gets[1].rate}.shareAtLeast(0.98),
+		{what: "get in a quiet cluster: with `local`, and with `stored`, CPU time, µs", plain: gets[0].work, wrapper: gets[1].work},
+	}
+}
+
+// timeUploads returns how long uploads to a store take, in milliseconds.
+func timeUploads(t *testing.T, address string) (took series) {
+	t.Helper()
+	store, err := locate.Open(address)
+	require.NoError(t, err)
+	for n := range ackPuts {
+		asked := time.Now()
+		require.NoError(t, store.Put(t.Context(), fmt.Sprint("upload/", n), strings.NewReader(kilobyte)))
+		took = append(took, milliseconds(time.Since(asked)))
+	}
+	return took
+}

@@ -1,0 +1,241 @@
+package faults_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"etcd-wrapper/backup/store/storetest"
+	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/exitcode"
+)
+
+var losses = flag.Int("losses", 3, "how often a member with --backup-ack=stored loses its volume")
+
+// storing returns a single member whose clients wait for its store.
+func storing(t *testing.T, store string, env ...string) *harness.Pod {
+	t.Helper()
+	p := harness.NewStandalonePod(t, nil)
+	p.Flags, p.Env = append(p.Flags, "--backup-store="+store, "--backup-ack=stored"), env
+	return p
+}
+
+func folderStore(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "mount", "backups")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	return "file://" + dir
+}
+
+func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
+	t.Parallel()
+	store := folderStore(t)
+	p := storing(t, store)
+	run := p.StartReady()
+	p.Put("stored", "value")
+	mount := filepath.Dir(strings.TrimPrefix(store, "file://"))
+	require.NoError(t, os.Rename(mount, mount+".away"))
+	require.ErrorIs(t, p.TryPut("waits", "value", time.Second), context.DeadlineExceeded)
+	require.Less(t, run.AwaitReadyz(http.StatusServiceUnavailable), 3*time.Second)
+	_, said := run.Request(http.MethodGet, "/readyz")
+	require.Contains(t, said, "the store of the backups does not confirm changes, and clients wait: cannot store segment")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := p.Etcd().Get(ctx, "waits", clientv3.WithSerializable())
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it is not stored")
+	waiting := make(chan error, 1)
+	go func() { waiting <- p.TryPut("waits too", "value", harness.Patience) }()
+
+	require.NoError(t, os.Rename(mount+".away", mount))
+	require.NoError(t, <-waiting)
+	run.AwaitReady()
+	require.Equal(t, "value", p.Get("waits"))
+	run.StopCleanly()
+}
+
+func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
+	t.Parallel()
+	patient, err := harness.BuildVariant("patient", 90*time.Second, nil)
+	require.NoError(t, err)
+	p := storing(t, folderStore(t))
+	p.Program = patient
+	run := p.StartReady()
+	p.Put("key", "value")
+	run.StopCleanly()
+	require.NoError(t, os.RemoveAll(p.Volume))
+	require.NoError(t, os.Mkdir(p.Volume, 0o700))
+	run = p.StartReady() // within harness.Patience, which is shorter
+	require.Equal(t, "value", p.Get("key"))
+	run.StopCleanly()
+}
+
+func TestStored_severalMembersAreRefused(t *testing.T) {
+	t.Parallel()
+	p := storing(t, folderStore(t))
+	p.WithoutQuorum()
+	p.WriteConfigFile()
+	run := p.Start()
+	require.EqualValues(t, exitcode.BadConfig, run.Exit(harness.Patience))
+	require.NotEmpty(t, run.Log.Containing("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
+}
+
+// lossesOfStore is the number of losses of one store. Each restore starts a generation, which later ones read.
+const lossesOfStore = 4
+
+func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
+	t.Parallel()
+	none := func(*rand.Rand) {}
+	for done := 0; done < *losses; done += lossesOfStore {
+		loseVolumes(t, storing(t, folderStore(t)), none, none)
+	}
+}
+
+// On a server with latency, lost replies, errors and interruptions.
+func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
+	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
+		t.Run(latency.String(), func(t *testing.T) {
+			t.Parallel()
+			server := servers.S3(t)
+			client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+			require.NoError(t, err)
+			for done := 0; done < *losses; done += lossesOfStore {
+				bucket := fmt.Sprint("stored-", done)
+				require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
+				loseVolumesOn(t, server, bucket, latency)
+			}
+		})
+	}
+}
+
+func loseVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {
+	proxy := storetest.NewProxy(t, server)
+	p := storing(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
+		"AWS_ACCESS_KEY_ID="+servers.S3Access, "AWS_SECRET_ACCESS_KEY="+servers.S3Secret)
+	end := func(*rand.Rand) { proxy.Inject(storetest.Faults{Delay: latency}) }
+	end(nil)
+	loseVolumes(t, p, func(dice *rand.Rand) {
+		faults := []storetest.Faults{
+			{LostReplies: 1 + dice.IntN(3)}, {Status: http.StatusServiceUnavailable}, {Status: http.StatusInternalServerError}, {UploadLimit: 200},
+		}[dice.IntN(4)]
+		faults.Delay = latency
+		proxy.Inject(faults)
+		<-time.After(time.Duration(dice.IntN(700)) * time.Millisecond)
+		if dice.IntN(2) > 0 {
+			end(dice)
+		}
+	}, end)
+}
+
+// loseVolumes ends the member, in most rounds by a kill, and deletes its volume under reads, writes and watches. It checks that nothing that a
+// client has seen is denied afterwards. trouble makes the store fail before the end, and may leave it so; repair ends that.
+func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	dice := rand.New(rand.NewPCG(seed, seed))
+	run := p.StartReady()
+	tr, end := loadHistory(t, []*harness.Pod{p})
+	seen := watchTraffic(t, p, tr)
+	for range min(*losses, lossesOfStore) {
+		before := tr.acknowledged()
+		harness.Eventually(t, "clients write", func() bool { return tr.acknowledged() >= before+40 })
+		<-time.After(time.Duration(dice.IntN(1000)) * time.Millisecond)
+		if dice.IntN(4) > 0 {
+			trouble(dice)
+			run.Kill()
+		} else {
+			run.StopCleanly()
+		}
+		if dice.IntN(4) > 0 {
+			require.NoError(t, os.RemoveAll(p.Volume))
+			require.NoError(t, os.Mkdir(p.Volume, 0o700))
+		}
+		run = p.Start()
+		repair(dice)
+		run.AwaitReady()
+	}
+	<-time.After(time.Second)
+	end()
+	for key := range trafficKeys {
+		tr.ask(p.Etcd(), access{key: fmt.Sprint(key)}, trafficClients)
+	}
+	seen.apply(t, tr)
+	tr.assertLinearizable(t)
+	run.StopCleanly()
+}
+
+// acknowledged returns the number of acknowledged writes.
+func (tr *traffic) acknowledged() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.writes
+}
+
+// sightings are when a watch first showed each value.
+type sightings struct {
+	mu   sync.Mutex
+	at   map[string]int64 // nanoseconds since the traffic started
+	done func()
+}
+
+// watchTraffic watches all keys until apply. After an error it continues with what happens from then on, as clients do.
+func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
+	t.Helper()
+	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
+	ctx, stop := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			for reply := range client.Watch(ctx, "", clientv3.WithPrefix()) {
+				seen.mu.Lock()
+				for _, event := range reply.Events {
+					if _, known := seen.at[string(event.Kv.Value)]; !known {
+						seen.at[string(event.Kv.Value)] = time.Since(tr.began).Nanoseconds()
+					}
+				}
+				seen.mu.Unlock()
+			}
+		}
+	})
+	seen.done = func() { stop(); watching.Wait() }
+	t.Cleanup(seen.done)
+	return seen
+}
+
+// apply enters into the history that a write which a watch has shown was done by then, also if its client has no answer. It drops writes without an
+// answer that no client has seen: they might be done after everything else, and the check would try all their places.
+func (s *sightings) apply(t *testing.T, tr *traffic) {
+	t.Helper()
+	s.done()
+	require.Greater(t, len(s.at), 20)
+	for i := range tr.history {
+		asked := tr.history[i].Input.(access)
+		if at, shown := s.at[asked.value]; asked.write && shown {
+			tr.history[i].Return = min(tr.history[i].Return, at)
+		}
+	}
+	read := map[any]bool{}
+	for _, op := range tr.history {
+		read[op.Output] = true
+	}
+	tr.history = slices.DeleteFunc(tr.history, func(op porcupine.Operation) bool {
+		return op.Return == math.MaxInt64 && !read[op.Input.(access).value]
+	})
+}
