@@ -257,6 +257,11 @@ func TestLeasesAreKeptAliveWhileOtherRepliesWait(t *testing.T) {
 	c.confirmAll()
 	assert.Equal(t, rpctypes.ErrLeaseNotFound, c.requirePassed(ended), "that depends on what was revoked")
 	require.NoError(t, c.requirePassed(waiting))
+
+	c.gate.Confirm(2, 0, time.Now().Add(-ack.Validity))
+	late := c.start(func(ctx context.Context) error { _, err := c.etcd.KeepAliveOnce(ctx, lease.ID); return err })
+	c.confirm()
+	require.NoError(t, c.requirePassed(late), "another cluster might have let it expire")
 }
 
 func TestNothingPassesBeforeTheStoreIsKnown(t *testing.T) {
