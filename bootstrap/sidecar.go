@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/disk"
 )
 
 // InitializationStatus is the sidecar's status of the initialization of the data directory.
@@ -140,7 +140,10 @@ func NewClient(options ClientOptions) (*Client, error) {
 	scheme := "http"
 	if options.TLS {
 		scheme = "https"
-		if _, err := loadCABundle(options.CAPath); err != nil {
+		if options.CAPath == "" {
+			return nil, errors.New("--backup-restore-ca-cert-bundle-path: a CA bundle is required to talk TLS to the sidecar")
+		}
+		if _, err := disk.ReadRoots(options.CAPath); err != nil {
 			return nil, fmt.Errorf("--backup-restore-ca-cert-bundle-path: %w", err)
 		}
 		transport.DialTLSContext = dialTLS(host, options.CAPath)
@@ -265,9 +268,9 @@ func withoutURL(err error) error {
 // dialTLS connects with the CA bundle as it is on disk at that moment, so that a CA may rotate while we wait.
 func dialTLS(host, caPath string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		pool, err := loadCABundle(caPath)
+		pool, err := disk.ReadRoots(caPath)
 		if err != nil {
-			return nil, err
+			return nil, Mark(err, ErrCertificates)
 		}
 		ctx, cancel := context.WithTimeout(ctx, 2*dialDeadline)
 		defer cancel()
@@ -277,19 +280,4 @@ func dialTLS(host, caPath string) func(context.Context, string, string) (net.Con
 		}
 		return dialer.DialContext(ctx, network, address)
 	}
-}
-
-func loadCABundle(path string) (*x509.CertPool, error) {
-	if path == "" {
-		return nil, errors.New("a CA bundle is required to talk TLS to the sidecar")
-	}
-	bundle, err := ReadCertificates(path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
-	}
-	return pool, nil
 }
