@@ -135,7 +135,7 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 	}
 	response, err := s.Client.Do(request)
 	if err != nil {
-		return withoutURL(err)
+		return describeFailure(wire.WithoutURL(err))
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
@@ -143,7 +143,7 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 	case err != nil:
 		return fmt.Errorf("the API server's response broke off: %w", err)
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusCreated:
-		return &StatusError{response.StatusCode, retryAfter(response), kind}
+		return &StatusError{response.StatusCode, wire.RetryAfter(response.Header.Get("Retry-After")), kind}
 	}
 	if err := json.Unmarshal(body, receive); err != nil {
 		return fmt.Errorf("the API server's response is not a %s: %w", kind.Noun, err)
@@ -184,11 +184,8 @@ func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name 
 	return request, nil
 }
 
-// withoutURL removes the URL from an error and replaces timeouts with errTimeout.
-func withoutURL(err error) error {
-	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err
-	}
+// describeFailure returns the error for a request without a response.
+func describeFailure(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errTimeout
 	}
@@ -197,14 +194,6 @@ func withoutURL(err error) error {
 
 // errTimeout is the error for a response that takes too long.
 var errTimeout = fmt.Errorf("the API server has not answered within %s", Timeout)
-
-func retryAfter(response *http.Response) time.Duration {
-	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))
-	if err != nil || seconds < 0 {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
-}
 
 var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "StatefulSet", Verbs: "get"}
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/clock"
 )
 
 // Bounds of repeating a request.
@@ -60,10 +61,8 @@ func (c *Client) Do(ctx context.Context, r Request, accepted ...int) (response *
 		if isFinal || !errors.Is(err, store.ErrUnavailable) {
 			return response, err
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, wait) != nil {
 			return nil, context.Cause(ctx)
-		case <-time.After(wait):
 		}
 	}
 	return response, err
@@ -85,7 +84,7 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 	}
 	response, err := c.HTTP.Do(request)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, WithoutURL(err)
 	}
 	if slices.Contains(accepted, response.StatusCode) {
 		return response, nil
@@ -137,8 +136,8 @@ func Discard(response *http.Response) {
 	_ = response.Body.Close()
 }
 
-// withoutURL unwraps an error that repeats method and URL, which may contain a signature.
-func withoutURL(err error) error {
+// WithoutURL unwraps an error that repeats method and URL, which may contain a signature.
+func WithoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
 	}

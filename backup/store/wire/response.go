@@ -78,14 +78,15 @@ func (s summary) String() string {
 
 // summarize reads the headers of a response.
 func summarize(response *http.Response) summary {
-	s := summary{status: response.StatusCode, after: retryAfter(response.Header.Get("Retry-After"))}
+	s := summary{status: response.StatusCode, after: RetryAfter(response.Header.Get("Retry-After"))}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 		s.skew = time.Until(date)
 	}
 	return s
 }
 
-func retryAfter(header string) time.Duration {
+// RetryAfter parses the header Retry-After, seconds or a date. It returns 0 without one, and no more than maxWait.
+func RetryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return min(max(0, time.Duration(seconds)), maxWait/time.Second) * time.Second
 	}

@@ -128,12 +128,12 @@ func TestResponsesBecomeErrors(t *testing.T) {
 }
 
 func TestRetryAfterIsASpanOrATime(t *testing.T) {
-	assert.Equal(t, 7*time.Second, retryAfter("7"))
-	assert.InDelta(t, time.Minute, retryAfter(time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)), float64(5*time.Second))
+	assert.Equal(t, 7*time.Second, RetryAfter("7"))
+	assert.InDelta(t, time.Minute, RetryAfter(time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)), float64(5*time.Second))
 	for _, nonsense := range []string{"", "-1", "soon", "Mon, 02 Jan 2006 15:04:05 GMT"} {
-		assert.Zero(t, retryAfter(nonsense), nonsense)
+		assert.Zero(t, RetryAfter(nonsense), nonsense)
 	}
-	assert.Equal(t, time.Hour, retryAfter("99999999999"))
+	assert.Equal(t, time.Hour, RetryAfter("99999999999"))
 }
 
 func TestARequestIsRepeatedAFewTimes(t *testing.T) {
