@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"etcd-wrapper/internal/clock"
 )
 
 const (
@@ -74,10 +76,8 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 				r.log.Warn().Err(err).Msg("the user root cannot be created yet: clients are refused; retrying")
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, rootPause) != nil {
 			return false
-		case <-time.After(rootPause):
 		}
 	}
 	return true

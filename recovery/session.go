@@ -22,6 +22,7 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
@@ -150,10 +151,7 @@ func backOff(ctx context.Context, times int) {
 	if times > 0 {
 		pause = longestWait(times)/3 + rand.N(longestWait(times)*2/3)
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause):
-	}
+	_ = clock.Sleep(ctx, pause)
 }
 
 // Progress describes a run for users.

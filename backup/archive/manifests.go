@@ -11,6 +11,7 @@ import (
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/clock"
 )
 
 // Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
@@ -274,12 +275,7 @@ func (f *objectReader) retry(err error) bool {
 	}
 	pause := max(min(firstPause<<f.failures, maxPause), store.RetryAfter(err))
 	f.failures++
-	select {
-	case <-f.ctx.Done():
-		return false
-	case <-time.After(pause):
-		return true
-	}
+	return clock.Sleep(f.ctx, pause) == nil
 }
 
 func (f *objectReader) Close() (err error) {

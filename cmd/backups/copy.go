@@ -13,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -53,10 +54,8 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 		if follow == 0 {
 			return c.result, nil
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, follow) != nil {
 			return c.result, nil
-		case <-time.After(follow):
 		}
 	}
 }

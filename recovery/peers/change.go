@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/member/maintenance"
 )
@@ -404,11 +405,9 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 		if first {
 			report("waits until its peers end a downgrade, during which etcd admits no new member")
 		}
-		select {
-		case <-wait.Done():
+		if clock.Sleep(wait, downgradePoll) != nil {
 			return dataversion.Version{}, fmt.Errorf("cannot join during a downgrade of the cluster, when etcd admits no new member: %w; "+
 				"end it with `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
-		case <-time.After(downgradePoll):
 		}
 	}
 	var highest, oldest dataversion.Version // a peer that was down may not know the cluster's version
