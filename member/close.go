@@ -55,7 +55,7 @@ func (m *Member) closeInOrder() error {
 	defer close(closed)
 	m.drain.start()
 	go m.watchClose(first, closed)
-	if left := m.leave(); left || !m.ready() || !m.HasLeader() {
+	if left := m.leave(); left || !isClosed(m.etcd.Server.ReadyNotify()) || !m.HasLeader() {
 		// Without a quorum, or a place in it, etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
 	}
@@ -71,7 +71,8 @@ const leaveReserve = 5 * time.Second
 // leave removes a member that is no longer wanted from its cluster. It is one of the members that have to agree: of
 // two, neither can let the other go alone. A member that has not left in time stays in the list.
 func (m *Member) leave() bool {
-	if m.options.Unwanted == nil || !m.ready() || len(m.etcd.Server.Cluster().Members()) == 1 {
+	server := m.etcd.Server
+	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), m.options.ClosePatience-leaveReserve)
@@ -80,7 +81,6 @@ func (m *Member) leave() bool {
 		return false
 	}
 	m.doing.Store("waits to leave its cluster, as fewer members are wanted")
-	server := m.etcd.Server
 	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
 	retry(ctx, server, m.options.Log, hurried, "fewer members are wanted: this one is to leave the cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
@@ -126,14 +126,5 @@ func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 				return
 			}
 		}
-	}
-}
-
-func (m *Member) ready() bool {
-	select {
-	case <-m.etcd.Server.ReadyNotify():
-		return true
-	default:
-		return false
 	}
 }

@@ -377,11 +377,9 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case <-m.etcd.Server.StopNotify():
 		err = errStopped
 	case failed := <-m.etcd.Err():
-		select {
-		case <-m.etcd.Server.StoppingNotify(): // the listener ended because etcd stops
-			err = errStopped
-		default: // etcd reports no cause for a listener that was simply closed
-			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed")))
+		err = errStopped // a listener also ends because etcd stops
+		if !isClosed(m.etcd.Server.StoppingNotify()) {
+			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed"))) // etcd need not report a cause
 		}
 	}
 	m.stopped.Store(&err)

@@ -42,19 +42,18 @@ func (m *Member) Doing() string {
 
 // Server returns etcd's server, for readers of its database; nil until etcd is open, and once it has stopped.
 func (m *Member) Server() *etcdserver.EtcdServer {
-	select {
-	case <-m.started:
-	default:
+	if !isClosed(m.started) || m.etcd == nil || isClosed(m.etcd.Server.StopNotify()) {
 		return nil
 	}
-	if m.etcd == nil {
-		return nil
-	}
+	return m.etcd.Server
+}
+
+func isClosed(signal <-chan struct{}) bool {
 	select {
-	case <-m.etcd.Server.StopNotify():
-		return nil
+	case <-signal:
+		return true
 	default:
-		return m.etcd.Server
+		return false
 	}
 }
 

@@ -45,14 +45,9 @@ func (f facts) raisedNoSpace() bool { return slices.Contains(f.full, f.self) }
 // leasesDisabled reports whether etcd grants no leases, so that members cannot make claims.
 func (f facts) leasesDisabled() bool { return f.noSpace() || f.corrupt }
 
-// removedMembers returns former members whose alarm NOSPACE is still raised.
-func (f facts) removedMembers() (all []types.ID) {
-	for _, id := range f.full {
-		if !slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id }) {
-			all = append(all, id)
-		}
-	}
-	return all
+// isMember reports whether id is a member of the cluster.
+func (f facts) isMember(id types.ID) bool {
+	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id })
 }
 
 // reliefRatio is the part of the quota below which the alarm NOSPACE is disarmed.

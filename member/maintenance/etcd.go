@@ -1,6 +1,7 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"expvar"
 	"fmt"
@@ -54,27 +55,20 @@ func (e embedded) facts() facts {
 		}
 	}
 	slices.Sort(f.full)
-	f.size, f.inUse = e.sizes(f.noSpace())
-	return f
-}
-
-// sizes returns the size of the database and the bytes in use. Pages that a reader held during a compaction count as
-// in use until the next commit, and while the alarm NOSPACE blocks writes nothing else triggers one.
-func (e embedded) sizes(noSpace bool) (size, inUse int64) {
-	if noSpace {
+	if f.noSpace() {
+		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm blocks
+		// writes nothing else triggers one.
 		e.Backend().ForceCommit()
 	}
-	return e.Backend().Size(), e.Backend().SizeInUse()
+	f.size, f.inUse = e.Backend().Size(), e.Backend().SizeInUse()
+	return f
 }
 
 func (e embedded) members() (all []peer) {
 	self, active := e.MemberID(), e.options.Active(e.MemberID())
 	for _, m := range e.Cluster().Members() {
-		name := m.Name
-		if name == "" {
-			name = m.ID.String()
-		}
-		all = append(all, peer{id: m.ID, name: name, learner: m.IsLearner, active: m.ID == self || active[m.ID]})
+		name, isActive := cmp.Or(m.Name, m.ID.String()), m.ID == self || active[m.ID]
+		all = append(all, peer{id: m.ID, name: name, learner: m.IsLearner, active: isActive})
 	}
 	return all
 }

@@ -304,8 +304,8 @@ func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if f.raisedNoSpace() && f.canDisarm(f.size) {
 		w.disarm(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", formatSize(f.size), 100*reliefRatio, formatSize(f.quota)))
 	}
-	if f.leader == f.self {
-		for _, id := range f.removedMembers() {
+	for _, id := range f.full {
+		if f.leader == f.self && !f.isMember(id) {
 			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no longer a member", id))
 		}
 	}
