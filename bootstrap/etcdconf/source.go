@@ -240,11 +240,7 @@ func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), 
 
 // rewritten encodes a document, with its purpose in a comment on the first line.
 func encode(mapping map[string]any, made string) ([]byte, error) {
-	asJSON, err := json.Marshal(mapping)
-	if err != nil {
-		return nil, keyErrorf("", "cannot be written again")
-	}
-	document, err := yaml.JSONToYAML(asJSON)
+	document, err := yaml.Marshal(mapping)
 	if err != nil {
 		return nil, keyErrorf("", "cannot be written again")
 	}

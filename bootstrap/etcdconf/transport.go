@@ -69,21 +69,16 @@ func checkListen(key string, u url.URL) error {
 	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
 		return keyErrorf(key, "%s must have an IP address or localhost as its host", quote(u.String()))
 	}
-	return checkPort(key, u)
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port the system chooses one
+		return keyErrorf(key, "%s must have a port from 0 to 65535", quote(u.String()))
+	}
+	return nil
 }
 
 // checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port, or at least the colon.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
 		return keyErrorf(key, "%s must have a host and a port", quote(u.String()))
-	}
-	return nil
-}
-
-// checkPort wants a port that can be bound; without one the system chooses.
-func checkPort(key string, u url.URL) error {
-	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil {
-		return keyErrorf(key, "%s must have a port from 0 to 65535", quote(u.String()))
 	}
 	return nil
 }
