@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
+func TestStoredConfiguration_atomicAndPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.conf.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("a much longer older configuration"), 0o644))
 	require.NoError(t, bootstrap.StoreConfig(path, []byte("name: etcd-0")))
@@ -27,7 +27,7 @@ func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
 	assert.ErrorContains(t, bootstrap.StoreConfig(filepath.Join(path, "below", "a", "file"), nil), "cannot store etcd configuration")
 }
 
-func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheResult(t *testing.T) {
+func TestEarlyConfiguration_onlyNewSingleMember(t *testing.T) {
 	for config, want := range map[string]bool{
 		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: new":      true,
 		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: existing": false,
@@ -40,7 +40,7 @@ func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheResult(t *testing.T) {
 	}
 }
 
-func TestTheLogThatAConfigurationNamesIsFoundOnTheVolume(t *testing.T) {
+func TestConfiguredWAL_isFoundOnTheVolume(t *testing.T) {
 	path := t.TempDir()
 	volume := bootstrap.NewVolume(path)
 	log := filepath.Join(path, "new.etcd", "member", "wal")
@@ -58,7 +58,7 @@ func TestTheLogThatAConfigurationNamesIsFoundOnTheVolume(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
+func TestSystemError_suggestsAnAction(t *testing.T) {
 	dir := t.TempDir()
 	full := &os.PathError{Op: "write", Path: filepath.Join(dir, "exit_code"), Err: syscall.ENOSPC}
 	for err, said := range map[error]string{

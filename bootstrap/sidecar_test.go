@@ -44,7 +44,7 @@ func saying(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-func TestStatusUnderstandsTheFourWords(t *testing.T) {
+func TestStatus_words(t *testing.T) {
 	for _, word := range bootstrap.InitializationStatuses {
 		for _, body := range []string{string(word), string(word) + "\n", " " + string(word) + "\r\n"} {
 			status, err := sidecar(t, saying(body)).Status(t.Context())
@@ -54,12 +54,12 @@ func TestStatusUnderstandsTheFourWords(t *testing.T) {
 	}
 }
 
-func TestAnUnknownWordIsQuoted(t *testing.T) {
+func TestStatus_unknownWord(t *testing.T) {
 	_, err := sidecar(t, saying("Polishing\n")).Status(t.Context())
 	assert.ErrorContains(t, err, `unknown initialization status "Polishing"`)
 }
 
-func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {
+func TestSidecar_missingAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := bootstrap.ClientThatHangs(t)
 		_, err := client.Status(t.Context())
@@ -68,7 +68,7 @@ func TestAnAnswerThatDoesNotComeIsSaidInWords(t *testing.T) {
 	})
 }
 
-func TestStatusRefusesEverythingElseAndRepeatsNoneOfIt(t *testing.T) {
+func TestStatus_invalidAnswers(t *testing.T) {
 	for _, body := range []string{"", "token=secret", "Successful!", "Successful Failed", "\"Successful\"", "secretsecretsecretsecretsecret", "<html>Successful</html>"} {
 		_, err := sidecar(t, saying(body)).Status(t.Context())
 		require.ErrorContains(t, err, "unknown initialization status", "%q", body)
@@ -78,7 +78,7 @@ func TestStatusRefusesEverythingElseAndRepeatsNoneOfIt(t *testing.T) {
 	}
 }
 
-func TestEachCallAsksForItsOwnPath(t *testing.T) {
+func TestSidecar_paths(t *testing.T) {
 	var asked atomic.Value
 	client := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
 		asked.Store(r.Method + " " + r.URL.String())
@@ -97,7 +97,7 @@ func TestEachCallAsksForItsOwnPath(t *testing.T) {
 	assert.Equal(t, "New", string(config))
 }
 
-func TestABodyThatArrivesInPiecesIsReadToItsEnd(t *testing.T) {
+func TestSidecar_bodyInPieces(t *testing.T) {
 	client := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "10")
 		for _, piece := range []string{"Succ", "essful"} {
@@ -110,7 +110,7 @@ func TestABodyThatArrivesInPiecesIsReadToItsEnd(t *testing.T) {
 	assert.Equal(t, bootstrap.Successful, status)
 }
 
-func TestRepliesThatAreNoAnswer(t *testing.T) {
+func TestSidecar_invalidReplies(t *testing.T) {
 	elsewhere := httptest.NewServer(saying("Successful"))
 	t.Cleanup(elsewhere.Close)
 	for name, is := range map[string]struct {
@@ -146,7 +146,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 }
 
 // On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a result away.
-func TestEveryCallHasAConnectionOfItsOwn(t *testing.T) {
+func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))
 	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
@@ -164,7 +164,7 @@ func TestEveryCallHasAConnectionOfItsOwn(t *testing.T) {
 	assert.EqualValues(t, 3, connections.Load())
 }
 
-func TestACallEndsWithItsContext(t *testing.T) {
+func TestSidecar_callEndsWithItsContext(t *testing.T) {
 	client := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -172,7 +172,7 @@ func TestACallEndsWithItsContext(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
+func TestSidecar_ignoresProxies(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
 	server := httptest.NewServer(saying("New"))
@@ -190,12 +190,12 @@ func TestAddressesThatAreNone(t *testing.T) {
 	}
 }
 
-func TestTheErrorForAnAddressWithASchemeNamesTheWayOut(t *testing.T) {
+func TestSidecarAddress_withScheme(t *testing.T) {
 	_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: "https://etcd-main-local:8080"})
 	assert.ErrorContains(t, err, "write <host>:<port>, and --backup-restore-tls-enabled for HTTPS")
 }
 
-func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
+func TestTLS_rereadsTheBundle(t *testing.T) {
 	server := httptest.NewTLSServer(saying("New"))
 	t.Cleanup(server.Close)
 	bundle := certificates.NewAuthority(t, "stranger").Bundle()
@@ -252,7 +252,7 @@ func FuzzParseInitializationStatus(f *testing.F) {
 	})
 }
 
-func TestTheModeFollowsTheExitRecord(t *testing.T) {
+func TestMode_byExitRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "exit_code")
 	record := exitcode.NewRecord(path)
 	asBefore := func(note []byte) error {

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-func TestOneVolumeHasOneHolder(t *testing.T) {
+func TestVolumeLock_oneHolder(t *testing.T) {
 	path := t.TempDir()
 	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(path)
 	require.NoError(t, first.Lock())
@@ -46,7 +46,7 @@ func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os
 	return path, holder
 }
 
-func TestADatabaseInUseIsFoundWhereverItLiesOnTheVolume(t *testing.T) {
+func TestDatabaseInUse_anywhereOnTheVolume(t *testing.T) {
 	for _, place := range []string{".", "new.etcd", "a/b", "a/b/c/d/e/f/g/h"} {
 		t.Run(place, func(t *testing.T) {
 			path := t.TempDir()
@@ -61,7 +61,7 @@ func TestADatabaseInUseIsFoundWhereverItLiesOnTheVolume(t *testing.T) {
 	}
 }
 
-func TestTheSearchForDatabasesIsBounded(t *testing.T) {
+func TestDatabaseInUse_searchIsBounded(t *testing.T) {
 	path, elsewhere := t.TempDir(), t.TempDir()
 	databaseAt(t, filepath.Join(path, strings.Repeat("deep/", 9)), unix.LOCK_EX)
 	databaseAt(t, elsewhere, unix.LOCK_EX)
@@ -71,7 +71,7 @@ func TestTheSearchForDatabasesIsBounded(t *testing.T) {
 	require.NoError(t, bootstrap.NewVolume(filepath.Join(path, "absent")).Probe())
 }
 
-func TestAReaderIsDistinguishedFromAWriter(t *testing.T) {
+func TestDatabaseInUse_readerOrWriter(t *testing.T) {
 	database, holder := databaseAt(t, t.TempDir(), unix.LOCK_SH)
 	assert.Equal(t, bootstrap.Reading, bootstrap.LockModeOf(database))
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
@@ -81,7 +81,7 @@ func TestAReaderIsDistinguishedFromAWriter(t *testing.T) {
 	assert.Equal(t, bootstrap.Unused, bootstrap.LockModeOf(database+".absent"))
 }
 
-func TestTwoVolumesCannotHaveOneDataDirectory(t *testing.T) {
+func TestDataDirectoryLock_twoVolumes(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "made", "on", "demand")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
 	require.NoError(t, first.Lock())
@@ -99,7 +99,7 @@ func TestTwoVolumesCannotHaveOneDataDirectory(t *testing.T) {
 	require.NoError(t, second.Unlock())
 }
 
-func TestADataDirectoryThatIsTheVolumeIsLockedWithIt(t *testing.T) {
+func TestDataDirectoryLock_isTheVolume(t *testing.T) {
 	path := t.TempDir()
 	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(t.TempDir())
 	require.NoError(t, first.Lock())
@@ -108,7 +108,7 @@ func TestADataDirectoryThatIsTheVolumeIsLockedWithIt(t *testing.T) {
 }
 
 // A sidecar that restores replaces the directory.
-func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
+func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())
 	require.NoError(t, first.LockData(data))
@@ -119,7 +119,7 @@ func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
 	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot lock data directory")
 }
 
-func TestVolumeThatCannotHoldData(t *testing.T) {
+func TestUnusableVolume(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

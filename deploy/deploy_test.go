@@ -87,7 +87,7 @@ func listed(parts []document) (all []any) {
 	return all
 }
 
-func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
+func TestProbes_useExistingPaths(t *testing.T) {
 	set := object(t, "one", "StatefulSet", "etcd-main")
 	ports, paths, grace := map[any]any{}, []string{}, 0.0
 	each(set, func(m document) {
@@ -108,7 +108,7 @@ func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
 }
 
 // A test restore that was killed leaves as much as a database, which the wrapper removes from its volume and from nowhere else.
-func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
+func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
 	require.True(t, ok)
 	found := ""
@@ -122,7 +122,7 @@ func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
 
 // The template of a claim cannot be changed later, and each of three may be as large as the quota: the database, a copy of it,
 // and preserved copies of recoveries.
-func TestAVolumeHasRoomForThreeDatabases(t *testing.T) {
+func TestVolumeSize_threeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`
 	}
@@ -137,7 +137,7 @@ func TestAVolumeHasRoomForThreeDatabases(t *testing.T) {
 	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "a tenth is not used by test restores")
 }
 
-func TestEtcdTakesTheConfigurationsOfAllMembers(t *testing.T) {
+func TestMemberConfigurations_areValid(t *testing.T) {
 	for example, members := range map[string]int{"one": 1, "three": 3, "one-with-sidecar": 1, "three-with-sidecars": 3, "everything": 5} {
 		content := []byte(configuration(t, example))
 		var all struct {
@@ -178,6 +178,6 @@ func withoutCertificates(t *testing.T, own []byte) []byte {
 	return plain
 }
 
-func TestBothFlavoursHaveTheSameConfiguration(t *testing.T) {
+func TestFlavours_haveTheSameConfiguration(t *testing.T) {
 	assert.Equal(t, configuration(t, "three"), configuration(t, "three-with-sidecars"))
 }

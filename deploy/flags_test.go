@@ -30,7 +30,7 @@ func flags(t *testing.T) map[string]bool {
 	return known
 }
 
-func TestEveryFlagInTheManifestsIsOneOfTheProgram(t *testing.T) {
+func TestManifestFlags_exist(t *testing.T) {
 	known, checked := flags(t), 0
 	for path, parts := range documents(t) {
 		each(listed(parts), func(m document) {
@@ -49,7 +49,7 @@ func TestEveryFlagInTheManifestsIsOneOfTheProgram(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
-func TestEveryVariableInTheManifestsIsAFlag(t *testing.T) {
+func TestManifestVariables_areFlags(t *testing.T) {
 	known := flags(t)
 	const prefix = "ETCD_WRAPPER_"
 	checked := map[string]bool{}

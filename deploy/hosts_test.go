@@ -47,7 +47,7 @@ func composed(t *testing.T) service {
 	return file.Services["etcd"]
 }
 
-func TestTheCommandsForHostsAreTheProgramsOwn(t *testing.T) {
+func TestHostCommands_exist(t *testing.T) {
 	known := flags(t)
 	for file, command := range hostCommands(t) {
 		assert.Equal(t, "start-etcd", command[0], file)
@@ -58,7 +58,7 @@ func TestTheCommandsForHostsAreTheProgramsOwn(t *testing.T) {
 	}
 }
 
-func TestEtcdTakesTheConfigurationsForHosts(t *testing.T) {
+func TestHostConfigurations_areValid(t *testing.T) {
 	for _, folder := range []string{"systemd", "compose"} {
 		checked, err := etcdconf.Parse([]byte("data-dir: /var/lib/etcd/new.etcd\n" + read(t, folder, "etcd.yaml")))
 		require.NoError(t, err, folder)
@@ -66,7 +66,7 @@ func TestEtcdTakesTheConfigurationsForHosts(t *testing.T) {
 	}
 }
 
-func TestTheContainerOfAHostHasNoRights(t *testing.T) {
+func TestHostContainer_hasNoPrivileges(t *testing.T) {
 	etcd := composed(t)
 	assert.Equal(t, "65532:65532", etcd.User, "the image's user")
 	assert.True(t, etcd.ReadOnly)

@@ -22,7 +22,7 @@ func read(t *testing.T, path ...string) string {
 
 // The page has every metric of the wrapper and no other, which another test checks. `make test-deploy` compares etcd's
 // metrics with those that members serve.
-func TestEveryMetricInRulesAndDashboardIsOneOfTheWrapper(t *testing.T) {
+func TestRulesAndDashboard_useExistingMetrics(t *testing.T) {
 	known := read(t, "../docs/api.md")
 	names := regexp.MustCompile(`etcd_wrapper_(\w+)`)
 	for _, file := range []string{"rules.yaml", "dashboard.json"} {
@@ -34,7 +34,7 @@ func TestEveryMetricInRulesAndDashboardIsOneOfTheWrapper(t *testing.T) {
 	}
 }
 
-func TestTheRunbookSaysWhatToDoAboutEveryAlert(t *testing.T) {
+func TestRunbook_coversEveryAlert(t *testing.T) {
 	runbook := read(t, "../docs/runbook.md")
 	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, monitoring, "rules.yaml"), -1)
 	require.NotEmpty(t, alerts)

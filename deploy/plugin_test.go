@@ -80,7 +80,7 @@ func podOf(release, name, ready string) string {
 		`{"type":"Initialized","status":"True"},{"type":"Ready","status":%q}]}}`, name, release, ready)
 }
 
-func TestThePluginRunsACommandInTheFirstReadyPod(t *testing.T) {
+func TestPlugin_firstReadyPod(t *testing.T) {
 	pods := []string{
 		`{"metadata":{"name":"main-9","labels":{"app.kubernetes.io/part-of":"main"}},"status":{"phase":"Pending"}}`,
 		podOf("main", "main-0", "False"), podOf("main", "main-1", "True"), podOf("main", "main-2", "True"),
@@ -100,14 +100,14 @@ func TestThePluginRunsACommandInTheFirstReadyPod(t *testing.T) {
 	}
 }
 
-func TestThePluginEndsWithTheStatusOfTheCommandInThePod(t *testing.T) {
+func TestPlugin_exitStatus(t *testing.T) {
 	out, log, code := runPlugin(t, []string{podOf("main", "main-0", "False")}, 3, "status")
 	assert.Contains(t, out, "exec main-0 ", "no pod is ready, and this one runs")
 	assert.Equal(t, exitcode.Code(3), code)
 	assert.Empty(t, log, "the command has printed its error")
 }
 
-func TestThePluginReportsWhatIsMissing(t *testing.T) {
+func TestPlugin_errors(t *testing.T) {
 	several := []string{podOf("a", "a-0", "True"), podOf("b", "b-0", "True")}
 	for command, want := range map[string]string{
 		"status":         "the namespace has several releases, a, b: name one with --release",

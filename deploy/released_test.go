@@ -11,7 +11,7 @@ import (
 
 // The charts in testdata/deploy/released are upgraded to the present one (testdata/deploy/chart). The newest version of the changelog
 // is the one that is being made.
-func TestTheChartOfEveryEarlierVersionIsKept(t *testing.T) {
+func TestChart_earlierVersionsAreKept(t *testing.T) {
 	versions := regexp.MustCompile(`(?m)^## v(\d+\.\d+\.\d+)$`).FindAllStringSubmatch(read(t, "../docs/changelog.md"), -1)
 	require.NotEmpty(t, versions)
 	for _, version := range versions[1:] {
@@ -21,7 +21,7 @@ func TestTheChartOfEveryEarlierVersionIsKept(t *testing.T) {
 }
 
 // What the chart asks for is the minor version of the oldest one that the stories run on.
-func TestTheChartIsForTheVersionsOfKubernetesThatItIsTestedOn(t *testing.T) {
+func TestChart_kubernetesVersions(t *testing.T) {
 	tested := map[string]string{}
 	for _, which := range []string{"oldest", "newest"} {
 		found := regexp.MustCompile(`k8s\.io/kubernetes v(\d+\.\d+)(\.\d+)`).FindStringSubmatch(read(t, filepath.Join("../testdata/kubernetes", which, "go.mod")))

@@ -58,7 +58,7 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 	return names, defaults, said
 }
 
-func TestTheChartTakesEveryKindOfStore(t *testing.T) {
+func TestChart_acceptsEveryStore(t *testing.T) {
 	_, _, said := values(t)
 	forms, _ := locate.Forms()
 	for _, form := range forms {
@@ -66,7 +66,7 @@ func TestTheChartTakesEveryKindOfStore(t *testing.T) {
 	}
 }
 
-func TestTheTableOfValuesIsThatOfTheChart(t *testing.T) {
+func TestChart_valuesAreDocumented(t *testing.T) {
 	const page, begin, end = "../docs/deploy.md", "<!-- values -->\n", "<!-- /values -->\n"
 	names, defaults, said := values(t)
 	table := "| value | default | what it is |\n|---|---|---|\n"

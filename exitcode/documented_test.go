@@ -42,7 +42,7 @@ var visitors = map[string]string{
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
 }
 
-func TestEveryStatusIsDescribedAndDocumented(t *testing.T) {
+func TestStatuses_areDocumented(t *testing.T) {
 	documented := map[string]bool{}
 	for _, row := range docs.Table(t, "status", "meaning") {
 		documented[row[0]] = true

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestAPanicInAnyGoroutineLeavesItsReasonForPeople(t *testing.T) {
+func TestPanic_leavesItsReason(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), crashEnv+"="+path)
@@ -41,7 +41,7 @@ func TestAPanicInAnyGoroutineLeavesItsReasonForPeople(t *testing.T) {
 	assert.Contains(t, exitcode.NewCrashNote(path).PreviousReason(), "the reason of the crash")
 }
 
-func TestACrashNoteKeepsAReason(t *testing.T) {
+func TestCrashNote_keepsAReason(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	note := exitcode.NewCrashNote(path)
 	assert.Empty(t, note.PreviousReason())
@@ -51,7 +51,7 @@ func TestACrashNoteKeepsAReason(t *testing.T) {
 	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).PreviousReason())
 }
 
-func TestAnArmedNoteHasRoomOnAVolumeThatBecomesFull(t *testing.T) {
+func TestCrashNote_onAFullVolume(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("no room can be set aside here")
 	}
@@ -65,7 +65,7 @@ func TestAnArmedNoteHasRoomOnAVolumeThatBecomesFull(t *testing.T) {
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
-func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {
+func TestCrashNote_isRemovedWithoutACrash(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	note := exitcode.NewCrashNote(path)
 	require.NoError(t, note.Discard(), "never armed")
@@ -74,7 +74,7 @@ func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
+func TestTerminationMessage_path(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	require.NoError(t, exitcode.WriteMessage(path, "nobody asks"))
 	assert.NoFileExists(t, path)
@@ -87,7 +87,7 @@ func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 }
 
 // Text of a foreign certificate must not reach the operator's terminal unescaped.
-func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *testing.T) {
+func TestTerminationMessage_controlCharacters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
 	require.NoError(t, exitcode.WriteMessage(path, "crash: bad name \x1b[2J\nstate: Query\n"))
@@ -106,7 +106,7 @@ func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *te
 	assert.Equal(t, "bad name \\x1b[2J\n", string(content), "also for those who look at the file")
 }
 
-func TestATerminationMessageIsNotCutWithinACharacter(t *testing.T) {
+func TestTerminationMessage_truncation(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
 	require.NoError(t, exitcode.WriteMessage(path, strings.Repeat("→", 5000)))
@@ -115,7 +115,7 @@ func TestATerminationMessageIsNotCutWithinACharacter(t *testing.T) {
 	assert.Equal(t, strings.Repeat("→", 1365), string(content))
 }
 
-func TestEveryStatusSaysWhatItMeans(t *testing.T) {
+func TestStatuses_haveMeanings(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                         "clean stop",
 		exitcode.Crashed:                       "crash",
@@ -128,7 +128,7 @@ func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 	assert.Equal(t, exitcode.Code(143), exitcode.SecondSignal(syscall.SIGTERM), "as shells do it")
 }
 
-func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
+func TestCrashLoop_keepsFirstAndLatest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	crash := func(reason string, goesOn bool) {
 		note := exitcode.NewCrashNote(path)
@@ -149,7 +149,7 @@ func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
 	assert.NoFileExists(t, path+".latest")
 }
 
-func TestAMessageIsPreparedUntilTheLastWordIsSaid(t *testing.T) {
+func TestTerminationMessage_preparedUntilWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "of the last container, which had much more to say")
 	message := exitcode.NewMessage(path)
@@ -161,7 +161,7 @@ func TestAMessageIsPreparedUntilTheLastWordIsSaid(t *testing.T) {
 	assert.Equal(t, "clean stop", read(t, path))
 }
 
-func TestHowARunEndedIsKeptForTheNext(t *testing.T) {
+func TestOutcome_isKeptForTheNextRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last")
 	_, err := exitcode.ReadLastRun(path)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -186,7 +186,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-func TestLostDataAreRemembered(t *testing.T) {
+func TestLostData_isRemembered(t *testing.T) {
 	t.Parallel()
 	empty, full := func(string) bool { return true }, func(string) bool { return false }
 	path := filepath.Join(t.TempDir(), "exit_code.last")

@@ -24,7 +24,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-func TestEachCleanWordIsReadBack(t *testing.T) {
+func TestRecord_cleanWords(t *testing.T) {
 	for _, word := range []exitcode.Word{exitcode.Terminated, exitcode.Interrupted} {
 		record, path := recordIn(t)
 		require.NoError(t, record.Write(word))
@@ -180,7 +180,7 @@ func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-func TestRemoveFailsWhereTheDirectoryIsMissing(t *testing.T) {
+func TestRemove_missingDirectory(t *testing.T) {
 	record := exitcode.NewRecord(filepath.Join(t.TempDir(), "missing", "exit_code"))
 	assert.ErrorContains(t, record.Remove(), "cannot remove exit record", "its removal could not be made durable")
 	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write exit record")
@@ -197,7 +197,7 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 }
 
 // A word without its note would be taken at its word.
-func TestNoWordIsWrittenWithoutItsNote(t *testing.T) {
+func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })
 	require.NoError(t, os.MkdirAll(filepath.Join(path+".data", "something"), 0o700))
@@ -205,7 +205,7 @@ func TestNoWordIsWrittenWithoutItsNote(t *testing.T) {
 	assert.NoFileExists(t, path)
 }
 
-func FuzzOnlyTheTwoWordsAreClean(f *testing.F) {
+func FuzzRecord_cleanWords(f *testing.F) {
 	for _, seed := range []string{"terminated", "interrupt", "terminated\n", "", "interrup"} {
 		f.Add([]byte(seed))
 	}

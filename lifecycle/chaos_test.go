@@ -314,7 +314,7 @@ func push(driver *Driver, stimuli []stimulus) (first time.Time) {
 	return first
 }
 
-func TestNoScheduleBreaksAPromise(t *testing.T) {
+func TestRandomSchedules_keepInvariants(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		plan := schedules.Draw(rt, "schedule")
 		if broken := play(t, plan); len(broken) > 0 {

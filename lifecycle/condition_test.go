@@ -13,7 +13,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
+func TestProblem_lastsUntilProgress(t *testing.T) {
 	for story, want := range map[string]func(*stage){
 		"no answer": func(s *stage) { s.status = failing(3) },
 		"no trigger": func(s *stage) {
@@ -42,7 +42,7 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 }
 
 // The result may take hours; the condition ends with the first answer.
-func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
+func TestProblem_endsWithTheFirstAnswer(t *testing.T) {
 	for story, spoil := range map[string]func(*stage){
 		"no answer":  func(s *stage) { s.status = failing(3) },
 		"no trigger": func(s *stage) { s.trigger = failing(1) },
@@ -62,7 +62,7 @@ func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
 	}
 }
 
-func TestWhileItAsksAgainPeopleReadWhatIsWrong(t *testing.T) {
+func TestProblem_isShownDuringRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.status = func(context.Context) error { pass(time.Minute); return errStage }
@@ -77,7 +77,7 @@ func TestWhileItAsksAgainPeopleReadWhatIsWrong(t *testing.T) {
 	})
 }
 
-func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
+func TestProblem_closeKeepsTheReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.open = func(context.Context) error { return errors.New("port taken") }
@@ -87,7 +87,7 @@ func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
 	})
 }
 
-func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
+func TestProblem_anotherAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
 		wait := s.run(t)

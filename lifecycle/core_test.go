@@ -25,7 +25,7 @@ func walk(from State, all ...happening) Core {
 	return core
 }
 
-func TestTheExitStatusTellsHowTheRunEnded(t *testing.T) {
+func TestExitStatus(t *testing.T) {
 	term := happening{Signal, Payload{Signal: syscall.SIGTERM}}
 	interrupt := happening{Signal, Payload{Signal: syscall.SIGINT}}
 	closed := happening{EtcdClosed, Payload{ClosedInOrder: true}}
@@ -65,7 +65,7 @@ func TestTheExitStatusTellsHowTheRunEnded(t *testing.T) {
 	}
 }
 
-func TestTheRecordSaysWhoAskedForTheStop(t *testing.T) {
+func TestRecord_stopRequester(t *testing.T) {
 	for story, want := range map[string]struct {
 		asked happening
 		word  exitcode.Word

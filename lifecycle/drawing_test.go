@@ -18,11 +18,11 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-func TestTheCommittedFilesAreTheTables(t *testing.T) {
+func TestCommittedFiles_showTheTable(t *testing.T) {
 	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../statemachine.dot", "../testdata/matrix.golden", "statemachine.svg")
 }
 
-func TestTheCommittedDiagramOfThePageIsTheTables(t *testing.T) {
+func TestCommittedPageDiagram_showsTheTable(t *testing.T) {
 	const path = "../docs/lifecycle.md"
 	before, rest, found := strings.Cut(readPage(t, path), "```mermaid\n")
 	require.True(t, found, "%s has a Mermaid diagram", path)
@@ -31,13 +31,13 @@ func TestTheCommittedDiagramOfThePageIsTheTables(t *testing.T) {
 	statemachinetest.AssertGenerated(t, path, before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
 }
 
-func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
+func TestDiagram_isDeterministic(t *testing.T) {
 	for range 20 {
 		require.Equal(t, Drawing.DOT(), Drawing.DOT())
 	}
 }
 
-func TestTheJSONHasTheStatesAndTheAnswersElsewhere(t *testing.T) {
+func TestTableJSON(t *testing.T) {
 	var document struct {
 		States    []statemachine.StateInfo
 		Elsewhere []statemachine.Default
@@ -59,7 +59,7 @@ func readPage(t *testing.T, path string) string {
 }
 
 // The documentation describes each state as the diagram does, including the numbers.
-func TestTheDocumentedStatesAreTheTables(t *testing.T) {
+func TestDocumentedStates_matchTheTable(t *testing.T) {
 	rows := docs.Table(t, "state", "what happens", "bounded by")
 	require.Len(t, rows, len(States), "the table of states of docs/*.md has a row for each state and no other")
 	for i, state := range States {
@@ -166,7 +166,7 @@ func rectangle(t *testing.T, points string, inset float64) string {
 		left+inset, top+inset, right-left-2*inset, bottom-top-2*inset, 10-inset)
 }
 
-func TestTheCommittedOverviewIsTheTables(t *testing.T) {
+func TestCommittedOverview_showsTheTable(t *testing.T) {
 	tested.AssertPicture(t, "overview.svg", overviewDOT(), func(svg string) string { return overviewOf(t, svg) })
 }
 
@@ -199,7 +199,7 @@ func drawn(t *testing.T) drawing {
 	return d
 }
 
-func TestTheOverviewHasTheTablesStatesAndWaysAndNoOthers(t *testing.T) {
+func TestOverview_statesAndTransitions(t *testing.T) {
 	var want, is []string
 	for _, state := range States {
 		want = append(want, "state_"+string(state.Name))
@@ -215,7 +215,7 @@ func TestTheOverviewHasTheTablesStatesAndWaysAndNoOthers(t *testing.T) {
 	assert.ElementsMatch(t, want, is, "the picture has an arrow for every way of the table")
 }
 
-func TestNoCountOfTheOverviewCoversAStateOrAnotherCount(t *testing.T) {
+func TestOverview_countsDoNotOverlap(t *testing.T) {
 	var taken []box
 	for _, group := range drawn(t).Groups {
 		if group.Class == "node" {
@@ -238,7 +238,7 @@ func TestNoCountOfTheOverviewCoversAStateOrAnotherCount(t *testing.T) {
 	}
 }
 
-func TestTheOverviewLeavesColoursToThePage(t *testing.T) {
+func TestOverview_hasNoColours(t *testing.T) {
 	for _, own := range []string{"fill=", "stroke=", "style=", "font-"} {
 		assert.False(t, strings.Contains(Overview(), own), own)
 	}

@@ -19,7 +19,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-func TestTheDocumentedLifecycle(t *testing.T) {
+func TestDocumentedLifecycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait := s.run(t)
@@ -35,7 +35,7 @@ func TestTheDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-func TestAValidationThatIsOverAlreadyIsNotAskedForAgain(t *testing.T) {
+func TestFinishedValidation_isNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Successful)
 		wait := s.run(t)
@@ -56,7 +56,7 @@ var parkings = map[State]func(*stage){
 	Serving:     func(*stage) {},
 }
 
-func TestAStopEndsTheRunWhereverItIsParked(t *testing.T) {
+func TestStop_inEveryState(t *testing.T) {
 	for state, park := range parkings {
 		t.Run(string(state), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAStopEndsTheRunWhereverItIsParked(t *testing.T) {
 	}
 }
 
-func TestAStopBeforeEtcdWasOpenedLeavesTheRecordAlone(t *testing.T) {
+func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
 		wait := s.run(t)
@@ -88,7 +88,7 @@ func TestAStopBeforeEtcdWasOpenedLeavesTheRecordAlone(t *testing.T) {
 }
 
 // The stop arrives in the one moment in which the record is removed and etcd not yet opened.
-func TestAStopBetweenRemovingTheRecordAndOpeningEtcdRestoresTheRecord(t *testing.T) {
+func TestStop_afterRemovingTheRecordRestoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.remove = func() error {
@@ -102,7 +102,7 @@ func TestAStopBetweenRemovingTheRecordAndOpeningEtcdRestoresTheRecord(t *testing
 	})
 }
 
-func TestTheRecordIsNotWrittenBeforeTheCloseHasReturned(t *testing.T) {
+func TestRecord_isWrittenAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.shut = func() error { pass(20 * time.Second); return nil }
@@ -127,7 +127,7 @@ func (s *stage) stopInVain(t *testing.T) (wait func() Outcome) {
 	return wait
 }
 
-func TestACloseThatHangsEndsWithTheBudgetAndWithoutARecord(t *testing.T) {
+func TestHangingClose_endsWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait, asked := s.stopInVain(t), time.Now()
@@ -137,7 +137,7 @@ func TestACloseThatHangsEndsWithTheBudgetAndWithoutARecord(t *testing.T) {
 	})
 }
 
-func TestWorkThatCannotBeCancelledDoesNotHoldAStopUp(t *testing.T) {
+func TestStop_uncancelableWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.status = func(context.Context) error { pass(time.Hour); return nil }
@@ -151,7 +151,7 @@ func TestWorkThatCannotBeCancelledDoesNotHoldAStopUp(t *testing.T) {
 	})
 }
 
-func TestASecondSignalForcesTheEnd(t *testing.T) {
+func TestStop_secondSignalForcesExit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait := s.stopInVain(t)
@@ -164,14 +164,14 @@ func TestASecondSignalForcesTheEnd(t *testing.T) {
 	})
 }
 
-func TestAStopTakesPrecedenceOverOtherWork(t *testing.T) {
+func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
 	for range 200 { // chance would have it right every second time
 		require.True(t, UrgentFirst(driver))
 	}
 }
 
-func TestARecordThatCannotBeRemovedKeepsEtcdFromStarting(t *testing.T) {
+func TestUnremovableRecord_etcdDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.remove = func() error { return errStage }
@@ -180,7 +180,7 @@ func TestARecordThatCannotBeRemovedKeepsEtcdFromStarting(t *testing.T) {
 	})
 }
 
-func TestAPanicInAnyWorkIsACrash(t *testing.T) {
+func TestPanic_isACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.configure = func() error { panic("by the test") }
@@ -192,7 +192,7 @@ func TestAPanicInAnyWorkIsACrash(t *testing.T) {
 	})
 }
 
-func TestACrashWhileServingEndsAtOnceWithoutARecord(t *testing.T) {
+func TestCrashWhileServing_leavesNoRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait := s.run(t)
@@ -204,7 +204,7 @@ func TestACrashWhileServingEndsAtOnceWithoutARecord(t *testing.T) {
 	})
 }
 
-func TestEtcdThatIsNotReadyInTimeIsClosed(t *testing.T) {
+func TestReadyTimeout_closesEtcd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.open = hang
@@ -218,7 +218,7 @@ func TestEtcdThatIsNotReadyInTimeIsClosed(t *testing.T) {
 	})
 }
 
-func TestAnEtcdOnTheDataEndsTheRecordAtOnce(t *testing.T) {
+func TestDatabaseInUse_removesTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		var in atomic.Bool
@@ -242,7 +242,7 @@ func TestAnEtcdOnTheDataEndsTheRecordAtOnce(t *testing.T) {
 	})
 }
 
-func TestADataDirectoryThatAnotherWrapperHasLockedIsWaitedFor(t *testing.T) {
+func TestLockedDataDirectory_isRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		var in atomic.Bool
@@ -267,7 +267,7 @@ func TestADataDirectoryThatAnotherWrapperHasLockedIsWaitedFor(t *testing.T) {
 }
 
 // Certificates are replaced while pods run: a pair that does not match for a moment costs neither result nor record.
-func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
+func TestUnusableCertificate_isRetried(t *testing.T) {
 	for name, spoil := range map[string]func(*stage, func() error){
 		"of etcd":        func(s *stage, fails func() error) { s.configure = fails },
 		"of the wrapper": func(s *stage, fails func() error) { s.expose = fails },
@@ -296,7 +296,7 @@ func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAFailedValidationIsFollowedByAFullOneUntilOneSucceeds(t *testing.T) {
+func TestFailedValidation_nextIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Failed, bootstrap.New, bootstrap.Progress, bootstrap.New, bootstrap.Successful)
 		runtime := s.runtime()
@@ -316,7 +316,7 @@ func TestAFailedValidationIsFollowedByAFullOneUntilOneSucceeds(t *testing.T) {
 	})
 }
 
-func TestASidecarThatAcceptsAndGoesOnSayingNewIsTriggeredLessAndLessOften(t *testing.T) {
+func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New)
 		s.config = hang
@@ -332,7 +332,7 @@ func TestASidecarThatAcceptsAndGoesOnSayingNewIsTriggeredLessAndLessOften(t *tes
 }
 
 // While Failed and New alternate quickly, only the count rises. A failure that recurs after minutes is a new condition.
-func TestTroubleThatComesBackIsNews(t *testing.T) {
+func TestProblem_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		var fails atomic.Bool
@@ -360,7 +360,7 @@ func TestTroubleThatComesBackIsNews(t *testing.T) {
 	})
 }
 
-func TestAListenerThatIsLostClosesEtcdAndRecordsNothing(t *testing.T) {
+func TestLostListener_closesEtcdWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait := s.run(t)
@@ -375,7 +375,7 @@ func TestAListenerThatIsLostClosesEtcdAndRecordsNothing(t *testing.T) {
 	})
 }
 
-func TestAFileSystemWithoutLocksKeepsEtcdFromNothing(t *testing.T) {
+func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.lockData = func() error { return errStage }
@@ -425,7 +425,7 @@ func BenchmarkTurn(b *testing.B) {
 }
 
 // A step is taken thousands of times while a restore runs for hours.
-func TestAStepAllocatesLittleAndKeepsABoundedHistory(t *testing.T) {
+func TestStep_allocations(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
 	for _, event := range []Event{Started, Replied, Elapsed, Signal} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, Payload{}) }), event)
@@ -435,6 +435,6 @@ func TestAStepAllocatesLittleAndKeepsABoundedHistory(t *testing.T) {
 	assert.LessOrEqual(t, len(driver.Snapshot().History), 4, "rows that alternate are counted, not listed")
 }
 
-func TestTheHistoryIsBoundedWhateverHappens(t *testing.T) {
+func TestHistory_isBounded(t *testing.T) {
 	assert.Equal(t, 64, KeptOf(1000))
 }

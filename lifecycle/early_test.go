@@ -47,7 +47,7 @@ func fetches(s *stage) (count int) {
 	return count
 }
 
-func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *testing.T) {
+func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 	for name, is := range map[string]struct {
 		validation time.Duration
 		want       time.Duration
@@ -72,7 +72,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 	}
 }
 
-func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheResult(t *testing.T) {
+func TestEarlyConfiguration_largerClusterFetchesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.config = slowly
@@ -83,7 +83,7 @@ func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheResult(t *testing
 }
 
 // The early fetch costs a larger cluster nothing: it is neither waited for nor repeated.
-func TestTheConfigurationOfALargerClusterIsNotHeldUpByTheEarlyFetch(t *testing.T) {
+func TestEarlyConfiguration_delaysNoLargerCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.config = slowly
@@ -93,7 +93,7 @@ func TestTheConfigurationOfALargerClusterIsNotHeldUpByTheEarlyFetch(t *testing.T
 	})
 }
 
-func TestAnEarlyConfigurationOpensNothingWithoutTheResult(t *testing.T) {
+func TestEarlyConfiguration_opensNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
@@ -123,7 +123,7 @@ func waking() *stage {
 	return s
 }
 
-func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
+func TestHibernatedMember_waitsForTheSidecar(t *testing.T) {
 	for name, is := range map[string]struct {
 		lose       bool // the log, to the initialization
 		find       bool // a log, by the initialization
@@ -162,7 +162,7 @@ func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
 }
 
 // The configuration may change between the trigger and a late result: to TLS, or from one member to three.
-func TestAConfigurationFromLongBeforeTheResultIsNotUsed(t *testing.T) {
+func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
@@ -185,7 +185,7 @@ func TestAConfigurationFromLongBeforeTheResultIsNotUsed(t *testing.T) {
 }
 
 // Two simultaneous responses must not configure etcd twice.
-func TestEtcdIsConfiguredOnceWhateverComesFirst(t *testing.T) {
+func TestEarlyConfiguration_etcdIsConfiguredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.yaml = clusterOfOne

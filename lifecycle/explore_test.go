@@ -422,7 +422,7 @@ func (e *explorer) check(p place) {
 	}
 }
 
-func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+func TestInvariants_inEveryReachableState(t *testing.T) {
 	found := explored(t)
 	states, rows := map[State]bool{}, len(Table)
 	for p := range found.from {
@@ -433,7 +433,7 @@ func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
 }
 
 // At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
-func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
+func TestGuards_areExclusive(t *testing.T) {
 	for p := range explored(t).from {
 		holding := map[Event]int{}
 		for _, row := range Table {

@@ -24,12 +24,12 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-func TestEveryHintBelongsToARow(t *testing.T) {
+func TestHints_belongToRows(t *testing.T) {
 	assert.Empty(t, UnusedHints(Table), "these entries of messages.go belong to no row")
 }
 
 // The docs have each message once, in the table or in the list of normal steps, and no others.
-func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
+func TestMessages_areDocumented(t *testing.T) {
 	said := Messages()
 	explained := listed[string](t, "These are normal steps, for which there is nothing to do: ")
 	for _, row := range docs.Table(t, "message", "meaning", "what to do") {
@@ -70,7 +70,7 @@ func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	return s, log
 }
 
-func TestACertificateThatCannotBeVerifiedIsToBeRenewed(t *testing.T) {
+func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := loggedStage()
 		s.status = func(context.Context) error {
@@ -86,7 +86,7 @@ func TestACertificateThatCannotBeVerifiedIsToBeRenewed(t *testing.T) {
 	})
 }
 
-func TestAFailedInitializationIsLoggedForAlerts(t *testing.T) {
+func TestFailedInitialization_isLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := loggedStage(bootstrap.Failed)
 		wait := s.run(t)
@@ -99,7 +99,7 @@ func TestAFailedInitializationIsLoggedForAlerts(t *testing.T) {
 	})
 }
 
-func TestAStopThatRunsOutOfItsBudgetIsLoggedAsAnError(t *testing.T) {
+func TestExceededStopBudget_isLoggedAsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := loggedStage()
 		s.shut = func() error { pass(time.Hour); return nil }
@@ -195,7 +195,7 @@ func TestPollingIsOnePhase(t *testing.T) {
 	})
 }
 
-func TestAFailingLoopDoesNotFillTheHistory(t *testing.T) {
+func TestHistory_failingLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		attempt := 0

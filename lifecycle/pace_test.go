@@ -35,7 +35,7 @@ func runFor(t *testing.T, s *stage, d time.Duration) {
 	wait()
 }
 
-func TestARunningInitializationIsAskedAboutLessOftenTheLongerItTakes(t *testing.T) {
+func TestBackoff_runningInitialization(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		asked := askedAt(s, fineAlways)
@@ -54,7 +54,7 @@ func TestARunningInitializationIsAskedAboutLessOftenTheLongerItTakes(t *testing.
 	})
 }
 
-func TestASidecarThatGivesNoAnswerToGoByIsAskedLessAndLessOften(t *testing.T) {
+func TestBackoff_unusableAnswers(t *testing.T) {
 	for story, sidecar := range map[string]struct {
 		says   bootstrap.InitializationStatus
 		answer func(context.Context) error
@@ -79,7 +79,7 @@ func TestASidecarThatGivesNoAnswerToGoByIsAskedLessAndLessOften(t *testing.T) {
 	}
 }
 
-func TestAnAnswerEndsTheBackoff(t *testing.T) {
+func TestBackoff_endsWithAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
 		times := 0
@@ -94,7 +94,7 @@ func TestAnAnswerEndsTheBackoff(t *testing.T) {
 	})
 }
 
-func TestInitializationsThatFailAreSpacedOut(t *testing.T) {
+func TestBackoff_failedInitializations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cycle := []bootstrap.InitializationStatus{bootstrap.New, bootstrap.Failed}
 		var words []bootstrap.InitializationStatus
@@ -114,7 +114,7 @@ func TestInitializationsThatFailAreSpacedOut(t *testing.T) {
 	})
 }
 
-func TestTheConfigurationIsFetchedAgainWithoutASecondInitialization(t *testing.T) {
+func TestFailedConfiguration_noSecondInitialization(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.config = failing(5)
@@ -127,7 +127,7 @@ func TestTheConfigurationIsFetchedAgainWithoutASecondInitialization(t *testing.T
 	})
 }
 
-func TestAVolumeThatIsBusyIsWaitedForAndNothingIsAsked(t *testing.T) {
+func TestBusyVolume_sendsNoRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		var free atomic.Bool
@@ -150,7 +150,7 @@ func TestAVolumeThatIsBusyIsWaitedForAndNothingIsAsked(t *testing.T) {
 	})
 }
 
-func TestTheHistoryOfALongWaitStaysShortAndTellsTheBeginning(t *testing.T) {
+func TestHistory_longWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		runFor(t, s, time.Hour)

@@ -230,7 +230,7 @@ func TestCommittedScenarios(t *testing.T) {
 }
 
 // No story contains an impossible event, every story is complete, and together they take every row.
-func TestTheScenariosTakeEveryRowOfTheTable(t *testing.T) {
+func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
 		assert.Equal(t, Terminated, played.core.State, "%s ends", played.id)

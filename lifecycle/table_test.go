@@ -19,26 +19,26 @@ import (
 // the source.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
-func TestTheTableIsWhole(t *testing.T) {
+func TestTable_isComplete(t *testing.T) {
 	statemachinetest.AssertConsistent(t, tested, Written)
 }
 
-func TestEveryStateIsReachedFromQuery(t *testing.T) {
+func TestTable_everyStateIsReachable(t *testing.T) {
 	assert.ElementsMatch(t, tested.StateNames(), tested.Reachable(Query))
 }
 
-func TestTheEndIsReachedFromEveryState(t *testing.T) {
+func TestTable_everyStateLeadsToTheEnd(t *testing.T) {
 	for _, state := range tested.StateNames() {
 		assert.Contains(t, tested.Reachable(state), Terminated, "from %s", state)
 	}
 }
 
-func TestNothingLeadsOutOfTerminated(t *testing.T) {
+func TestTable_terminatedIsFinal(t *testing.T) {
 	assert.Equal(t, []State{Terminated}, tested.Reachable(Terminated))
 }
 
 // Once etcd may have the data open, no way leads back to a request for an initialization.
-func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
+func TestTable_noInitializationAfterEtcd(t *testing.T) {
 	for _, state := range tested.StateNames() {
 		if slices.Contains(BeforeEtcd, state) {
 			continue
@@ -53,7 +53,7 @@ func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
 }
 
 // Successful is the only word that leads towards the data.
-func TestEtcdIsOpenedOnlyAfterSuccessful(t *testing.T) {
+func TestTable_etcdOpensOnlyAfterSuccessful(t *testing.T) {
 	for _, row := range Table {
 		if row.To == FetchConfig && row.From != FetchConfig {
 			assert.Contains(t, []Guard{StatusSuccessful, ConfigKept}, row.When)
@@ -66,7 +66,7 @@ func TestEtcdIsOpenedOnlyAfterSuccessful(t *testing.T) {
 	}
 }
 
-func TestTheVolumeIsLockedBeforeAnythingIsAsked(t *testing.T) {
+func TestTable_volumeIsLockedFirst(t *testing.T) {
 	for _, row := range Table {
 		if at := slices.Index(row.Do, AskStatus); at >= 0 {
 			assert.Equal(t, 0, slices.Index(row.Do, LockVolume), "row to %s", row.To)
@@ -74,7 +74,7 @@ func TestTheVolumeIsLockedBeforeAnythingIsAsked(t *testing.T) {
 	}
 }
 
-func TestTheRecordIsWrittenOnlyAfterTheClose(t *testing.T) {
+func TestTable_recordIsWrittenAfterClose(t *testing.T) {
 	for _, row := range Table {
 		if slices.Contains(row.Do, WriteRecord) {
 			assert.Equal(t, EtcdClosed, row.On)
@@ -84,7 +84,7 @@ func TestTheRecordIsWrittenOnlyAfterTheClose(t *testing.T) {
 }
 
 // Every row that leads to a state bounded by a timer sets that timer. Rows that lead to other states start work.
-func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
+func TestTable_everyStateHasWorkOrATimer(t *testing.T) {
 	for _, row := range Table {
 		if row.From == row.To {
 			continue
@@ -113,7 +113,7 @@ func asStrings(states []State) []string {
 	return names
 }
 
-func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
+func TestTable_illegalTransition(t *testing.T) {
 	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Started })
 	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == StatusNew })
 	elapsed := slices.IndexFunc(Table, func(r Row) bool { return r.From == Wait && r.On == Elapsed })
@@ -244,4 +244,4 @@ func answerWithoutRow(state State, event Event) Answer {
 	return Reject
 }
 
-func TestEveryStepOfTheLifecycle(t *testing.T) { suite.Assert(t) }
+func TestTable_everyStep(t *testing.T) { suite.Assert(t) }

@@ -16,7 +16,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-func TestEverySnapshotTellsOfTheNext(t *testing.T) {
+func TestSnapshot_notifiesOfTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		now := s.driver.Snapshot()
@@ -40,7 +40,7 @@ func TestEverySnapshotTellsOfTheNext(t *testing.T) {
 	})
 }
 
-func TestAReaderThatNeverReadsHoldsNothingUp(t *testing.T) {
+func TestSnapshot_stalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
 		first := s.driver.Snapshot().Changed()
@@ -52,7 +52,7 @@ func TestAReaderThatNeverReadsHoldsNothingUp(t *testing.T) {
 	})
 }
 
-func TestTheTalliesAddUpToTheRun(t *testing.T) {
+func TestTallies_addUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
 		began := time.Now()
@@ -72,7 +72,7 @@ func TestTheTalliesAddUpToTheRun(t *testing.T) {
 	})
 }
 
-func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
+func TestTallies_distinguishGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
 		wait := s.run(t)
@@ -89,7 +89,7 @@ func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
 	})
 }
 
-func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
+func TestSnapshot_validationModeAndReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		wait := s.run(t)

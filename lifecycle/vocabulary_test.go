@@ -163,7 +163,7 @@ func TestNoAnswerIsForgotten(t *testing.T) {
 	assertKnown(t, uniq(given), "no state answers any event with it (table.go)")
 }
 
-func TestNoClassOfTroubleIsForgotten(t *testing.T) {
+func TestProblemClasses_areAllUsed(t *testing.T) {
 	var seen []Class
 	for _, trouble := range troubles {
 		if trouble.class != "" {
@@ -196,7 +196,7 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 }
 
 // An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
-func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
+func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus
 	for _, h := range phrases {

@@ -75,7 +75,7 @@ func table(rules []rule) string {
 	return out.String()
 }
 
-func TestEveryCaseHasTheRelationOfTheGoldenFile(t *testing.T) {
+func TestRelation_goldenFile(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(table(Rules)), 0o644))
 	}
@@ -131,7 +131,7 @@ func head(revision int64) archive.Head {
 	return archive.Head{Start: format.Start{Position: format.After(revision)}, Full: &archive.Full{}}
 }
 
-func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
+func TestCase_fromDataAndStore(t *testing.T) {
 	kept := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	for name, c := range map[string]struct {
 		change   func(*Data, *Store)
@@ -190,7 +190,7 @@ func TestAnAdoptionIsDoneOnce(t *testing.T) {
 	assert.True(t, s.Adopts("a/2", "me"))
 }
 
-func TestEveryRelationThatRefusesHasASentenceAndAWayOut(t *testing.T) {
+func TestRefusals_haveAMessageAndAnAction(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
 	for _, r := range []Relation{Nameless, Emptied, Succeeded, Unnumbered, Unclaimed, OtherCluster, OtherOwner} {
 		assert.NotEmpty(t, Judgment{Relation: r}.Sentence(data, s, "s3://bucket"), r)
@@ -220,7 +220,7 @@ func unset(r *rule, part int) {
 	}
 }
 
-func TestNewerShowsWhatTheDataLack(t *testing.T) {
+func TestNewer_missingRevisions(t *testing.T) {
 	contents := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	reserved := func(generation int, reached int64) archive.Reservation {
 		return archive.Reservation{Generation: generation, Revision: archive.Margin + reached}

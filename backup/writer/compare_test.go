@@ -51,7 +51,7 @@ func (s *stand) requireUntouched(sentence ...string) {
 }
 
 // Another process has restored this cluster from its backups, before this one starts or while it writes all the time.
-func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
+func TestInspection_restoredGenerationIsNotExtended(t *testing.T) {
 	for name, runs := range map[string]bool{"when it starts": false, "while it runs": true} {
 		t.Run(name, func(t *testing.T) {
 			s := begun(t)
@@ -80,7 +80,7 @@ func (s *stand) other(rows ...format.Row) {
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
-func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testing.T) {
+func TestInspection_otherHistoryOrOlderData(t *testing.T) {
 	for says, further := range map[string]byte{"revision 3 there differs from that of the data": 1, "the data ends at revision 3": 100} {
 		t.Run(says, func(t *testing.T) {
 			s := begun(t)
@@ -138,7 +138,7 @@ func (s *stand) write(count int, value string) (last int64) {
 }
 
 // Both have one configuration, and so one cluster id of etcd's.
-func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
+func TestInspection_storeOfAnotherCluster(t *testing.T) {
 	for cluster, says := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
 		t.Run(cluster, func(t *testing.T) {
 			s := begun(t)
@@ -151,7 +151,7 @@ func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
 	}
 }
 
-func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) {
+func TestVolumeCopy_doesNotExtendTheChain(t *testing.T) {
 	for name, test := range map[string]struct {
 		behind bool // whether the first one's chain has segments behind its full
 		goes   func(other *stand)
@@ -182,7 +182,7 @@ func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) 
 }
 
 // Both run, and the volume of one is a copy of the other's.
-func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
+func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
 	s.run()
@@ -202,7 +202,7 @@ func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
 }
 
 // Without this record a process killed after its first upload would leave no trace of the cluster.
-func TestAVolumeTellsWhichProcessWritesBeforeTheStoreHasAnything(t *testing.T) {
+func TestVolume_recordsTheWriterBeforeTheFirstUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Session = "this process"
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Hang: true})
@@ -211,7 +211,7 @@ func TestAVolumeTellsWhichProcessWritesBeforeTheStoreHasAnything(t *testing.T) {
 	assert.Equal(t, "this process", s.identified().Session)
 }
 
-func TestAVolumeTellsWhereTheStoreEnded(t *testing.T) {
+func TestVolume_recordsTheEndOfTheStore(t *testing.T) {
 	s := begun(t)
 	last := s.put("a", "1")
 	s.awaitStored(last)
@@ -221,7 +221,7 @@ func TestAVolumeTellsWhereTheStoreEnded(t *testing.T) {
 	assert.Equal(t, clusterID, s.identified().Cluster)
 }
 
-func TestAStoreThatNobodyHasUsedIsFoundedWithAnIDOfItsOwn(t *testing.T) {
+func TestNewStore_getsItsOwnID(t *testing.T) {
 	s := newStand(t)
 	s.is("", 0)
 	s.options.Owner = "shop/etcd"
@@ -240,7 +240,7 @@ func TestAStoreThatNobodyHasUsedIsFoundedWithAnIDOfItsOwn(t *testing.T) {
 }
 
 // The volume has the id before the store has, and a process that was killed in between starts with that.
-func TestAFoundationThatWasCutOffIsCompletedWithTheSameID(t *testing.T) {
+func TestNewStore_interruptedCreation(t *testing.T) {
 	for name, which := range map[string]string{"the cluster manifest": "cluster.json", "the generation": "gen/"} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
@@ -276,7 +276,7 @@ func (s *stand) requireGoesOn() {
 	s.requireAllKept()
 }
 
-func TestDataGoOnBehindAGapInTheStoreThatTheyAreOf(t *testing.T) {
+func TestInspection_continuesAfterAGapInTheStore(t *testing.T) {
 	s := begun(t)
 	first, second := s.store, memory.New()
 	for _, s.store = range []*memory.Store{first, second, first} {
@@ -301,7 +301,7 @@ func (s *stand) restored() {
 	require.NoError(s, archivetest.BeginGeneration(s.Context(), s.backups(), next))
 }
 
-func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
+func TestInspection_lostGenerationIsNotCreatedAgain(t *testing.T) {
 	s := newStand(t)
 	s.founded(s.store, clusterID)
 	s.restored()
@@ -311,7 +311,7 @@ func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
 	s.requireTrouble("restore its generation.json")
 }
 
-func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
+func TestEmptiedStore_keepsTheGenerationOfTheData(t *testing.T) {
 	s := newStand(t)
 	s.is(clusterID, 3)
 	s.run()
@@ -323,7 +323,7 @@ func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
 }
 
 // The spool belongs to the volume, and continues where compaction has left nothing to compare.
-func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
+func TestSpool_isUploadedAfterCompaction(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	s.put("a", "waits")
@@ -342,7 +342,7 @@ func (s *stand) with(keys *format.Keys) {
 }
 
 // As after a Secret was missing for one start: whatever had no signature would keep everybody from the backups who trusts signatures alone.
-func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
+func TestSigning_missingKeyStopsUploads(t *testing.T) {
 	s, made := newStand(t), formattest.NewKeys(t)
 	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
 	s.with(signed)
@@ -389,7 +389,7 @@ func waitingStand(t *testing.T) *stand {
 }
 
 // After a restore this may be the only copy.
-func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
+func TestSpool_ofOtherDataIsPreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
@@ -405,7 +405,7 @@ func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 }
 
 // For example on a full volume: the next capture must not replace it.
-func TestNoBackupsAreMadeWhereWhatWaitedCannotBePreserved(t *testing.T) {
+func TestSpool_noBackupsIfItCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)

@@ -77,14 +77,14 @@ func (s *stand) requireSuperseded(upTo int64) {
 	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
 }
 
-func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
+func TestGenerationEnd_foundAtTheNextUpload(t *testing.T) {
 	s := begun(t)
 	upTo := s.succeed()
 	s.put("a", "behind the end")
 	s.requireSuperseded(upTo)
 }
 
-func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
+func TestGenerationEnd_foundByAHeartbeat(t *testing.T) {
 	s := newStand(t).run(func(w *Writer) { w.pace.heartbeat = 100 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	before := s.Facts().Segments
@@ -94,7 +94,7 @@ func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
 }
 
 // The member is paused while its successor reads, and resumes before, after or across the end.
-func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
+func TestGenerationEnd_pausedWriterConfirmsNothing(t *testing.T) {
 	for name, after := range map[string]bool{"before its upload arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
 			c, member, resume := pausedMember(t, after)
@@ -115,7 +115,7 @@ func (s *stand) remoteEnd() (end format.Position) {
 	return end
 }
 
-func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
+func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 	c := newMembers(t, 2)
 	for _, member := range c.members {
 		member.run(func(w *Writer) { w.pace.successor = 50 * time.Millisecond })
@@ -137,7 +137,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 }
 
 // A full snapshot that starts a chain continues after the position where a restore ends the generation.
-func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
+func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
 	s := begun(t)
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
@@ -158,7 +158,7 @@ func (s *stand) requireSupersededBeside(upTo int64) {
 }
 
 // The process was killed between the full snapshot and the segment that makes it count.
-func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
+func TestChain_interruptedStartIsCompleted(t *testing.T) {
 	s := begun(t)
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
@@ -174,7 +174,7 @@ func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 	require.Nil(t, head.Unlinked)
 }
 
-func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
+func TestStop_lastObjectIsFinal(t *testing.T) {
 	s := begun(t)
 	_, head := s.newest()
 	require.False(t, head.Newest().Released)
@@ -196,7 +196,7 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	s.requireAllKept()
 }
 
-func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
+func TestGenerationEnd_oneOfTwoStartsTheNext(t *testing.T) {
 	s := begun(t)
 	s.succeed()
 	a := s.backups()
@@ -221,7 +221,7 @@ func (s *stand) requireNothingFlushed() {
 }
 
 // Everyone with write access to the store can create such objects, so they end nothing: backups continue after them.
-func TestAnEndThatNoTrustedKeyHasSignedEndsNothing(t *testing.T) {
+func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
 	for name, late := range map[string]bool{"generation before": false, "generation after": true} {
@@ -254,7 +254,7 @@ func TestAnEndThatNoTrustedKeyHasSignedEndsNothing(t *testing.T) {
 }
 
 // Another cluster with the same keys may have stored it. etcd's data is not a copy of that cluster's.
-func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *testing.T) {
+func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s := begun(t)
 	s.putAndFlush("a", "1")
 	last := s.head().Revision()

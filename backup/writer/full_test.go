@@ -22,7 +22,7 @@ import (
 	shared "etcd-wrapper/member/maintenance"
 )
 
-func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
+func TestFullSnapshot_withinAChain(t *testing.T) {
 	s := begun(t)
 	for round := range 3 {
 		last := s.put("a", fmt.Sprint(round))
@@ -43,7 +43,7 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 }
 
 // An idle cluster makes only one full snapshot a day.
-func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
+func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	s := newStand(t)
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
@@ -76,7 +76,7 @@ func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
 	isDone(4, "a user has")
 }
 
-func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
+func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	s := newStand(t)
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
@@ -96,7 +96,7 @@ func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
 }
 
 // Its data are put once, even if the manifest cannot be.
-func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
+func TestFullSnapshot_retriesFromItsCopy(t *testing.T) {
 	for name, is := range map[string]struct {
 		after int // requests
 		room  error
@@ -133,7 +133,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 }
 
 // The longer a failed attempt took, the longer the pause before the next one, up to minutes.
-func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
+func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}
 		f.driver = f.health.driver
@@ -152,7 +152,7 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	})
 }
 
-func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
+func TestFullSnapshot_noTransactionDuringTheUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
 	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may run in parallel to the request; none waits for that
@@ -171,7 +171,7 @@ func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	assert.Greater(t, s.store.CountCalls(memory.Put, "")-fulls, 10)
 }
 
-func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
+func TestFullSnapshot_hangingStore(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.asked()
@@ -181,7 +181,7 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	s.awaitStored(s.put("a", "segments go on"))
 }
 
-func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
+func TestFullSnapshot_idleEtcd(t *testing.T) {
 	s := newStand(t).run(func(s *Writer) { s.pace.headValid = 50 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	stored := time.Now()
@@ -191,7 +191,7 @@ func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
 	s.requireChains(1)
 }
 
-func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
+func TestFullSnapshot_delaysDefragmentation(t *testing.T) {
 	s := newStand(t)
 	told := make(chan string, 1)
 	var is shared.Gate
@@ -205,7 +205,7 @@ func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
 	assert.Regexp(t, `^the database is being read: wait for the end of a full backup \(since [0-9:]+Z\)$`, <-told)
 }
 
-func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
+func TestThrottledReader_pace(t *testing.T) {
 	for name, c := range map[string]struct{ work, total time.Duration }{
 		"compression":    {work: 4 * time.Millisecond, total: 4*4*time.Millisecond + 3*4*time.Millisecond},
 		"a slow network": {work: time.Second, total: 4*time.Second + 3*maxPause},
@@ -226,7 +226,7 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 	}
 }
 
-func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
+func TestFullSnapshot_sealedWithoutACopy(t *testing.T) {
 	s := newStand(t)
 	for i := range maxSegment>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
@@ -247,7 +247,7 @@ func onlyForSegments(size int64) error {
 }
 
 // The store takes its time, and meanwhile etcd and what waits fill the volume.
-func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
+func TestFullSnapshot_copyIsRemovedOnLowSpace(t *testing.T) {
 	for prefix, until := range map[string]func(Facts) bool{"gen/000001/full/": storesItsCopy, "gen/000001/segment/": waitsForSegments} {
 		t.Run(prefix, func(t *testing.T) {
 			s := newStand(t)
@@ -282,7 +282,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
 	}
 }
 
-func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
+func TestFullSnapshot_noSpaceEvenIfSealed(t *testing.T) {
 	s := newStand(t)
 	random := make([]byte, 1<<20)
 	_, _ = rand.Read(random)
@@ -297,7 +297,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
 }
 
-func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
+func TestChain_failedCopyLeavesNothing(t *testing.T) {
 	s := newStand(t)
 	s.tune = append(s.tune, func(s *Writer) {
 		s.snapshots.room = func(int64) error {
@@ -319,7 +319,7 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 }
 
 // Its full snapshot may have been on its way when the process died, or the store was emptied.
-func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing.T) {
+func TestSpool_isNotUploadedWithoutAFullSnapshot(t *testing.T) {
 	for name, writes := range map[string]int{"nothing more is written": 0, "more is": 1} {
 		t.Run(name, func(t *testing.T) {
 			s := begun(t)
@@ -349,7 +349,7 @@ func (s *stand) requireNothingLoose() {
 }
 
 // A full snapshot includes everything before it: if the process died, the segments that it has overtaken would never be uploaded.
-func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
+func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
 	between := s.put("a", "1")
@@ -365,7 +365,7 @@ func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	s.requireChains(1)
 }
 
-func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
+func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.run()
@@ -398,7 +398,7 @@ func does(what string) func(Facts) bool {
 }
 
 // The first full of all takes longer than the others wait for it, so another member makes one, too.
-func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
+func TestFirstFullSnapshot_laterOneIsDiscarded(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
 	stored, storedToo := c.slowly(0), c.slowly(1)
@@ -419,7 +419,7 @@ func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
 }
 
 // A full snapshot that a caller waits for is made anyway, within the chain that continues.
-func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
+func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
 	c.leader.Store(0)
@@ -439,7 +439,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 }
 
 // The chain may continue elsewhere: a member that is no longer the writer does not end it.
-func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
+func TestFormerWriter_doesNotEndTheChain(t *testing.T) {
 	c := newMembers(t, 2)
 	first := c.members[0]
 	first.run()
@@ -460,7 +460,7 @@ func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
 }
 
 // Without any chain, a full snapshot of a member that has started one is better than none.
-func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
+func TestFirstFullSnapshot_ofAFormerWriter(t *testing.T) {
 	c := newMembers(t, 1)
 	stored := c.slowly(0)
 	c.members[0].run()
@@ -472,7 +472,7 @@ func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
 }
 
 // The response to the manifest was lost: a retry finds the full snapshot as the start of the chain.
-func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
+func TestFirstFullSnapshot_lostResponse(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(
 		memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Times: 1, Err: memory.ErrUnreachable, ReplyLost: true},
@@ -485,7 +485,7 @@ func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 }
 
 // Objects of the previous chain are not leftovers that need attention.
-func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
+func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]
 	member.run()

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // The request in flight at that moment succeeds or not, and its response is lost.
-func TestNothingIsLostWhereverItDiesAndTheChainGoesOn(t *testing.T) {
+func TestKill_losesNothing(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
 	for _, happens := range []bool{false, true} {

@@ -71,7 +71,7 @@ func (s *stand) lay(object format.Object) {
 }
 
 // The known end of the chain stays valid for minutes: anyone with write access can create the object at the next position.
-func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
+func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
 	end := func(s *stand) { s.damage(archive.SegmentName(1, s.head().Segment.Position)) }
@@ -134,7 +134,7 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 }
 
 // A user with write access can create an object of any name. None of these belongs to this history.
-func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
+func TestInspection_foreignObjectNames(t *testing.T) {
 	forged := map[string]string{
 		"gen/000001/segment/0000009000000000000.000000000":                           "x",
 		"gen/000001/minute/0000000000000000002.000000_0000009000000000000.000000000": "x",
@@ -164,7 +164,7 @@ func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
 }
 
 // A restore creates the next generation only after it has ended the one before.
-func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *testing.T) {
+func TestInspection_prematureGeneration(t *testing.T) {
 	s := begun(t)
 	s.end()
 	s.run(func(w *Writer) { w.pace.successor, w.pace.verifyOwner = 10*time.Millisecond, 10*time.Millisecond })
@@ -191,7 +191,7 @@ func (s *stand) empty() {
 	}
 }
 
-func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *testing.T) {
+func TestEmptiedStore_newChainAtTheNextWrites(t *testing.T) {
 	s := begun(t)
 	s.awaitStored(s.put("a", "1"))
 	s.check()
@@ -209,7 +209,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 }
 
 // The store is checked every few seconds only: what is stored until then goes to the empty store.
-func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
+func TestEmptiedStore_duringUploads(t *testing.T) {
 	s := newStand(t).run()
 	s.awaitStored(s.put("a", "1"))
 	s.empty()
@@ -225,7 +225,7 @@ func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s.requireUsers(2)
 }
 
-func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
+func TestEmptiedStore_duringTheInspection(t *testing.T) {
 	s := newStand(t)
 	s.founded(s.store, "c1")
 	const name = "gen/000001/generation.json"
@@ -262,14 +262,14 @@ func (s *stand) foundedBy(cluster string) {
 	}
 }
 
-func TestAnIdleMemberNoticesThatAnotherClusterHasTakenItsEmptiedStore(t *testing.T) {
+func TestEmptiedStore_takenByAnotherCluster(t *testing.T) {
 	s := newStand(t).often().run()
 	s.putAndFlush("a", "1")
 	s.foundedBy("beef")
 	s.requireUntouched("beef", clusterID)
 }
 
-func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
+func TestEmptiedStore_noticedByFollowers(t *testing.T) {
 	c := newCluster(t, 2)
 	watching := c.members[1]
 	watching.end()
@@ -281,7 +281,7 @@ func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
 	assert.Contains(t, watching.Facts().Trouble.Message, "beef")
 }
 
-func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
+func TestLostIdentity_isWrittenAgain(t *testing.T) {
 	for name, stores := range map[string]bool{"by an idle member": false, "by one that stores all the time": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)

@@ -131,7 +131,7 @@ func (c *cluster) requireEventuallyStored(revision int64) {
 	}, patience, poll, "the chain has revision %d", revision)
 }
 
-func TestTheLeaderWritesAndTheOthersWatch(t *testing.T) {
+func TestMembers_onlyTheLeaderWrites(t *testing.T) {
 	c := newCluster(t, 3)
 	for range 20 {
 		c.put("a", "1")
@@ -146,7 +146,7 @@ func TestTheLeaderWritesAndTheOthersWatch(t *testing.T) {
 }
 
 // A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
-func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
+func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
 	lists, reads := c.store.CountCalls(memory.List, ""), c.store.CountCalls(memory.Get, "")
@@ -156,7 +156,7 @@ func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
 	c.members[1].eventually(func(f Facts) bool { return f.Stored == stored }, "what comes is seen all the same")
 }
 
-func TestANewLeaderGoesOnWhereTheOldOneEnded(t *testing.T) {
+func TestMembers_newLeaderContinues(t *testing.T) {
 	c := newCluster(t, 3)
 	for round := range 9 {
 		c.leader.Store(int32(round%3 + 1))
@@ -165,7 +165,7 @@ func TestANewLeaderGoesOnWhereTheOldOneEnded(t *testing.T) {
 	c.requireOneChain()
 }
 
-func TestOthersTakeOverWhenTheLeaderDoesNotWriteAndStepBackWhenItDoes(t *testing.T) {
+func TestMembers_takeOverFromAStuckLeader(t *testing.T) {
 	c := newCluster(t, 2)
 	resume := c.pauses[0].pause(false)
 	c.put("a", "2") // there is something to add when they look
@@ -176,7 +176,7 @@ func TestOthersTakeOverWhenTheLeaderDoesNotWriteAndStepBackWhenItDoes(t *testing
 	c.requireOneChain()
 }
 
-func TestAWriterThatIsPausedAcrossItsUploadNeitherLosesNorDoublesRows(t *testing.T) {
+func TestPausedWriter_noLostOrDuplicateRows(t *testing.T) {
 	for name, after := range map[string]bool{"before it arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 2)
@@ -200,7 +200,7 @@ func TestAWriterThatIsPausedAcrossItsUploadNeitherLosesNorDoublesRows(t *testing
 	}
 }
 
-func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
+func TestTwoWriters_oneChain(t *testing.T) {
 	c := newCluster(t, 2)
 	c.leader.Store(both)
 	require.Eventually(t, func() bool {
@@ -211,7 +211,7 @@ func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 }
 
 // The winner has captured the same rows, or further ones, and read the users a moment before one was added.
-func TestFlush_storesUsersThatTheFirstWriterOfTheRowsLacks(t *testing.T) {
+func TestFlush_addsMissingUsers(t *testing.T) {
 	for name, further := range map[string]int{"the same rows": 0, "further rows": 1} {
 		t.Run(name, func(t *testing.T) {
 			var last int64
@@ -249,7 +249,7 @@ func raced(t *testing.T, write func(*cluster), theirs func(*cluster) []format.Ro
 }
 
 // A restore could start from such a full snapshot, and no segment would follow.
-func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
+func TestFullSnapshot_conflictingSegmentsOfOthers(t *testing.T) {
 	c, member, resume := pausedMember(t, false)
 	c.put("a", "2")
 	c.pauses[0].awaitInside(t)
@@ -267,7 +267,7 @@ func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
 	c.requireChains(1)
 }
 
-func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
+func TestRequestedFullSnapshot_anotherWriter(t *testing.T) {
 	c := newCluster(t, 2)
 	member := c.members[0]
 	resume := c.pauses[0].pause(false)
@@ -282,7 +282,7 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 	require.ErrorIs(t, <-another, ErrNotWriter)
 }
 
-func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
+func TestRequestedFullSnapshot_reportsTheObstacle(t *testing.T) {
 	s := newStand(t).run(func(s *Writer) { s.pace.fullPatience = 300 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
@@ -293,7 +293,7 @@ func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it is made all the same")
 }
 
-func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
+func TestFormerWriter_hasNoProblems(t *testing.T) {
 	c := newCluster(t, 2)
 	member := c.members[0]
 	c.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
@@ -306,7 +306,7 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 }
 
 // Two clusters with one configuration may have identical last rows.
-func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
+func TestSegment_sameEndButOtherRows(t *testing.T) {
 	c, flushed := raced(t, func(c *cluster) {
 		c.put("b", "of this one")
 		c.put("c", "of both")
@@ -325,7 +325,7 @@ func (s *stand) lagging() Etcd {
 }
 
 // It has the same rows on its way as the one that writes, and leases and users that are older.
-func TestAMemberWhoseUsersAreOlderStatesNothingBehindWhatTheWriterHasStated(t *testing.T) {
+func TestUsers_olderStateIsNotUploaded(t *testing.T) {
 	for name, is := range map[string]func(c *cluster) (slow, writer int){
 		"it lags, and has taken over": func(c *cluster) (int, int) {
 			c.members[1].options.Etcd = c.lagging()
@@ -368,7 +368,7 @@ func TestAMemberWhoseUsersAreOlderStatesNothingBehindWhatTheWriterHasStated(t *t
 	}
 }
 
-func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T) {
+func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	s := begun(t)
 	var caughtUp atomic.Bool
 	is, past := s.options.Etcd, s.lagging()
@@ -445,7 +445,7 @@ func past(t *testing.T) *stand {
 	return s
 }
 
-func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
+func TestLostLeader_uploadsNoUsers(t *testing.T) {
 	s := past(t)
 	before := s.names()
 	s.run(slowToHear)
@@ -455,7 +455,7 @@ func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
 	s.requireUsers(1)
 }
 
-func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.T) {
+func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 	for name, is := range map[string]func(s *stand) (first Etcd, then func() Etcd){
 		"of a leader that is deposed": func(s *stand) (Etcd, func() Etcd) {
 			deposed := faked{Etcd: s.options.Etcd, term: s.options.Etcd.Identity().Term - 1}
@@ -503,7 +503,7 @@ func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.
 }
 
 // A volume was rolled back to the same revision: no other member leads.
-func TestALeaderWhoseTermIsBehindGoesOnWhenItHearsOfNobody(t *testing.T) {
+func TestLeader_olderTermWithoutAnotherLeader(t *testing.T) {
 	s := past(t).run()
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")
 	s.requireUsers(0)

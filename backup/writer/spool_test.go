@@ -73,7 +73,7 @@ func positions(s *Spool) (found []int64) {
 	return found
 }
 
-func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
+func TestSpool_orderAndRestart(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
 	before := filledSpool(t, dir, objects)
 	s, dropped := openAgain(t, dir)
@@ -94,7 +94,7 @@ func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
 	assert.Equal(t, whole, content)
 }
 
-func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
+func TestSpool_permissions(t *testing.T) {
 	dir := t.TempDir()
 	s := filledSpool(t, dir, segmentsInOrder(t, 1))
 	making, err := s.Create("full")
@@ -109,7 +109,7 @@ func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 	}))
 }
 
-func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
+func TestSpool_removesUpToAPosition(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
 	s := filledSpool(t, dir, objects)
 	require.NoError(t, s.Stored(objects[1].Position))
@@ -129,7 +129,7 @@ func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 	assert.Empty(t, again.Entries())
 }
 
-func TestWhatWasTornIsPreserveAndWhatItWasToFollowToo(t *testing.T) {
+func TestSpool_preservesTornSegments(t *testing.T) {
 	objects := segmentsInOrder(t, 4)
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
@@ -175,7 +175,7 @@ func beside(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func TestWhatIsPreserveIsASpool(t *testing.T) {
+func TestSpool_preservedCopyIsASpool(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 3)
 	s := filledSpool(t, dir, objects)
 	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(objects[0].Position) > 0 })
@@ -191,7 +191,7 @@ func TestWhatIsPreserveIsASpool(t *testing.T) {
 	assert.Empty(t, where)
 }
 
-func TestWhatCannotBePreserveStays(t *testing.T) {
+func TestSpool_preservingFails(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // there is no room for anything else
@@ -203,7 +203,7 @@ func TestWhatCannotBePreserveStays(t *testing.T) {
 	assert.Equal(t, []int64{5, 6}, positions(again))
 }
 
-func TestWhatIsNotFinishedGoesAtTheNextStart(t *testing.T) {
+func TestSpool_removesUnfinishedFiles(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := openAgain(t, dir)
 	file, err := s.Create("full")
@@ -213,7 +213,7 @@ func TestWhatIsNotFinishedGoesAtTheNextStart(t *testing.T) {
 	assert.NoFileExists(t, file.Name())
 }
 
-func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
+func TestSpool_limits(t *testing.T) {
 	objects := segmentsInOrder(t, 2)
 	s, _ := openAgain(t, t.TempDir())
 	s.limit = objects[0].Size() + objects[1].Size() - 1
@@ -229,14 +229,14 @@ func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
 	require.NoError(t, s.Sync())
 }
 
-func TestASpoolThatCannotBeMadeSaysWhy(t *testing.T) {
+func TestSpool_cannotBeCreated(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, _, err := OpenSpool(file, spoolLimit, keys)
 	require.ErrorContains(t, err, "the spool")
 }
 
-func TestASegmentThatCouldNotBeMadeDurableDoesNotWait(t *testing.T) {
+func TestSpool_failedSync(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects[:1])
 	broken := errors.New("input/output error")

@@ -39,7 +39,7 @@ func (s *stand) deleteSegments(upTo int64) {
 
 func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
 
-func TestWriter_capturesAgainWhatWasDeletedAtTheEnd(t *testing.T) {
+func TestWriter_recapturesDeletedSegments(t *testing.T) {
 	s := checked(t)
 	last := s.Facts().Stored
 	s.deleteSegments(last)
@@ -51,7 +51,7 @@ func TestWriter_capturesAgainWhatWasDeletedAtTheEnd(t *testing.T) {
 	s.requireWhole()
 }
 
-func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
+func TestWriter_startsNewChainAfterDeletion(t *testing.T) {
 	for name, stops := range map[string]bool{"while it runs": false, "at a stop": true} {
 		t.Run(name, func(t *testing.T) {
 			s := checked(t)
@@ -77,7 +77,7 @@ func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
 	}
 }
 
-func TestWriter_verifiesTheEndAtAStop(t *testing.T) {
+func TestWriter_verifiesTheLastSegmentAtStop(t *testing.T) {
 	s := checked(t)
 	last := s.Facts().Stored
 	s.end()
@@ -104,7 +104,7 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 }
 
 // An inspection may end while the store is checked. The deleted generation is noticed anyway.
-func TestWriter_checksTheOwnerAgainAfterAnInspection(t *testing.T) {
+func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"
 	require.NoError(t, s.store.Delete(t.Context(), name))

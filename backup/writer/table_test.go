@@ -17,14 +17,14 @@ import (
 // tested wraps the machine for the tests that every machine has.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
-func TestTheTableIsWhole(t *testing.T) {
+func TestTable_isComplete(t *testing.T) {
 	statemachinetest.AssertConsistent(t, tested, written)
 	for _, state := range tested.StateNames() {
 		assert.Equal(t, state != drained, tested.Has(state, tick), "%s has work", state)
 	}
 }
 
-func TestEveryStateIsReachedAndLeadsToWriting(t *testing.T) {
+func TestTable_everyStateLeadsToWriting(t *testing.T) {
 	assert.ElementsMatch(t, tested.StateNames(), tested.Reachable(unknown))
 	for _, state := range tested.StateNames() {
 		if state != drained && state != ended {
@@ -36,11 +36,11 @@ func TestEveryStateIsReachedAndLeadsToWriting(t *testing.T) {
 }
 
 // The vocabulary is what the table uses and no more.
-func TestNoWordIsForgotten(t *testing.T) {
+func TestTable_usesEveryAction(t *testing.T) {
 	tested.AssertNames(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
 
-func TestTheCommittedFilesAreTheTables(t *testing.T) {
+func TestCommittedFiles_showTheTable(t *testing.T) {
 	tested.AssertCommitted(t, Drawing, rules.Matrix(States), "../../docs/backup.dot", "../../testdata/backup.golden", "backup.svg")
 	assert.True(t, strings.HasPrefix(Drawing.SVG(), "<svg"))
 }
@@ -147,7 +147,7 @@ func rest(state State, event Event) statemachine.Answer {
 	return statemachine.Ignore
 }
 
-func TestEveryStepOfTheWriter(t *testing.T) { suite.Assert(t) }
+func TestTable_everyStep(t *testing.T) { suite.Assert(t) }
 
 // place is the machine at one instant, and what it may do next.
 type place struct {
@@ -255,7 +255,7 @@ func (p place) after(core statemachine.Core[memberState], decision statemachine.
 	return p
 }
 
-func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+func TestInvariants_inEveryReachableState(t *testing.T) {
 	seen, wrong := explore()
 	require.Empty(t, wrong)
 	visited := map[State]bool{}

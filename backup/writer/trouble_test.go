@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T) {
+func TestUnreachableStore_spoolsWithoutGaps(t *testing.T) {
 	for name, fault := range map[string]memory.Fault{
 		"unreachable":   {Err: memory.ErrUnreachable},
 		"throttled":     {Err: memory.ErrThrottled},
@@ -64,7 +64,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 	}
 }
 
-func TestRepliesThatAreLostAreNoTrouble(t *testing.T) {
+func TestLostReplies_areNoProblem(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrLostReply, ReplyLost: true})
 	s.run()
@@ -75,7 +75,7 @@ func TestRepliesThatAreLostAreNoTrouble(t *testing.T) {
 	s.requireWhole()
 }
 
-func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
+func TestHangingStore_delaysNoCapture(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Hang: true})
 	for round := range 3 {
@@ -93,7 +93,7 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 }
 
 // It stopped all backups without a sign: each segment was captured, rejected and captured again.
-func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
+func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	s.options.Archive = archive.New(s.store, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
@@ -119,7 +119,7 @@ func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
 }
 
 // A disk may return different bytes than were written, at each read.
-func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
+func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s := begun(t)
 	s.end()
 	theirs := formattest.NewKeys(t)
@@ -141,7 +141,7 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
 }
 
-func TestWriter_reportsThatNothingAdvancesThoughNothingFails(t *testing.T) {
+func TestWriter_reportsNoProgress(t *testing.T) {
 	s := begun(t)
 	s.do(func() { s.pace.overdue, s.health.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
@@ -150,7 +150,7 @@ func TestWriter_reportsThatNothingAdvancesThoughNothingFails(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }
 
-func TestLag_keepsTheOldestTimeHoweverManyFollow(t *testing.T) {
+func TestLag_keepsTheOldestTime(t *testing.T) {
 	var l lag
 	began := time.Now()
 	for i := range int64(5 * maxObservations) {
@@ -164,7 +164,7 @@ func TestLag_keepsTheOldestTimeHoweverManyFollow(t *testing.T) {
 }
 
 // If the store is unreachable from the start, an earlier process's knowledge of it is used.
-func TestAFlushThatTheStoreDoesNotTakeSaysWhatIsMissing(t *testing.T) {
+func TestFlush_failureReportsWhatIsMissing(t *testing.T) {
 	for name, starts := range map[string]bool{"it is away": false, "it is away from the start": true} {
 		t.Run(name, func(t *testing.T) {
 			s := begun(t)
@@ -188,7 +188,7 @@ func TestAFlushThatTheStoreDoesNotTakeSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
+func TestRestart_continuesFromSpoolAndDatabase(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	last := s.put("a", "spooled")
@@ -209,7 +209,7 @@ func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
 	assert.Equal(t, s.etcd.Revision(), s.history().Chains[0].To)
 }
 
-func TestAGapIsAnsweredWithAFullAtOnce(t *testing.T) {
+func TestGap_causesAFullSnapshotAtOnce(t *testing.T) {
 	s := begun(t)
 	s.end()
 	s.put("a", "1")
@@ -227,7 +227,7 @@ func TestAGapIsAnsweredWithAFullAtOnce(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.BrokenSince.IsZero() && f.Trouble == nil }, "nothing is wrong any more")
 }
 
-func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
+func TestOverwritingStore_onlyTheLeaderWrites(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Overwrite: true})
 	s.run()
@@ -238,7 +238,7 @@ func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
 	assert.True(t, memberState{guest: true, creates: true}.isWriter())
 }
 
-func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
+func TestFullSnapshot_waitsForTheGate(t *testing.T) {
 	s := newStand(t)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
@@ -267,7 +267,7 @@ type gate func(ctx context.Context, what string) (func(), error)
 
 func (g gate) Acquire(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
 
-func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
+func TestUnreachableStore_capturesLessOften(t *testing.T) {
 	c := &chain{health: newHealth(time.Second)}
 	c.driver = c.health.driver
 	assert.Equal(t, time.Second, c.interval())
@@ -275,7 +275,7 @@ func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	assert.Equal(t, unreachableFactor*time.Second, c.interval(), "every segment costs a request later")
 }
 
-func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
+func TestHangingStore_isReported(t *testing.T) {
 	h := newHealth(0)
 	h.requestedAt = time.Now()
 	assert.Nil(t, h.current())
@@ -284,7 +284,7 @@ func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 	assert.True(t, h.isUnreachable())
 }
 
-func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
+func TestFailures_areCounted(t *testing.T) {
 	s := begun(t)
 	s.do(func() {
 		s.health.failed(opSegment, "cannot", memory.ErrUnreachable)
@@ -305,7 +305,7 @@ func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	})
 }
 
-func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
+func TestSpool_damagedSegmentIsRecaptured(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	for i := range 3 {
@@ -325,7 +325,7 @@ func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
 }
 
 // The volume may be full, or become read-only.
-func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
+func TestUnwritableVolume_stillUploads(t *testing.T) {
 	s := begun(t)
 	making := filepath.Join(s.options.SpoolDir, "making")
 	require.NoError(t, os.RemoveAll(making))
@@ -350,7 +350,7 @@ func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }
 
-func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
+func TestFullSpool_endsTheChainAfterCompaction(t *testing.T) {
 	for name, compacts := range map[string]bool{"compacted": true, "not compacted": false} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
@@ -381,7 +381,7 @@ func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
 }
 
 // The spool keeps the last stored segment, which a member uses that has just started.
-func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
+func TestLateListing_startsNoNewChain(t *testing.T) {
 	for name, is := range map[string]struct {
 		hidden string
 		starts bool
@@ -424,7 +424,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 	}
 }
 
-func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
+func TestSegment_replacedByAnotherCluster(t *testing.T) {
 	s := begun(t)
 	s.end()
 	generation, head := s.newest()

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
+func TestWrites_areUploadedAndReadable(t *testing.T) {
 	s := newStand(t)
 	s.put("before", "the first full")
 	s.run()
@@ -44,7 +44,7 @@ func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
 	s.closesTransactions()
 }
 
-func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
+func TestIdle_uploadsNothing(t *testing.T) {
 	s := begun(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().Behind)
@@ -56,7 +56,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 	assert.Equal(t, before, s.Facts().Segments)
 }
 
-func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
+func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 	s := begun(t) // a full snapshot that already has them would leave nothing to segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	assert.Equal(t, 1, found["authUsers"])
 }
 
-func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T) {
+func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s := newStand(t)
 	is := s.options.Etcd
 	var frozen atomic.Uint64 // it has answered its clients and not yet reported that it has applied their requests
@@ -85,7 +85,7 @@ func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T)
 	s.requireUsers(1)
 }
 
-func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
+func TestFlush_uploadsEverything(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = patience * 100
 	s.run()
@@ -97,7 +97,7 @@ func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
 	}
 }
 
-func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) {
+func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	s := newStand(t)
 	is := s.options.Etcd
 	var busy sync.Mutex // its database cannot be read meanwhile
@@ -117,7 +117,7 @@ func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) 
 	s.requireChains(1)
 }
 
-func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
+func TestTimes_neverDecrease(t *testing.T) {
 	s := newStand(t)
 	wall := s.clock(1_800_000_000)
 	s.run()
@@ -145,7 +145,7 @@ func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
 	assert.EqualValues(t, 1_800_000_000+10-3600+1+100_000, last.Unix())
 }
 
-func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
+func TestTimes_findTheirRevision(t *testing.T) {
 	s := begun(t)
 	first := s.put("a", "1")
 	s.awaitStored(first)
@@ -179,7 +179,7 @@ func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	return s, wall
 }
 
-func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
+func TestLag_clockWasAhead(t *testing.T) {
 	s, _ := jumped(t)
 	began := time.Now()
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
@@ -191,7 +191,7 @@ func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
 }
 
 // Within a history, times never decrease after a clock was ahead.
-func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
+func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 	for name, begin := range map[string]func(s *stand){
 		"at another place": func(s *stand) {
 			s.end()
@@ -218,7 +218,7 @@ func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 	}
 }
 
-func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
+func TestLag_survivesARestart(t *testing.T) {
 	s := newStand(t)
 	var ahead atomic.Int64
 	s.options.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -247,7 +247,7 @@ func setBack(now time.Time, by time.Duration) time.Time {
 	return back
 }
 
-func TestWhenAFullIsDueIsPlannedAgainWhenTheClockIsSetBack(t *testing.T) {
+func TestFullSnapshot_scheduleAfterClockReset(t *testing.T) {
 	now := time.Now()
 	back := setBack(now, 24*time.Hour)
 	require.False(t, back.Before(now), "which nobody sees who compares the two")

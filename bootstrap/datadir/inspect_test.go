@@ -278,7 +278,7 @@ func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 	}
 }
 
-func TestADatabaseWithKeysIsInitialized(t *testing.T) {
+func TestInitialized_databaseWithKeys(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
@@ -288,7 +288,7 @@ func TestADatabaseWithKeysIsInitialized(t *testing.T) {
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
-func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.T) {
+func TestInitialized_appliedEntries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
 	toldOfMembers(t, dir, 1)
@@ -324,7 +324,7 @@ func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 }
 
 // An index that can't be read is neither 0 nor any other number.
-func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
+func TestInitialized_unreadableIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
 	toldOfMembers(t, dir, 1)

@@ -73,7 +73,7 @@ type trial struct {
 
 // Plain etcd is asked about each altered directory, and so are we. Data that it serves in full are never refused, and
 // data that it serves in part are never accepted, except as named with the alteration.
-func TestMatrixOfAlteredDirectories(t *testing.T) {
+func TestMatrix_alteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
 		dir := prepare(t)

@@ -232,7 +232,7 @@ func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	assert.Equal(t, []string{""}, versions)
 }
 
-func TestMembersAreCountedWithWhatTheDatabaseLacks(t *testing.T) {
+func TestMembers_includeUnappliedChanges(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		data oldData

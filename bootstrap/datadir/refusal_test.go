@@ -22,7 +22,7 @@ var verbs = regexp.MustCompile(`%[a-z]`)
 // sentence returns the format as the pages show it.
 func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
-func TestEveryRefusalIsInTheRunbook(t *testing.T) {
+func TestRefusals_areInTheRunbook(t *testing.T) {
 	rows := docs.Table(t, "what you see", "what it means", "what to do")
 	require.NotEmpty(t, reasons)
 	for _, kind := range reasons {
@@ -39,7 +39,7 @@ func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 }
 
 // A refusal without a way out is a dead end: the next start fails with the same error.
-func TestEveryRefusalNamesAWayOut(t *testing.T) {
+func TestRefusals_suggestAnAction(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
 	}

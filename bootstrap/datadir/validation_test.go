@@ -46,7 +46,7 @@ func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.M
 	return dir, validate, reads
 }
 
-func TestUnchangedDataAreReadAgainAfterTheTTLOnly(t *testing.T) {
+func TestUnchangedData_cachedForTheTTL(t *testing.T) {
 	dir, validate, reads := repeated(t, errors.New("db: invalid page"))
 	synctest.Test(t, func(t *testing.T) {
 		verdictAfter := func(expected int32, mode bootstrap.Mode) {
@@ -67,7 +67,7 @@ func TestUnchangedDataAreReadAgainAfterTheTTLOnly(t *testing.T) {
 	})
 }
 
-func TestAnErrorOfTheOperatingSystemIsNoVerdict(t *testing.T) {
+func TestSystemError_isNoVerdict(t *testing.T) {
 	_, validate, reads := repeated(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
 	assert.NotContains(t, validate(bootstrap.Full).Error(), "corrupt")
 	require.Error(t, validate(bootstrap.Full))

@@ -226,7 +226,7 @@ func TestMalformedTransportSecurity(t *testing.T) {
 	}
 }
 
-func TestOtherClientListenersNeedACertificateToo(t *testing.T) {
+func TestClientListeners_needACertificate(t *testing.T) {
 	for _, key := range []string{"listen-client-http-urls", "listen-metrics-urls"} {
 		keyError := refuse(t, minimal+key+": https://127.0.0.1:2377")
 		assert.Equal(t, "client-transport-security.cert-file", keyError.Key)

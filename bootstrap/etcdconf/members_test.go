@@ -27,7 +27,7 @@ advertise-client-urls:
   etcd-main-2: [http://etcd-main-2.peer:2379]
 `
 
-func TestAMemberFindsItsPlaceInAConfigurationForAll(t *testing.T) {
+func TestSharedConfiguration_member(t *testing.T) {
 	document, err := etcdconf.ForMember([]byte(forAll), "etcd-main-1")
 	require.NoError(t, err)
 	cfg := parse(t, string(document)).Etcd
@@ -40,14 +40,14 @@ func TestAMemberFindsItsPlaceInAConfigurationForAll(t *testing.T) {
 	assert.Contains(t, string(document), "quota-backend-bytes: 8589934592\n", "the number stays whole")
 }
 
-func TestAPrefixComesBeforeThePodsName(t *testing.T) {
+func TestSharedConfiguration_namePrefix(t *testing.T) {
 	prefixed := strings.ReplaceAll(forAll, "etcd-main-", "shoot-a-etcd-main-") + "member-name-prefix: shoot-a\n"
 	document, err := etcdconf.ForMember([]byte(prefixed), "etcd-main-2")
 	require.NoError(t, err)
 	assert.Equal(t, "shoot-a-etcd-main-2", parse(t, string(document)).Etcd.Name)
 }
 
-func TestTheInitialClusterIsCompleted(t *testing.T) {
+func TestInitialCluster_isCompleted(t *testing.T) {
 	const tail = "etcd-main-9=http://a:2380,etcd-main-10=http://b:2380,etcd-main-10=http://c:2380"
 	const maps = `initial-advertise-peer-urls: {etcd-main-10: [http://b:2380, http://c:2380], etcd-main-9: http://a:2380}
 advertise-client-urls: {etcd-main-9: [http://a:2379]}
@@ -64,7 +64,7 @@ data-dir: /var/etcd/data/new.etcd
 	}
 }
 
-func TestAConfigurationOfOneMemberStaysAsItIs(t *testing.T) {
+func TestSharedConfiguration_singleMemberIsUnchanged(t *testing.T) {
 	for _, document := range []string{minimal, "# kept\n" + minimal, sidecarYAML(t), "\t: broken", "", "a: 1\na: 2\n"} {
 		same, err := etcdconf.ForMember([]byte(document), "")
 		require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestAConfigurationOfOneMemberStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestAConfigurationForAllThatDoesNotFitIsRefusedInASentence(t *testing.T) {
+func TestSharedConfiguration_errors(t *testing.T) {
 	for name, test := range map[string]struct {
 		old, changed, pod, want string
 		nameless                bool
@@ -124,7 +124,7 @@ func TestAConfigurationForAllThatDoesNotFitIsRefusedInASentence(t *testing.T) {
 	}
 }
 
-func TestAConfigurationForJoiningHasTheMembersThatThereAre(t *testing.T) {
+func TestJoinConfiguration_listsCurrentMembers(t *testing.T) {
 	document, err := etcdconf.ForNewMember([]byte("# ours\nname: m-0\ninitial-cluster: m-0=http://127.0.0.1:1\nquota-backend-bytes: 8589934592\n"),
 		"m-0=http://127.0.0.1:1,m-1=http://127.0.0.1:2")
 	require.NoError(t, err)

@@ -266,7 +266,7 @@ var twice = regexp.MustCompile(`^\w+ is given twice, again on line \d+`)
 // unknown is the start of the warning of an unknown key.
 var unknown = regexp.MustCompile(`^unknown key \S+`)
 
-func TestWarningsAreDocumentedWordByWord(t *testing.T) {
+func TestWarnings_areDocumented(t *testing.T) {
 	for lines, expected := range map[string]string{
 		"log-outputs: []":            "log-outputs is ignored: the wrapper writes etcd's log",
 		"nam: x":                     "unknown key nam (did you mean name?) is ignored",
@@ -289,7 +289,7 @@ func TestWarningsAreDocumentedWordByWord(t *testing.T) {
 	assert.Empty(t, parse(t, sidecarYAML(t)).Warnings)
 }
 
-func TestRefusalsAreDocumentedWordByWord(t *testing.T) {
+func TestRefusals_areDocumented(t *testing.T) {
 	for lines, as := range map[string]string{
 		"ListenMetricsUrls: [{Scheme: http}]":                      "NAME: ",
 		"Peer-Transport-Security: {}\npeer-transport-security: {}": "SECTION: ",

@@ -42,13 +42,13 @@ func declaredKeys(t *testing.T, file *ast.File, name string) (keys []string) {
 	return keys
 }
 
-func TestFileKeysAreThoseOfEtcd(t *testing.T) {
+func TestFileKeys_matchEtcd(t *testing.T) {
 	source := etcdSource(t)
 	assert.ElementsMatch(t, declaredKeys(t, source, "configJSON"), slices.Collect(maps.Keys(keysOf(reflect.TypeFor[fileKeys]()))))
 	assert.ElementsMatch(t, declaredKeys(t, source, "securityConfig"), slices.Collect(maps.Keys(keysOf(reflect.TypeFor[security]()))))
 }
 
-func TestRenamedKeysAreThoseOfEtcd(t *testing.T) {
+func TestRenamedKeys_matchEtcd(t *testing.T) {
 	migrations := etcdSource(t).Scope.Lookup("experimentalFlagMigrationMap").Decl.(*ast.ValueSpec).Values[0].(*ast.CompositeLit)
 	keys := keysOf(reflect.TypeFor[settings]())
 	for _, element := range migrations.Elts {
@@ -66,7 +66,7 @@ func TestRenamedKeysAreThoseOfEtcd(t *testing.T) {
 	}
 }
 
-func TestWrapperOwnedKeysExist(t *testing.T) {
+func TestWrapperOwnedKeys_exist(t *testing.T) {
 	keys := keysOf(reflect.TypeFor[settings]())
 	for _, key := range wrapperOwned {
 		assert.Contains(t, keys, key)
@@ -86,7 +86,7 @@ func paths(t reflect.Type) (all [][]string) {
 	return all
 }
 
-func TestNoValueOfAnyKeyPanicsOrExits(t *testing.T) {
+func TestParse_neverPanics(t *testing.T) {
 	all := paths(reflect.TypeFor[settings]())
 	require.Greater(t, len(all), 100)
 	for _, path := range all {

@@ -11,7 +11,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-func TestDefaultConfigIsOneThatEtcdTakes(t *testing.T) {
+func TestDefaultConfig_isValid(t *testing.T) {
 	const dir = `/tmp/a "strange": #directory`
 	document, err := Source{DataDir: dir}.Load()
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-func TestAConfigFileForAllMembersIsServedAsThatOfThePod(t *testing.T) {
+func TestSharedConfigFile_servedForThePod(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, `initial-advertise-peer-urls: {etcd-main-0: [http://a:2380], etcd-main-1: [http://b:2380]}
 advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:2379]}
@@ -94,7 +94,7 @@ advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:237
 }
 
 // Token and URLs carry the namespace, so that two clusters of one configuration are two for etcd as well.
-func TestAConfigFileMayNameThePodAndItsNamespace(t *testing.T) {
+func TestConfigFile_podAndNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, "name: $(POD_NAME)\ninitial-cluster-token: $(POD_NAMESPACE)/etcd\n")
 	for namespace, token := range map[string]string{"shop": "shop/etcd", "": "$(POD_NAMESPACE)/etcd"} {

@@ -25,7 +25,7 @@ func TestDecode_lastLine(t *testing.T) {
 	require.False(t, shell(t, ``).Decode(&said))
 }
 
-func TestACrashIsDescribedInALine(t *testing.T) {
+func TestCrash_isDescribedInOneLine(t *testing.T) {
 	for script, want := range map[string]string{
 		`echo 'panic: on fire' >&2; exit 2`:                                                "panic: on fire",
 		`echo 'first' >&2; echo second >&2; exit 3`:                                        "first",
@@ -48,7 +48,7 @@ func TestRun_outputIsOpenAfterTheEnd(t *testing.T) {
 	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&said))
 }
 
-func TestAChildEndsWithItsContext(t *testing.T) {
+func TestChild_endsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCopiesAreFoundTheOldestFirst(t *testing.T) {
+func TestCopies_oldestFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 3600))
 	assert.Empty(t, PreservedCopies(path))
@@ -22,7 +22,7 @@ func TestCopiesAreFoundTheOldestFirst(t *testing.T) {
 	}, PreservedCopies(path))
 }
 
-func TestAPathIsTakenLiterally(t *testing.T) {
+func TestCopies_literalPath(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a[b")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	for _, name := range []string{"data[1]", "data*", `da\ta?`} {
@@ -32,14 +32,14 @@ func TestAPathIsTakenLiterally(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoPlaceHasNoCopies(t *testing.T) {
+func TestCopies_emptyPath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.Mkdir(PreservedName("", time.Now()), 0o700))
 	assert.Empty(t, PreservedCopies(""))
 }
 
 // The newest copy is the last to go.
-func TestTheNewestIsTheLastThoughTheClockWasSetBack(t *testing.T) {
+func TestCopies_clockSetBack(t *testing.T) {
 	path, noon := filepath.Join(t.TempDir(), "data"), time.Now()
 	var given []string
 	for _, at := range []time.Time{noon, noon.Add(-time.Hour), noon, noon.Add(time.Microsecond)} {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestARegularFileIsReadAlsoThroughALink(t *testing.T) {
+func TestRead_symbolicLink(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tls.crt")
 	require.NoError(t, os.WriteFile(path, []byte("content"), 0o600))
 	require.NoError(t, os.Symlink(path, path+".link"))
@@ -30,7 +30,7 @@ func TestARegularFileIsReadAlsoThroughALink(t *testing.T) {
 	assert.ErrorIs(t, err, syscall.ELOOP)
 }
 
-func TestWhatIsNoRegularFileIsNotWaitedFor(t *testing.T) {
+func TestRead_irregularFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	for _, path := range []string{path, t.TempDir(), "/dev/zero"} {
@@ -43,7 +43,7 @@ func TestWhatIsNoRegularFileIsNotWaitedFor(t *testing.T) {
 }
 
 // A mount that hangs costs its first reader a second and one goroutine, and those after it nothing.
-func TestAReadThatHangsIsWaitedForOnce(t *testing.T) {
+func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		var begun atomic.Int32

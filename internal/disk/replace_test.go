@@ -13,7 +13,7 @@ import (
 )
 
 // That a directory is synced shows under power loss only, which the fault suite tries. Here it shows in what is refused.
-func TestADirectoryThatIsNotThereCannotBeSynced(t *testing.T) {
+func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")
 	err := disk.SyncDirectory(missing)
@@ -21,14 +21,14 @@ func TestADirectoryThatIsNotThereCannotBeSynced(t *testing.T) {
 	assert.ErrorContains(t, err, missing)
 }
 
-func TestADirectoryThatCannotBeSyncedIsNamed(t *testing.T) {
+func TestSyncDir_errorNamesIt(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("there is no /proc, whose directories cannot be synced")
 	}
 	assert.ErrorContains(t, disk.SyncDirectory("/proc/self/fd"), "cannot sync directory /proc/self/fd: ")
 }
 
-func TestReplaceLeavesTheNewContentForTheUserAloneAndNothingElse(t *testing.T) {
+func TestReplace_permissionsAndLeftovers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, os.WriteFile(path, []byte("a longer old content"), 0o644))
 	require.NoError(t, disk.Replace(path, []byte("new")))
@@ -41,7 +41,7 @@ func TestReplaceLeavesTheNewContentForTheUserAloneAndNothingElse(t *testing.T) {
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))
 }
 
-func TestAReplaceThatFailsKeepsTheOldContent(t *testing.T) {
+func TestReplace_failureKeepsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a file cannot be renamed over it
 	require.Error(t, disk.Replace(path, []byte("new")))
@@ -49,7 +49,7 @@ func TestAReplaceThatFailsKeepsTheOldContent(t *testing.T) {
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))
 }
 
-func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
+func TestRemove_fileOrDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, disk.Remove(path), "nothing was there")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
@@ -63,7 +63,7 @@ func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
 	assert.Len(t, aside, 1)
 }
 
-func TestRemoveFailsWhereItCannotBeMadeDurable(t *testing.T) {
+func TestRemove_failedSync(t *testing.T) {
 	assert.Error(t, disk.Remove(filepath.Join(t.TempDir(), "missing", "record")))
 }
 

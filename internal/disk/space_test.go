@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-func TestAVolumeTellsHowMuchRoomItHas(t *testing.T) {
+func TestVolume_freeSpace(t *testing.T) {
 	left, size, err := disk.Space(t.TempDir())
 	require.NoError(t, err)
 	assert.Positive(t, left)

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-func TestLineShowsWhatATerminalWouldObey(t *testing.T) {
+func TestLine_escapesControlCharacters(t *testing.T) {
 	for text, shown := range map[string]string{
 		"":                          "",
 		"x509: not valid for \"a\"": "x509: not valid for \"a\"",
@@ -30,7 +30,7 @@ func TestLineShowsWhatATerminalWouldObey(t *testing.T) {
 	}
 }
 
-func TestPasswordsInURLsAreHidden(t *testing.T) {
+func TestURLPasswords_areHidden(t *testing.T) {
 	for text, shown := range map[string]string{
 		"http://user:hunter2@etcd:2379":               "http://redacted@etcd:2379",
 		"a=https://u:hunter2@b:1,c=https://hunter2@d": "a=https://redacted@b:1,c=https://redacted@d",
@@ -47,7 +47,7 @@ func TestPasswordsInURLsAreHidden(t *testing.T) {
 	}
 }
 
-func TestTheLogStaysTheSameJSONAndHoldsNothingThatATerminalObeys(t *testing.T) {
+func TestLog_escapesControlCharacters(t *testing.T) {
 	const evil = "C1 \u009b31m, turned \u202e, a tag \U000e0041, ok ü"
 	line, err := json.Marshal(evil)
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestTextKeepsLines(t *testing.T) {
 	assert.Equal(t, "a\n\tb \\r\\x1b[A", printable.Text("a\n\tb \r\x1b[A"))
 }
 
-func FuzzNothingUnprintableIsLeft(f *testing.F) {
+func FuzzLine(f *testing.F) {
 	f.Add("\x1b[2J\n\u202e")
 	f.Fuzz(func(t *testing.T, text string) {
 		line := printable.Line(text)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/pagecache"
 )
 
-func TestWhatIsDroppedDoesNotFillThePageCache(t *testing.T) {
+func TestWriter_keepsThePageCacheSmall(t *testing.T) {
 	path := written(t, make([]byte, size))
 	pagecache.RequireDisk(t, filepath.Dir(path))
 	require.LessOrEqual(t, pagecache.Share(t, path), 0.25)

@@ -15,7 +15,7 @@ import (
 
 const size = 40 << 20 // bytes
 
-func TestWhatIsWrittenIsThereWhole(t *testing.T) {
+func TestWriter_writesEverything(t *testing.T) {
 	content := bytes.Repeat([]byte("0123456789abcde\n"), size/16)
 	path := written(t, content)
 	got, err := os.ReadFile(path)
@@ -34,7 +34,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatMayNotBeWrittenIsRemovedAtOnce(t *testing.T) {
+func TestRemove_unwritableDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "empty directory")
 	require.NoError(t, os.Mkdir(path, 0o500))
 	require.NoError(t, steady.Remove(t.Context(), path))

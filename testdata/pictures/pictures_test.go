@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "draw the pictures again")
 
 const folder = "../../docs/pictures"
 
-func TestThePicturesAreDrawnFromTheirTexts(t *testing.T) {
+func TestPictures_matchTheirSources(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(folder, "*.d2"))
 	require.NoError(t, err)
 	require.NotEmpty(t, texts)

@@ -45,7 +45,7 @@ var traffics = []struct {
 // leastTraffic must succeed before the failure for a round to be meaningful, also on a shared machine.
 const leastTraffic = 20
 
-func TestStandaloneMembersWithBackupsAreLinearizable(t *testing.T) {
+func TestLinearizability_standaloneWithBackups(t *testing.T) {
 	for round := range *rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			pods := harness.StandaloneMembers(t, 3)
@@ -63,7 +63,7 @@ func TestStandaloneMembersWithBackupsAreLinearizable(t *testing.T) {
 	}
 }
 
-func TestMembersBesideASidecarAreLinearizable(t *testing.T) {
+func TestLinearizability_withSidecar(t *testing.T) {
 	for round := range *rounds {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			c := &cluster{T: t, pods: harness.Members(t, 3)}

@@ -166,7 +166,7 @@ func rules(t *testing.T) (all []rulefmt.Rule) {
 	return all
 }
 
-func TestEachRuleFiresWhenItShouldAndOnlyThen(t *testing.T) {
+func TestRules_fireOnlyWhenTheyShould(t *testing.T) {
 	found := rules(t)
 	require.Len(t, found, len(series))
 	for _, rule := range found {
@@ -211,7 +211,7 @@ func answer(t *testing.T, load, expression string) []string {
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
 // Grafana replaces its variables by values before the expression is parsed.
-func TestTheDashboardsExpressionsAreSound(t *testing.T) {
+func TestDashboard_expressions(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)
 	var dashboard struct {

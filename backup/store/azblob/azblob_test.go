@@ -32,7 +32,7 @@ func created(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
+func TestAzure_requestFailures(t *testing.T) {
 	withKey(t)
 	storetest.RunFaults(t, storetest.Dialect{
 		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
@@ -111,7 +111,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	assert.Len(t, asked[4].URL.Query().Get("blockid"), len(first), "of the same length, as Azure wants")
 }
 
-func TestASharedAccessSignatureGoesIntoTheQueryAndNowhereElse(t *testing.T) {
+func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", "")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2021-12-02&sig=SECRET%2Bx%3D\n") // as a Secret has it that was made of a file
 	s := against(t, func(w http.ResponseWriter, r *http.Request) {

@@ -61,7 +61,7 @@ func nothingToRead(t *testing.T, s *Store, name string) {
 	assert.ErrorIs(t, err, store.ErrExists, name)
 }
 
-func TestASymbolicLinkLeadsNowhere(t *testing.T) {
+func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	s := open(t)
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "secret")

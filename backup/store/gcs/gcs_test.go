@@ -42,7 +42,7 @@ func created(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
+func TestGCS_requestFailures(t *testing.T) {
 	unavailable := func(status int, code string) storetest.Refusal {
 		return storetest.Refusal{Status: status, Code: code, Create: store.ErrUnavailable, Delete: store.ErrUnavailable}
 	}

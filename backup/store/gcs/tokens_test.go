@@ -90,7 +90,7 @@ func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
-func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
+func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client has disconnected
 		<-r.Context().Done()

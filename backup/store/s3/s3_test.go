@@ -67,7 +67,7 @@ func refuse(w http.ResponseWriter, r storetest.Refusal) {
 	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s SECRET</Message></Error>", r.Code, r.Message)
 }
 
-func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
+func TestS3_requestFailures(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
 	refusal := func(status int, code string, want error) storetest.Refusal {

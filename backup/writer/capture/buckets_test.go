@@ -26,7 +26,7 @@ func digests(t *testing.T, r *Reader, etcd *etcdtest.Etcd) map[string]format.Dig
 	return found
 }
 
-func TestTheDigestOfASmallBucketTellsThatItWasChanged(t *testing.T) {
+func TestSmallBucket_digestChanges(t *testing.T) {
 	reader, etcd := reader(t)
 	before := digests(t, reader, etcd)
 	changed := func() (names []string) {
@@ -56,7 +56,7 @@ func TestTheDigestOfASmallBucketTellsThatItWasChanged(t *testing.T) {
 	assert.ElementsMatch(t, []string{"auth", "authUsers"}, changed())
 }
 
-func TestEtcdsOwnBookkeepingIsNoChangeOfTheMetaBucket(t *testing.T) {
+func TestMetaBucket_bookkeepingIsIgnored(t *testing.T) {
 	meta := func(index, version string) format.Digest {
 		bucket := format.NewBucket("meta")
 		bucket.Add([]byte("confState"), []byte("1"))
@@ -84,7 +84,7 @@ func entries(t *testing.T, database backend.Backend) (all []string) {
 	return all
 }
 
-func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *testing.T) {
+func TestSmallBuckets_uncommitted(t *testing.T) {
 	database := empty(t)
 	write := func(key, value string) {
 		tx := database.BatchTx()
@@ -103,7 +103,7 @@ func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *tes
 }
 
 // etcd's buffer of uncommitted writes holds a key twice if it was written twice under one lock.
-func TestAnEntryThatWasWrittenTwiceSinceTheLastCommitIsReadOnce(t *testing.T) {
+func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	database := empty(t)
 	put := func(values ...string) {
 		tx := database.BatchTx()
@@ -124,7 +124,7 @@ func TestAnEntryThatWasWrittenTwiceSinceTheLastCommitIsReadOnce(t *testing.T) {
 }
 
 // etcd shows its readers what a write puts before it commits what the same write deletes, as one that takes a user's rights away does.
-func TestADeletionIsNotCapturedWithoutWhatWasPutBesideIt(t *testing.T) {
+func TestSmallBuckets_deletionAndPutTogether(t *testing.T) {
 	database, done := empty(t), make(chan struct{})
 	defer func() { <-done }()
 	write := func(do func(tx backend.BatchTx)) {

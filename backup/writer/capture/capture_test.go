@@ -83,7 +83,7 @@ func write(ctx context.Context, client *clientv3.Client, random *rand.Rand) {
 	_, _ = client.Revoke(ctx, lease.ID)
 }
 
-func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) {
+func TestCaptures_haveEveryRowInOrder(t *testing.T) {
 	reader, etcd := reader(t)
 	var writers sync.WaitGroup
 	for seed := range uint64(4) {
@@ -114,7 +114,7 @@ func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) 
 	assert.Zero(t, reader.Open())
 }
 
-func TestACaptureEndsBehindAWholeRevisionEvenBeyondItsLimit(t *testing.T) {
+func TestCapture_endsWithACompleteRevision(t *testing.T) {
 	reader, etcd := reader(t)
 	var ops []clientv3.Op
 	for i := range 100 {
@@ -133,7 +133,7 @@ func TestACaptureEndsBehindAWholeRevisionEvenBeyondItsLimit(t *testing.T) {
 	assert.Greater(t, rows.Bytes, 100*len("value"))
 }
 
-func TestACaptureDoesNotGoBeyondTheRevisionThatWasAskedFor(t *testing.T) {
+func TestCapture_stopsAtTheRequestedRevision(t *testing.T) {
 	reader, etcd := reader(t)
 	first := put(t, etcd, "a", "1")
 	put(t, etcd, "a", "2")
@@ -149,7 +149,7 @@ func TestACaptureDoesNotGoBeyondTheRevisionThatWasAskedFor(t *testing.T) {
 	assert.Empty(t, none.Rows)
 }
 
-func TestACompactionBeyondThePositionIsAGap(t *testing.T) {
+func TestCapture_gapAfterCompaction(t *testing.T) {
 	reader, etcd := reader(t)
 	first := put(t, etcd, "a", "1")
 	second := put(t, etcd, "a", "2")
@@ -169,7 +169,7 @@ func TestACompactionBeyondThePositionIsAGap(t *testing.T) {
 	assert.Equal(t, second, rows.Compacted)
 }
 
-func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
+func TestCapture_skipsBumpedRevisions(t *testing.T) {
 	database := empty(t)
 	tx := database.BatchTx()
 	tx.Lock()
@@ -187,7 +187,7 @@ func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
 	assert.EqualValues(t, bumped+1, rows.End)
 }
 
-func TestADatabaseThatIsClosedMeanwhileIsAnErrorAndNoPanic(t *testing.T) {
+func TestCapture_databaseClosedMeanwhile(t *testing.T) {
 	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
 	reader := NewReader(func() backend.Backend { return database })
 	require.NoError(t, database.Close())
@@ -212,7 +212,7 @@ func BenchmarkSince(b *testing.B) {
 	b.ReportMetric(float64(longest.Microseconds()), "µs-held-at-most")
 }
 
-func TestWhatCompactionHasLeftOfARevisionIsReadAndToldAsSuch(t *testing.T) {
+func TestCapture_partlyCompactedRevision(t *testing.T) {
 	reader, etcd := reader(t)
 	replaced := put(t, etcd, "a", "1")
 	last := put(t, etcd, "a", "2")

@@ -41,7 +41,7 @@ func closed(t *testing.T, write func(*clientv3.Client) error) (is *capture.Close
 	return is, before, path
 }
 
-func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
+func TestClosed_lastState(t *testing.T) {
 	closed, before, _ := closed(t, func(client *clientv3.Client) error {
 		lease, err := client.Grant(t.Context(), 100)
 		for range 300 {
@@ -62,7 +62,7 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	assert.GreaterOrEqual(t, closed.AppliedIndex(), uint64(300))
 }
 
-func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
+func TestClosed_fullSnapshot(t *testing.T) {
 	for name, write := range map[string]func(*clientv3.Client) error{
 		"of one that was written to": func(client *clientv3.Client) error { _, err := client.Put(t.Context(), "k", "v"); return err },
 		"of one that nobody used":    func(*clientv3.Client) error { return nil },
@@ -91,7 +91,7 @@ func digests(buckets []*format.Bucket) map[string]format.Digest {
 	return found
 }
 
-func TestADatabaseThatIsNotThereIsNamed(t *testing.T) {
+func TestClosed_missingDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := capture.OpenClosed(path, capture.Identity{})
 	require.ErrorContains(t, err, path)

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *testing.T) {
+func TestSnapshot_isConsistentDuringWrites(t *testing.T) {
 	reader, etcd := reader(t)
 	last := put(t, etcd, "a", "before")
 	snapshot, err := reader.Snapshot()
@@ -44,7 +44,7 @@ func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *tes
 	assert.Equal(t, last, mvcc.BytesToBucketKey(rows[len(rows)-1].Key).Main)
 }
 
-func TestASnapshotKnowsTheCompactionOfItsOwnTransaction(t *testing.T) {
+func TestSnapshot_compactedRevision(t *testing.T) {
 	reader, etcd := reader(t)
 	_, none := copied(t, reader)
 	assert.Zero(t, none.Compacted)
@@ -56,7 +56,7 @@ func TestASnapshotKnowsTheCompactionOfItsOwnTransaction(t *testing.T) {
 	assert.Equal(t, second, snapshot.Compacted)
 }
 
-func TestACopyEndsWithItsContextAndFreesTheDatabase(t *testing.T) {
+func TestSnapshot_canceledCopyClosesItsTransaction(t *testing.T) {
 	reader, etcd := reader(t)
 	put(t, etcd, "a", "1")
 	for name, to := range map[string]func(ctx context.Context, s *Snapshot) error{

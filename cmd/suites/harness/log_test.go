@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestAFailureShowsTheWrappersLinesAndCountsEtcds(t *testing.T) {
+func TestFailure_showsTheWrappersLog(t *testing.T) {
 	log := &Log{}
 	log.add([]byte(`{"level":"info","time":"now","message":"ours"}` + "\n"))
 	log.add([]byte(`{"level":"info","time":"now","component":"etcd","message":"theirs"}` + "\n"))

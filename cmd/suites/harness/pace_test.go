@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestAWatchGoesSlowerWhereTheMachineIsBusy(t *testing.T) {
+func TestWatch_busyMachine(t *testing.T) {
 	defer func(real func()) { measuring = real }(measuring)
 	measuring = func() {} // the test reports the load of the machine
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ const leaseMany = "TEST_LEASES_PORTS"
 
 const many = 50
 
-func TestPortsAreLeasedToOneProcessAtATime(t *testing.T) {
+func TestPorts_oneProcessAtATime(t *testing.T) {
 	if os.Getenv(leaseMany) != "" {
 		leaseAndHold(t)
 		return
@@ -75,7 +75,7 @@ func leasedByAnotherProcess(t *testing.T) (leased []int) {
 	return leased
 }
 
-func TestLeasedPortsAreNoneOfTheKernels(t *testing.T) {
+func TestPorts_outsideTheEphemeralRange(t *testing.T) {
 	content, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	require.NoError(t, err)
 	var from, to int

@@ -90,7 +90,7 @@ func TestHelmHasNothingToSay(t *testing.T) {
 }
 
 // The tests of deploy hold the renderings against the program, and need no helm for it.
-func TestTheExamplesAreRenderedAsTheyStand(t *testing.T) {
+func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)
 	require.Len(t, files, 5)
@@ -109,7 +109,7 @@ func TestTheExamplesAreRenderedAsTheyStand(t *testing.T) {
 	}
 }
 
-func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
+func TestValues_invalidCombinations(t *testing.T) {
 	for values, sentence := range map[string]string{
 		"replicas: 3": "store.url: 3 members need a bucket",
 		"replicas: 2": "value must be one of 1, 3, 5",
@@ -186,7 +186,7 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-func TestAReleaseWhoseNameIsNoServicesHasToGetAnotherOne(t *testing.T) {
+func TestReleaseName_mustBeAServiceName(t *testing.T) {
 	for _, release := range []string{"a.b", "1234", strings.Repeat("a", 53)} {
 		_, complaint, err := render("{}", release, "etcd")
 		assert.Error(t, err, release)
@@ -196,7 +196,7 @@ func TestAReleaseWhoseNameIsNoServicesHasToGetAnotherOne(t *testing.T) {
 	}
 }
 
-func TestABucketWithoutAPrefixGetsOneOfTheReleasesOwn(t *testing.T) {
+func TestBucket_defaultPrefix(t *testing.T) {
 	for url, want := range map[string]string{
 		"":                           "file:///var/etcd/backups",
 		"s3://bucket":                "s3://bucket/blue/etcd",
@@ -223,7 +223,7 @@ func TestAMemberThatLosesNothingNeedsNoClaim(t *testing.T) {
 }
 
 // A namespace does not separate networks, and two releases may share one.
-func TestReleasesHaveNothingInCommon(t *testing.T) {
+func TestReleases_areIndependent(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
 	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
 	for id := range blue {
@@ -244,7 +244,7 @@ func TestReleasesHaveNothingInCommon(t *testing.T) {
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
 // Remaining members are not restarted when some are added or removed.
-func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
+func TestReplicas_keepThePodTemplate(t *testing.T) {
 	template := func(replicas int) any {
 		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]
 		return set["spec"].(map[string]any)["template"]
@@ -254,7 +254,7 @@ func TestTheNumberOfMembersChangesNoPodsTemplate(t *testing.T) {
 	}
 }
 
-func TestTheValuesThatTheGuidesHavePeopleWriteAreTaken(t *testing.T) {
+func TestValues_ofTheGuides(t *testing.T) {
 	content, err := os.ReadFile(path("chart", "values.yaml"))
 	require.NoError(t, err)
 	var known document

@@ -59,7 +59,7 @@ func TestHelm3RendersTheSame(t *testing.T) {
 }
 
 // YAML reads these names as a boolean and as null, unless they are quoted.
-func TestNamesThatAreWordsOfYAML(t *testing.T) {
+func TestNames_areQuotedInYAML(t *testing.T) {
 	for _, name := range []string{"true", "null", "yes", "on"} {
 		values := "{store: {url: s3://b, secret: " + "'null'" + "}, priorityClassName: 'true', leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}, copy: {to: s3://c}}"
 		assert.Contains(t, rendered(t, values, name, "etcd"), "StatefulSet/"+name)
@@ -73,7 +73,7 @@ func podOf(t *testing.T, values string) document {
 	return set["spec"].(document)["template"].(document)["spec"].(document)
 }
 
-func TestSecurityContextsCanBeLeftToThePlatform(t *testing.T) {
+func TestSecurityContexts_canBeOmitted(t *testing.T) {
 	pod := podOf(t, "{podSecurityContext: null, securityContext: null}")
 	assert.NotContains(t, pod, "securityContext")
 	assert.NotContains(t, pod["containers"].([]any)[0], "securityContext")
@@ -81,7 +81,7 @@ func TestSecurityContextsCanBeLeftToThePlatform(t *testing.T) {
 	assert.Equal(t, document{"runAsNonRoot": true, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": document{"type": "RuntimeDefault"}}, pod["securityContext"])
 }
 
-func TestAffinityAndConstraintsTakeThePlaceOfSpread(t *testing.T) {
+func TestAffinity_replacesSpread(t *testing.T) {
 	const three = "replicas: 3, store: {url: s3://b}"
 	pod := podOf(t, "{"+three+", affinity: {nodeAffinity: {}}, topologySpreadConstraints: [{topologyKey: rack}]}")
 	assert.Equal(t, document{"nodeAffinity": document{}}, pod["affinity"])
@@ -91,7 +91,7 @@ func TestAffinityAndConstraintsTakeThePlaceOfSpread(t *testing.T) {
 	assert.Len(t, pod["topologySpreadConstraints"], 1)
 }
 
-func TestScrapersReachNoClientPort(t *testing.T) {
+func TestNetworkPolicy_scrapersAndClientPort(t *testing.T) {
 	for _, values := range []string{
 		"{networkPolicy: {scrapers: {app: prometheus}, clients: {etcd-client: yes-please}}}",
 		"{networkPolicy: {scrapers: {app: prometheus}, clientCIDRs: [10.0.0.0/8]}}",

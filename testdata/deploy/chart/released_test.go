@@ -42,7 +42,7 @@ func frozen(all map[string]document) map[string]document {
 }
 
 // A StatefulSet refuses an upgrade that changes any of it.
-func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
+func TestValues_keepImmutableFields(t *testing.T) {
 	const set = "StatefulSet/etcd-main"
 	fixed := func(values string) document { return frozen(rendered(t, values, "etcd-main", "etcd"))[set] }
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
@@ -56,7 +56,7 @@ func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
 }
 
 // An upgrade may skip versions, so each is upgraded to the present one.
-func TestNothingThatCannotBeChangedDiffersBetweenVersions(t *testing.T) {
+func TestVersions_keepImmutableFields(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		for _, values := range []string{
 			"{}", "{replicas: 3, store: {url: s3://b}, tls: {source: cert-manager}}", "sidecar: {enabled: true}",

@@ -50,7 +50,7 @@ func aController() string {
 	return found[0]
 }
 
-func TestNothingIsLeftOfARunThatWasKilled(t *testing.T) {
+func TestKilledRun_isCleanedUp(t *testing.T) {
 	if !Root() {
 		t.Skip("SKIPPED: only root may make namespaces")
 	}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestEveryVariantIsTakenByAStrictServerInARestrictedNamespace(t *testing.T) {
+func TestVariants_restrictedNamespace(t *testing.T) {
 	for name, values := range map[string]string{"one": one, "three": three, "one with a sidecar": oneWithSidecar, "three with sidecars": threeWithSidecars} {
 		t.Run(name, func(t *testing.T) {
 			w := newNamespace(t)
@@ -27,7 +27,7 @@ func TestEveryVariantIsTakenByAStrictServerInARestrictedNamespace(t *testing.T) 
 // different are the lines of a diff that only one side has.
 var different = regexp.MustCompile(`(?m)^(?:-[^-]|\+[^+]).*$`)
 
-func TestOneVariantBecomesAnotherByAnUpgrade(t *testing.T) {
+func TestVariants_upgrade(t *testing.T) {
 	w := newNamespace(t)
 	for _, values := range []string{one, oneWithSidecar, one, three, threeWithSidecars, three} {
 		w.apply(values)
@@ -71,7 +71,7 @@ func definitions(t *testing.T) {
 	require.NoError(t, err, out)
 }
 
-func TestWhatComesWithTheMembersIsTakenByAStrictServer(t *testing.T) {
+func TestAdditionalObjects_areValid(t *testing.T) {
 	const (
 		tls        = "tls: {source: cert-manager}\n"
 		monitoring = "monitoring: {podMonitor: true, rules: true, dashboard: true}\n"

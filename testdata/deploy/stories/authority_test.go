@@ -16,7 +16,7 @@ import (
 
 // The steps are those of docs/operations.md. The client, too, trusts both authorities before it meets the new one, and shows a certificate
 // of the new one before the old one is gone.
-func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
+func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
 	latter.issued = 1000 // its certificates differ from the former one's by their numbers

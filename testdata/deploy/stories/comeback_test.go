@@ -15,7 +15,7 @@ import (
 )
 
 // The edit is the number, and where backups go, as those of one member lay on its volume.
-func TestOneMemberGrowsToThreeByOneEditWhileClientsWrite(t *testing.T) {
+func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
 	w.awaitReady(1)
@@ -51,7 +51,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w.checkBackups("etcd-main-1", w.startWriter())
 }
 
-func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
+func TestLostVolume_memberRejoins(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -60,7 +60,7 @@ func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 
 // A machine is off permanently, with the pod's volume: the pod stays, because its end is not reported, until the node is deleted.
 // The story has its own machines, because the others continue to use theirs.
-func TestAMemberWhoseNodeIsLostComesBackOnAnother(t *testing.T) {
+func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
 	w.apply(three, fmt.Sprintf("nodeSelector: {kind: %[1]s}\ntolerations: [{key: kind, value: %[1]s}]", w.namespace))
@@ -75,7 +75,7 @@ func TestAMemberWhoseNodeIsLostComesBackOnAnother(t *testing.T) {
 	assert.NotEqual(t, lost.Spec.NodeName, again.Spec.NodeName)
 }
 
-func TestAMemberWhoseVolumeIsLostComesBackOverTLS(t *testing.T) {
+func TestLostVolume_TLS(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.withCertificates()
 	w.apply(three, tlsSecrets)
@@ -97,7 +97,7 @@ func (w *world) comesBack(member string, loses func()) {
 }
 
 // Only here do the chart's pods do it: with its settings of bucket, keys and volumes, all three members are restored.
-func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
+func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -128,7 +128,7 @@ func (w *world) loseAll() {
 }
 
 // The way that docs/operations.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
-func TestThreeMembersGoBackTogether(t *testing.T) {
+func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -142,7 +142,7 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-func TestOneMemberGoesBackByItsValues(t *testing.T) {
+func TestOneMember_restoreToATime(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)
@@ -165,7 +165,7 @@ func (w *world) mistake() (values string) {
 }
 
 // Nothing but the number is changed, and no member that stays is restarted for it.
-func TestMembersComeAndGoWithTheirNumberWhileClientsWrite(t *testing.T) {
+func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	const values = three + "\nspread: {nodes: preferred}" // there are fewer nodes than members
 	members := func(count int) {

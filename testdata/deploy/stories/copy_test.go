@@ -12,7 +12,7 @@ import (
 )
 
 // A Job copies the store immediately, the CronJob on its schedule, and the members continue with the copy when the first bucket is given up.
-func TestTheStoreIsCopiedToASecondBucketInWhichTheClusterGoesOn(t *testing.T) {
+func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
 	w := newWorldWithBucket(t)
 	w.apply(three, nightly)

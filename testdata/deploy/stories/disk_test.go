@@ -19,7 +19,7 @@ import (
 const disk = 768 << 20
 
 // A full volume ends etcd. When there is room again the member returns, with all acknowledged writes.
-func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
+func TestFullDisk_memberReturns(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)
 	w.awaitReady(1)
@@ -34,7 +34,7 @@ func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
 }
 
 // A full volume of one member of three affects no other member.
-func TestClientsDoNotWaitForAMemberWhoseDiskIsFull(t *testing.T) {
+func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)
 	w.awaitReady(3)

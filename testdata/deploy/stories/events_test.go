@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-func TestWhatHappensToAMemberIsSaidByKubectlDescribe(t *testing.T) {
+func TestEvents_inKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneMemberWithASidecar(t *testing.T) {
+func TestOneMember_withSidecar(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
 	w.awaitReady(1)
@@ -17,7 +17,7 @@ func TestOneMemberWithASidecar(t *testing.T) {
 	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
 }
 
-func TestThreeMembersWithSidecars(t *testing.T) {
+func TestThreeMembers_withSidecars(t *testing.T) {
 	w := newWorld(t)
 	w.apply(threeWithSidecars)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
@@ -28,7 +28,7 @@ func TestThreeMembersWithSidecars(t *testing.T) {
 
 // The volume, its exit record and the members' names are the same in both flavours. The data stay readable to the sidecar's
 // etcd, as docs/upgrade.md describes. A member that moves away again finds its earlier backups, and continues them.
-func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
+func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
 	w.awaitReady(1)
@@ -49,7 +49,7 @@ func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 const readableFor35 = `dataVersion: "3.5"`
 
 // It starts, as docs/upgrade.md describes, with a full snapshot by the sidecar.
-func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t *testing.T) {
+func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)
 	w.awaitReady(3)

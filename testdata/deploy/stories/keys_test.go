@@ -21,7 +21,7 @@ const (
 )
 
 // The keys come from Secrets, as in docs/deploy.md. A Job that copies has none that decrypts.
-func TestBackupsAreEncryptedAndSignedWithKeysFromSecrets(t *testing.T) {
+func TestBackups_encryptedAndSigned(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()
 	w.secret("etcd-main-backup-credentials", credentials)
@@ -70,7 +70,7 @@ func signing(t *testing.T) map[string]string {
 }
 
 // The value is docs/deploy.md's. Every member has the password, and the bucket has the users.
-func TestANewClusterHasTheRootOfASecret(t *testing.T) {
+func TestRootPassword_fromSecret(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.withCertificates()
 	w.secret("etcd-root", map[string]string{"password": "se:cret"})

@@ -38,7 +38,7 @@ func revisionOf(t *testing.T, lease *coordinationv1.Lease) int {
 	return revision
 }
 
-func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
+func TestLeases_memberAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, leasing)
 	w.awaitReady(1)
@@ -60,7 +60,7 @@ func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 }
 
 // The real sidecar sends requests to the API server; the scripted one does not.
-func TestASidecarMayDoWhatItHasToAndNothingElse(t *testing.T) {
+func TestSidecarRole_isMinimal(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)
 	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
@@ -83,7 +83,7 @@ func (w *world) mayDoNoMore(than ...string) {
 	}
 }
 
-func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
+func TestLeases_forbidden(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, leasing)
 	w.awaitReady(3)

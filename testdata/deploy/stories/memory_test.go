@@ -17,7 +17,7 @@ import (
 )
 
 // With a limit, which the chart does not set, the kernel kills a container that takes more memory.
-func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
+func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")
 	w.awaitReady(3)

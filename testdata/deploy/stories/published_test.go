@@ -18,7 +18,7 @@ import (
 // Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket. Nothing of the checkout is
 // used: the image is loaded into the nodes from its file, as docs/deploy.md describes, and kubectl's plugin is
 // the script of the archive.
-func TestTheFilesOfAReleaseAloneGiveTwoClustersWithVerifiedBackups(t *testing.T) {
+func TestReleaseFiles_twoClusters(t *testing.T) {
 	needsRoot(t)
 	folder := t.TempDir()
 	require.NoError(t, os.CopyFS(folder, os.DirFS(cluster.Published())))

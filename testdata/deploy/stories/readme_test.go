@@ -38,7 +38,7 @@ func deployCommands(t *testing.T) string {
 	return commands
 }
 
-func TestAStrangerGetsThreeMembersWithVerifiedBackupsByTheReadmeAlone(t *testing.T) {
+func TestReadme_threeMembersWithBackups(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
 	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // which the README makes

@@ -11,7 +11,7 @@ import (
 )
 
 // `helm rollback` undoes a broken upgrade completely.
-func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
+func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -40,7 +40,7 @@ func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
 }
 
 // The manifests before the chart had a token that all clusters shared, and names without a namespace.
-func TestMembersThatWereFoundedWithShortNamesGoOnWithLongOnes(t *testing.T) {
+func TestMemberNames_shortToLong(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, `etcdConfig:
   initial-cluster-token: etcd-main
@@ -60,7 +60,7 @@ func TestMembersThatWereFoundedWithShortNamesGoOnWithLongOnes(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.loseVolume("etcd-main-1") })
 }
 
-func TestAHibernatedClusterWakesWithAllItHad(t *testing.T) {
+func TestHibernation(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -80,7 +80,7 @@ func TestAHibernatedClusterWakesWithAllItHad(t *testing.T) {
 }
 
 // What a StatefulSet refuses to change is changed by recreating it around the running pods.
-func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
+func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)
@@ -98,7 +98,7 @@ func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
 }
 
 // An uninstalled release keeps its volumes and Secrets, and one of the same name finds them.
-func TestDataAndBackupsOutliveTheRelease(t *testing.T) {
+func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)

@@ -12,7 +12,7 @@ import (
 
 // A new configuration changes an annotation of the pods, which rolls them, the last first, one at a time, each after the one
 // before is ready.
-func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
+func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -32,7 +32,7 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 }
 
 // A mistake costs one member until it is reverted. The others continue to serve.
-func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) {
+func TestStuckRollout_isReverted(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -70,7 +70,7 @@ func (w *world) logOf(member, container string) string {
 }
 
 // The budget is asked by the API server, before each eviction.
-func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
+func TestEviction_oneOfThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -93,7 +93,7 @@ func TestOfThreeMembersOneMayBeEvictedAtATime(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
-func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
+func TestEviction_singleMember(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)
@@ -112,7 +112,7 @@ func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
 }
 
 // A kill for memory leaves no record of an orderly end, so the data are validated in full.
-func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
+func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
 	w.awaitReady(1)
@@ -131,7 +131,7 @@ func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
 }
 
 // Users see the reason of a container's end first.
-func TestTheRefusalOfAStrangerReachesKubectlDescribe(t *testing.T) {
+func TestRefusal_inKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, `etcdConfig:
   advertise-client-urls: {etcd-other-0: ["http://a:2379"]}

@@ -30,7 +30,7 @@ func TestOneMember(t *testing.T) {
 	assert.Contains(t, w.asked("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
 }
 
-func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
+func TestThreeMembers_bucket(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
@@ -49,7 +49,7 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 
 // Members that have no data yet wait for the store, and none of them is ready before the others: a corrected roll-out
 // would wait for its first pod forever. The way out is the README's.
-func TestAMistakeInTheBucketsNameIsMendedByApplyingTheRightOneAndDeletingThePods(t *testing.T) {
+func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
 	cluster.Eventually(t, "it is said", func() error {

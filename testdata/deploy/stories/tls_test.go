@@ -28,7 +28,7 @@ func (w *world) secrets(a *authority) map[string]map[string]string {
 	}
 }
 
-func TestThreeMembersSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
+func TestThreeMembers_TLS(t *testing.T) {
 	w := newWorldWithBucket(t)
 	ca := w.withCertificates()
 	w.apply(three, tlsSecrets)
@@ -41,7 +41,7 @@ func TestThreeMembersSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
 }
 
 // The sidecar has a certificate of its own to show, and one to show to etcd.
-func TestThreeMembersAndTheirSidecarsSpeakTLSAndTheirCertificatesAreRenewed(t *testing.T) {
+func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
 	ca := w.withCertificates()
@@ -54,7 +54,7 @@ func TestThreeMembersAndTheirSidecarsSpeakTLSAndTheirCertificatesAreRenewed(t *t
 	w.unharmed()
 }
 
-func TestOneMemberAndItsSidecarSpeakTLS(t *testing.T) {
+func TestOneMember_sidecarAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.withCertificates()
 	w.apply(oneWithSidecar, tlsSecrets)

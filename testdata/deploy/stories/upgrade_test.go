@@ -12,7 +12,7 @@ import (
 
 // A version's chart is installed as it was published, upgraded to the present one with a new tag of the image, rolled back and upgraded
 // again, while a client writes.
-func TestEveryEarlierChartIsUpgradedRolledBackAndUpgradedAgain(t *testing.T) {
+func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
 			w := newWorldWithBucket(t)
@@ -43,7 +43,7 @@ func (w *world) awaitImage(image string) {
 }
 
 // The objects exist without Helm, as after kubectl apply, and the command of docs/upgrade.md makes Helm adopt them.
-func TestWhatWasAppliedByHandIsTakenOverByARelease(t *testing.T) {
+func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.strictly(three)
 	w.awaitReady(3)
@@ -58,7 +58,7 @@ func TestWhatWasAppliedByHandIsTakenOverByARelease(t *testing.T) {
 }
 
 // Variables are read when a process starts, so members that wait for the store are deleted once the Secret is right.
-func TestAMistakeInTheSecretIsMendedByDeletingThePods(t *testing.T) {
+func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()
 	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})

@@ -42,8 +42,8 @@ var different = map[string]string{
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }
 
-// TestWhatPassesWithPlainEtcdPassesWithTheProgram runs each of etcd's own tests twice, with etcd and with the program instead.
-func TestWhatPassesWithPlainEtcdPassesWithTheProgram(t *testing.T) {
+// TestEtcdSuites_passAsWithPlainEtcd runs each of etcd's own tests twice, with etcd and with the program instead.
+func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root makes networks and processes of a test's own")
 	}
