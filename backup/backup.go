@@ -68,6 +68,7 @@ type running struct {
 	dir    string // etcd's data directory
 	owner  string
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
+	opened chan struct{}                 // closed once the spool was opened, or cannot be used
 	stop   context.CancelFunc
 	done   chan struct{} // the writer has ended
 }
@@ -92,7 +93,7 @@ func New(options Options) *Backups {
 // for which a new store is initialized, NAMESPACE/NAME.
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, done: make(chan struct{})}
+	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
 	b.running.Store(r)
 	go func() {
 		defer close(r.done)
@@ -115,6 +116,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		}
 	}
 	w, err := writer.New(options)
+	r.writer.Store(w)
+	close(r.opened)
 	for ; err != nil; w, err = writer.New(options) {
 		b.recordFailure(err)
 		select {
@@ -223,9 +226,15 @@ func (b *Backups) Unconfirmed() string {
 	return "the store of the backups does not confirm changes, and clients wait: " + reason
 }
 
-// BeforeCompaction captures what a compaction is about to remove. It takes as long as writing to the volume, or until
+// BeforeCompaction captures what a compaction is about to remove. It takes as long as opening the spool and writing to it, or until
 // ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
+	if r := b.running.Load(); r != nil {
+		select {
+		case <-r.opened:
+		case <-ctx.Done():
+		}
+	}
 	if s := b.currentWriter(); s != nil {
 		s.BeforeCompaction(ctx)
 	}

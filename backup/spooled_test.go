@@ -1,8 +1,10 @@
 package backup_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -188,4 +190,29 @@ func TestFlushSpool_uploadsNothingUnsignedToASignedStore(t *testing.T) {
 	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
 	assert.Equal(t, int64(10), w.head().Revision())
 	w.requireLeft(w.objects, nil)
+}
+
+// Opening the spool takes long if it has many segments, and etcd already serves: a client may compact what no segment has.
+func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.begin(t)
+	s.put(t, 1)
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "a segment to continue from")
+	s.nextRun(t)
+	s.put(t, 1)
+	spool := filepath.Join(filepath.Dir(s.dir), "spool")
+	slow := filepath.Join(spool, "segments", "0")
+	require.NoError(t, syscall.Mkfifo(slow, 0o600))
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	opened := make(chan error)
+	go func() {
+		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // once the spool is being opened
+		opened <- errors.Join(err, file.Close())
+	}()
+	s.BeforeCompaction(soon(t))
+	last, known := writer.LastSpooled(spool, &format.Keys{})
+	assert.True(t, known)
+	assert.Equal(t, s.etcd.Revision(), last.End, "what is captured before the compaction")
+	require.NoError(t, <-opened)
+	s.end(t)
 }
