@@ -29,19 +29,51 @@ func Text(text string) string { return escaped(credentials.ReplaceAllString(text
 // ForTerminal returns data that a user asked for as Text does, but keeps passwords.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
-// literals matches the texts in JSON.
-var literals = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-
 // JSON returns a JSON document in which every text is as Line returns it.
 func JSON(document []byte) []byte {
-	return literals.ReplaceAllFunc(document, func(literal []byte) []byte {
-		var text string
-		if json.Unmarshal(literal, &text) != nil {
-			return literal // nothing can decode it
+	shown := make([]byte, 0, len(document))
+	for {
+		start := bytes.IndexByte(document, '"')
+		if start < 0 {
+			return append(shown, document...)
 		}
-		shown, _ := json.Marshal(Line(text)) // a text always has an encoding
-		return shown
-	})
+		end := start + 1
+		for end < len(document) && document[end] != '"' {
+			if document[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		end = min(end+1, len(document))
+		shown = appendLiteral(append(shown, document[:start]...), document[start:end])
+		document = document[end:]
+	}
+}
+
+// appendLiteral appends a text in JSON. Most texts need no change, so they are not decoded.
+func appendLiteral(shown, literal []byte) []byte {
+	if isPlain(literal) {
+		return append(shown, literal...)
+	}
+	var text string
+	if json.Unmarshal(literal, &text) != nil { // nothing can decode it
+		return append(shown, literal...)
+	}
+	encoded, _ := json.Marshal(Line(text)) // a text always has an encoding
+	return append(shown, encoded...)
+}
+
+// isPlain reports whether a text in JSON is certainly as Line returns it: printable ASCII with single blanks, without
+// escapes and without the sign that ends a password in a URL.
+func isPlain(literal []byte) bool {
+	last := byte('"')
+	for _, c := range literal {
+		if c < ' ' || c > '~' || c == '\\' || c == '@' || last == ' ' && (c == ' ' || c == '"') || last == '"' && c == ' ' {
+			return false
+		}
+		last = c
+	}
+	return true
 }
 
 func escaped(text, kept string) string {

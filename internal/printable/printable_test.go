@@ -67,6 +67,33 @@ func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
 	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "a text that nothing can decode")
 }
 
+// A status document is made printable four times a second for each page that is open.
+func TestJSON_plainTextsAreNotDecoded(t *testing.T) {
+	document := []byte(`{"text": [` + strings.Repeat(`"no answer from http://etcd-main-local:8080", `, 100) + `""]}`)
+	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() { printable.JSON(document) }), 2.0)
+}
+
+func FuzzJSON(f *testing.F) {
+	for _, text := range []string{"", " a", "a ", "a  b", "a b", "\x1b", "\u202e", "\xff", `\"`, `\\"`, "http://u:p@h", "<&>", "\u00a0a", "\u2028"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		encoded, err := json.Marshal(map[string]any{"k": text, "next": []string{text, "x"}})
+		require.NoError(t, err)
+		var shown struct {
+			K    string
+			Next []string
+		}
+		require.NoError(t, json.Unmarshal(printable.JSON(encoded), &shown))
+		valid := strings.ToValidUTF8(text, "\ufffd") // as JSON encodes it, but for the number of signs
+		if valid == text {
+			require.Equal(t, printable.Line(text), shown.K)
+		}
+		require.Equal(t, []string{shown.K, "x"}, shown.Next)
+		require.Equal(t, printable.Line(shown.K), shown.K, "nothing is left to escape")
+	})
+}
+
 func TestTextKeepsLines(t *testing.T) {
 	assert.Equal(t, "a\n\tb \\r\\x1b[A", printable.Text("a\n\tb \r\x1b[A"))
 }

@@ -50,8 +50,9 @@ type endpoint struct {
 }
 
 // Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change. It compresses for
-// clients that accept that: of a document that is repeated, little more than the change is left. A stream ends when its request's context
-// does, after the latest change. One client may have 8 streams, all clients together 32. Text that a terminal would obey is escaped.
+// clients that accept that: of a document that is repeated, little more than the change is left, unless it is larger than the 32 KiB that
+// gzip looks back. A stream ends when its request's context does, after the latest change. One client may have 8 streams, all clients
+// together 32. Text that a terminal would obey is escaped.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
