@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -46,8 +46,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	logstream.CaptureOutput(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	warnOfEtcdVariables(log)
-	// The garbage collector works harder near the container's limit, at which the kernel kills without a message.
-	_, _ = memlimit.Set(memlimit.WithLogger(slog.New(zerolog.NewSlogHandler(log)))) // it logs its error
+	limitMemory(log)
 	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)
 	return outcome.Status
@@ -163,5 +162,16 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 		case <-ended:
 			return
 		}
+	}
+}
+
+// limitMemory makes the garbage collector work harder near the container's limit, at which the kernel kills without a
+// message.
+func limitMemory(log zerolog.Logger) {
+	switch limit, err := memlimit.Set(); {
+	case err != nil: // macOS has no containers
+		log.Warn().Err(err).Msg("the container's memory limit is not known")
+	case limit < math.MaxInt64:
+		log.Info().Int64("bytes", limit).Msg("the memory limit of Go is set")
 	}
 }

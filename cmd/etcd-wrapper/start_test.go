@@ -32,6 +32,18 @@ func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "unknown flag --bakup")
 }
 
+// On macOS the limit is never known, and nothing is wrong.
+func TestUnknownMemoryLimit_isAWarning(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "") // restores the variable at the end
+	require.NoError(t, os.Unsetenv("GOMEMLIMIT"))
+	t.Setenv("AUTOMEMLIMIT", "unknown")
+	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", "")
+	var log bytes.Buffer
+	run([]string{"start-etcd", "--volume-dir=" + filepath.Join(t.TempDir(), "absent")}, streams{out: &log, log: &log})
+	assert.Contains(t, log.String(), `{"level":"warn","error":"cannot parse AUTOMEMLIMIT: unknown"`)
+	assert.Contains(t, log.String(), "the container's memory limit is not known")
+}
+
 func read(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
