@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/cmd/docs"
+	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
 
@@ -154,6 +156,52 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Errors that no retry can change end the run with their own status, however deep they are wrapped.
+func TestFinalErrors_endTheRunWithTheirStatus(t *testing.T) {
+	final := fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
+	for name, prepare := range map[string]func() *Driver{
+		"etcd does not start": func() *Driver {
+			s := newStage()
+			s.open = func(context.Context) error { return final }
+			return s.driver
+		},
+		"the initialization fails": func() *Driver {
+			runtime := newStage(bootstrap.Failed).runtime()
+			runtime.Sidecar = explaining{runtime.Sidecar, final}
+			return NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				driver, ended := prepare(), make(chan Outcome, 1)
+				go func() { ended <- driver.Run() }()
+				pass(time.Minute)
+				if len(ended) == 0 {
+					driver.Signal(syscall.SIGTERM)
+				}
+				outcome := <-ended
+				assert.Equal(t, exitcode.BadConfig, outcome.Status)
+				assert.Contains(t, outcome.Reason, errStage.Error())
+			})
+		})
+	}
+}
+
+func TestASignalDuringAStop_keepsTheReasonOfTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		s.shut = func() error { pass(2 * time.Second); return nil }
+		wait := s.run(t)
+		pass(time.Minute)
+		s.driver.Stop()
+		pass(time.Second)
+		s.sigterm()
+		pass(time.Second / 2)
+		assert.Equal(t, "stop requested by POST /stop", s.driver.Snapshot().Reason)
+		wait()
+	})
 }
 
 func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -62,8 +63,23 @@ func TestRootPassword_newCluster(t *testing.T) {
 			}
 		}
 	}()
+	streamed := make(chan error)
+	go func() {
+		client := first.client(t)
+		for {
+			database, err := client.Snapshot(soon(t))
+			if err == nil {
+				_, err = io.Copy(io.Discard, database)
+			}
+			if err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
+				streamed <- err
+				return
+			}
+		}
+	}()
 	require.NoError(t, first.Open(soon(t)))
 	require.ErrorIs(t, <-anonymous, rpctypes.ErrUserEmpty, "no anonymous client was served, not even the first one")
+	require.ErrorIs(t, <-streamed, rpctypes.ErrUserEmpty, "nor with a stream")
 	require.ErrorIs(t, put(t, first, "root", "secret"), rpctypes.ErrAuthFailed)
 	require.NoError(t, put(t, first, "root", "first:secret"))
 	require.NoError(t, first.LinearizableRead(soon(t)))

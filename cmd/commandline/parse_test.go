@@ -70,6 +70,7 @@ func TestParse_help(t *testing.T) {
 func TestParse_errorsNameTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
 		"--etcd-wrapper-port":                                  {"--etcd-wrapper-port=0"},
+		"--root-password-file: only with --standalone":         {"--root-password-file=/password"},
 		"--etcd-client-port":                                   {"--etcd-client-port=70000"},
 		"--etcd-ready-timeout":                                 {"--etcd-ready-timeout=-1s"},
 		"--etcd-client-key-path":                               {"--etcd-client-cert-path=x"},

@@ -91,8 +91,10 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
+	e.is.Revision = 40 // of another leader, from its snapshot
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
+	assert.Zero(t, e.Trends().Revisions[1])
 	assert.True(t, math.IsNaN(float64(e.Trends().Write[1])), "no writes")
 	assert.True(t, math.IsNaN(float64(e.Trends().Fsync[1])))
 	assert.Len(t, is.Write, 1, "a returned slice does not change")
