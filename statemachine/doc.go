@@ -6,8 +6,8 @@
 // them a meaning: its Facts evaluate guards, its driver carries out actions.
 //
 // [Rules.Step] is pure. It does no I/O, knows no clock and starts nothing, so tests can drive a machine through every
-// reachable state, and mutate its table to see whether a test notices ([statemachinetest]). [Legality] holds a second opinion:
-// a looplab/fsm machine made from the same table refuses any move that is not an edge of the table.
+// reachable state ([statemachinetest]). [Legality] holds a second opinion: a looplab/fsm machine made from the same table
+// refuses any move that is not an edge of the table.
 //
 // [Drawing] renders a table for its readers: as a Graphviz or Mermaid diagram, as JSON, and as a matrix of all answers that is
 // committed as a golden file, so that a change of behaviour shows in a review as a change of its lines.
