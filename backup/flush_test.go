@@ -55,10 +55,10 @@ func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	hanging.hangs.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- s.Flush(ctx, s.database()) }()
+	done := make(chan error, 1)
+	go func() { done <- s.Flush(ctx, s.database()) }()
 	select {
-	case err := <-ended:
+	case err := <-done:
 		require.ErrorContains(t, err, "does not answer")
 	case <-soon(t).Done():
 		require.Fail(t, "the stop hangs with the store")

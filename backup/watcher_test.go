@@ -17,9 +17,9 @@ import (
 type follower struct{ writer.Etcd }
 
 func (f follower) Identity() capture.Identity {
-	is := f.Etcd.Identity()
-	is.Leader = false
-	return is
+	identity := f.Etcd.Identity()
+	identity.Leader = false
+	return identity
 }
 
 // watch makes the subject a standby after the writer has stored everything and ended.

@@ -61,7 +61,7 @@ func TestConfiguredWAL_isFoundOnTheVolume(t *testing.T) {
 func TestSystemError_suggestsAnAction(t *testing.T) {
 	dir := t.TempDir()
 	full := &os.PathError{Op: "write", Path: filepath.Join(dir, "exit_code"), Err: syscall.ENOSPC}
-	for err, said := range map[error]string{
+	for err, want := range map[error]string{
 		fmt.Errorf("cannot write: %w", full):                               "no space left on device \\(" + dir + " has \\d+ MiB free of \\d+ MiB; enlarge the volume or make room on it\\)$",
 		errors.New("wal: open /data/0.wal: permission denied"):             fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
 		errors.New("etcd: wal: no space left on device"):                   "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
@@ -75,7 +75,7 @@ func TestSystemError_suggestsAnAction(t *testing.T) {
 		errors.New("a member that was removed from its cluster"):           "\\(.*if this one was removed, do not start it again, or, .*--recover=auto.*\\)$",
 	} {
 		advised := bootstrap.ExplainError(err, dir)
-		assert.Regexp(t, said, advised.Error())
+		assert.Regexp(t, want, advised.Error())
 		assert.ErrorIs(t, advised, err)
 		assert.Equal(t, advised, bootstrap.ExplainError(advised, dir), "once is enough")
 	}

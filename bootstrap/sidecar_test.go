@@ -113,9 +113,9 @@ func TestSidecar_bodyInPieces(t *testing.T) {
 func TestSidecar_invalidReplies(t *testing.T) {
 	elsewhere := httptest.NewServer(saying("Successful"))
 	t.Cleanup(elsewhere.Close)
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		handler http.HandlerFunc
-		says    string
+		message string
 	}{
 		"an error status": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "secret", 500) }, "HTTP status 500"},
 		"not found":       {http.NotFound, "HTTP status 404"},
@@ -129,8 +129,8 @@ func TestSidecar_invalidReplies(t *testing.T) {
 		"a connection closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := sidecar(t, is.handler).Status(t.Context())
-			require.ErrorContains(t, err, is.says)
+			_, err := sidecar(t, test.handler).Status(t.Context())
+			require.ErrorContains(t, err, test.message)
 			assert.ErrorContains(t, err, "cannot fetch initialization status from 127.0.0.1:")
 			assert.NotContains(t, err.Error(), "secret")
 		})
@@ -227,14 +227,14 @@ func TestBundlesThatAreNone(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
-	for path, says := range map[string]string{
+	for path, want := range map[string]string{
 		fifo:              "not a regular file", // and no process waits at its other end
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",
 	} {
 		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: ":8080", TLS: true, CAPath: path})
-		require.ErrorContains(t, err, says)
+		require.ErrorContains(t, err, want)
 		assert.ErrorContains(t, err, "--backup-restore-ca-cert-bundle-path")
 	}
 }

@@ -92,10 +92,10 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), filepath.Base(unit))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(content, "/usr/local/bin/etcd-wrapper", self, 1)), 0o600))
 	for _, arguments := range [][]string{{"verify", path}, {"security", "--offline=true", "--threshold=20", path}} {
-		said, err := exec.Command(analyze, arguments...).CombinedOutput()
-		require.NoError(t, err, "%s", said)
+		output, err := exec.Command(analyze, arguments...).CombinedOutput()
+		require.NoError(t, err, "%s", output)
 		if arguments[0] == "verify" {
-			assert.NotContains(t, string(said), filepath.Base(unit), "systemd complains about nothing")
+			assert.NotContains(t, string(output), filepath.Base(unit), "systemd complains about nothing")
 		}
 	}
 }

@@ -120,12 +120,12 @@ func (c *chaos) Invalid() (is bool) {
 
 func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	c.know(func(t *truth) { c.expect(t.locked, "asked without the volume's lock") })
-	is, err := c.next(ctx)
+	reaction, err := c.next(ctx)
 	if err != nil {
 		return "", err
 	}
-	c.know(func(t *truth) { t.word, t.triggered, c.result = is.Word, false, time.Now() })
-	return is.Word, nil
+	c.know(func(t *truth) { t.word, t.triggered, c.result = reaction.Word, false, time.Now() })
+	return reaction.Word, nil
 }
 
 func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
@@ -139,9 +139,9 @@ func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
 
 func (c *chaos) Config(ctx context.Context) ([]byte, error) {
 	asked := time.Now()
-	is, err := c.next(ctx)
+	reaction, err := c.next(ctx)
 	yaml := "{data-dir: /chaos, initial-cluster: 'a=http://a,b=http://b', initial-cluster-state: new}"
-	if is.Single {
+	if reaction.Single {
 		yaml = "{data-dir: /chaos, initial-cluster: 'a=http://a', initial-cluster-state: new}"
 	}
 	c.know(func(*truth) {
@@ -186,8 +186,8 @@ func (c *chaos) Open(ctx context.Context) error {
 }
 
 func (c *chaos) Watch(ctx context.Context) error {
-	is, err := c.next(ctx)
-	if err == nil && !is.Stubborn {
+	reaction, err := c.next(ctx)
+	if err == nil && !reaction.Stubborn {
 		<-ctx.Done() // etcd runs until it is closed
 	}
 	return err
@@ -272,13 +272,13 @@ func play(t *testing.T, plan schedule) []string {
 		driver := NewDriver(Options{Runtime: c.runtime(), Log: zerolog.Nop()})
 		var outcome Outcome
 		var at time.Time
-		ended := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(ended)
+			defer close(done)
 			outcome, at = driver.Run(), time.Now()
 		}()
 		asked := push(driver, plan.Stimuli)
-		<-ended
+		<-done
 		c.know(func(now *truth) {
 			budget := StopBudget - TakingDown
 			if !c.starts {

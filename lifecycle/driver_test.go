@@ -210,9 +210,9 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 		s.open = hang
 		options := Options{Runtime: s.runtime(), ReadyTimeout: 30 * time.Second}
 		s.driver = NewDriver(options)
-		began := time.Now()
+		start := time.Now()
 		assert.Equal(t, exitcode.NotReady, s.run(t)().Status)
-		assert.InDelta(t, 30, time.Since(began).Seconds(), 1)
+		assert.InDelta(t, 30, time.Since(start).Seconds(), 1)
 		assert.Contains(t, s.did(), "close etcd")
 		assert.NotContains(t, s.did(), "write terminated")
 	})

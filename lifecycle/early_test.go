@@ -26,12 +26,12 @@ func slowly(ctx context.Context) error {
 // served returns the time that a stage takes from its start to Serving.
 func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
-	began := time.Now()
+	start := time.Now()
 	wait := s.run(t)
 	pass(2 * time.Minute)
 	synctest.Wait()
 	assert.Equal(t, Serving, s.driver.Snapshot().State)
-	took := s.driver.Snapshot().Since.Sub(began)
+	took := s.driver.Snapshot().Since.Sub(start)
 	s.sigterm()
 	wait()
 	assert.Equal(t, s.yaml, s.configured)
@@ -48,7 +48,7 @@ func fetches(s *stage) (count int) {
 }
 
 func TestEarlyConfiguration_newSingleMember(t *testing.T) {
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		validation time.Duration
 		want       time.Duration
 		fetches    int
@@ -62,11 +62,11 @@ func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(bootstrap.New, bootstrap.Progress)
 				s.yaml, s.config = clusterOfOne, slowly
-				time.AfterFunc(is.validation, func() { s.succeed() })
+				time.AfterFunc(test.validation, func() { s.succeed() })
 				took := served(t, s)
-				assert.GreaterOrEqual(t, took, is.want)
-				assert.Less(t, took, is.want+time.Second)
-				assert.Equal(t, is.fetches, fetches(s))
+				assert.GreaterOrEqual(t, took, test.want)
+				assert.Less(t, took, test.want+time.Second)
+				assert.Equal(t, test.fetches, fetches(s))
 			})
 		})
 	}
@@ -124,7 +124,7 @@ func waking() *stage {
 }
 
 func TestHibernatedMember_waitsForTheSidecar(t *testing.T) {
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		lose       bool // the log, to the initialization
 		find       bool // a log, by the initialization
 		validation time.Duration
@@ -139,23 +139,23 @@ func TestHibernatedMember_waitsForTheSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := waking()
-				if is.find {
+				if test.find {
 					s.logs = nil
 				}
-				time.AfterFunc(is.validation, func() {
+				time.AfterFunc(test.validation, func() {
 					s.succeed()
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if is.lose {
+					if test.lose {
 						s.logs = nil
 					}
-					if is.find {
+					if test.find {
 						s.logs = []string{"/data/member/wal"}
 					}
 				})
 				took := served(t, s)
-				assert.GreaterOrEqual(t, took, is.least)
-				assert.Less(t, took, is.least+3*time.Second)
+				assert.GreaterOrEqual(t, took, test.least)
+				assert.Less(t, took, test.least+3*time.Second)
 			})
 		})
 	}

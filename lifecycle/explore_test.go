@@ -304,9 +304,9 @@ func (e *explorer) expand(here place) {
 		e.take(here, here, h)
 		// The current action may complete before it notices its cancellation.
 		for _, o := range outcomes(here.action(), here.truth) {
-			there := here
-			there.truth = o.after(here.truth)
-			e.take(here, there, h)
+			next := here
+			next.truth = o.after(here.truth)
+			e.take(here, next, h)
 		}
 	}
 	if here.timer {
@@ -317,29 +317,29 @@ func (e *explorer) expand(here place) {
 	}
 	if here.aside {
 		for _, o := range outcomes(PrefetchConfig, here.truth) {
-			there := here
-			there.aside, there.truth = false, o.after(here.truth)
-			e.take(here, there, o.happening)
+			next := here
+			next.aside, next.truth = false, o.after(here.truth)
+			e.take(here, next, o.happening)
 		}
 	}
 }
 
 // end lets the action at hand end in one way.
 func (e *explorer) end(here place, o outcome) {
-	there := here
-	there.truth = o.after(here.truth)
+	next := here
+	next.truth = o.after(here.truth)
 	if o.event != "" {
-		there.chain, there.at = "", 0
-		e.take(here, there, o.happening)
+		next.chain, next.at = "", 0
+		e.take(here, next, o.happening)
 		return
 	}
-	there.at++
-	if there.action() == "" {
+	next.at++
+	if next.action() == "" {
 		e.blame("work ends without an event", here)
 		return
 	}
-	there.truth = begins(there.action(), there.truth)
-	e.find(there, arrival{here, ""})
+	next.truth = begins(next.action(), next.truth)
+	e.find(next, arrival{here, ""})
 }
 
 // take applies an event to a place that was found, or to its successor.
@@ -351,19 +351,19 @@ func (e *explorer) take(found, here place, h happening) {
 	if decision.Row < 0 {
 		return
 	}
-	there := here
-	there.core = core
+	next := here
+	next.core = core
 	slow, timer, aside := split(decision.Do)
 	if decision.Answer == Move {
-		there.timer, there.chain, there.at = false, "", 0
+		next.timer, next.chain, next.at = false, "", 0
 	}
-	there.timer = there.timer || timer
-	there.aside = (there.aside || aside == PrefetchConfig || aside == RefreshConfig) && aside != EndPrefetch && core.Facts.Ending == ""
+	next.timer = next.timer || timer
+	next.aside = (next.aside || aside == PrefetchConfig || aside == RefreshConfig) && aside != EndPrefetch && core.Facts.Ending == ""
 	if len(slow) > 0 {
-		there.chain, there.at = join(slow), 0
-		there.truth = begins(slow[0], there.truth)
+		next.chain, next.at = join(slow), 0
+		next.truth = begins(slow[0], next.truth)
 	}
-	e.find(there.bounded(), arrival{found, h.event})
+	e.find(next.bounded(), arrival{found, h.event})
 }
 
 // way returns how a place was reached, in words.

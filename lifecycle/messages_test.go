@@ -227,17 +227,17 @@ func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testi
 
 func TestPollingIsOnePhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
+		start := time.Now()
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		wait := s.run(t)
 		pass(time.Hour)
 		now := s.driver.Snapshot()
-		assert.Equal(t, began, now.PhaseSince)
+		assert.Equal(t, start, now.PhaseSince)
 		assert.NotContains(t, now.Reason, "asking for the status", "the reason is what the phase is about")
 		assert.Contains(t, now.Reason, "the initialization is running")
 		s.succeed()
 		pass(time.Minute)
-		assert.True(t, s.driver.Snapshot().PhaseSince.After(began.Add(time.Hour)))
+		assert.True(t, s.driver.Snapshot().PhaseSince.After(start.Add(time.Hour)))
 		s.sigterm()
 		wait()
 	})

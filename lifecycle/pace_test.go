@@ -56,7 +56,7 @@ func TestBackoff_runningInitialization(t *testing.T) {
 
 func TestBackoff_unusableAnswers(t *testing.T) {
 	for story, sidecar := range map[string]struct {
-		says   bootstrap.InitializationStatus
+		status bootstrap.InitializationStatus
 		answer func(context.Context) error
 	}{
 		"silent":                             {bootstrap.New, func(context.Context) error { return errStage }},
@@ -64,7 +64,7 @@ func TestBackoff_unusableAnswers(t *testing.T) {
 	} {
 		t.Run(story, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStage(sidecar.says)
+				s := newStage(sidecar.status)
 				asked := askedAt(s, sidecar.answer)
 				runFor(t, s, 10*time.Minute)
 				first := (*asked)[1].Sub((*asked)[0])

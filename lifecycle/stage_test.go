@@ -117,9 +117,9 @@ func (s *stage) visits() []State {
 // run drives to the end in its own goroutine and returns how to wait for it.
 func (s *stage) run(t *testing.T) func() Outcome {
 	t.Helper()
-	ended := make(chan Outcome, 1)
-	go func() { ended <- s.driver.Run() }()
-	return func() Outcome { return <-ended }
+	done := make(chan Outcome, 1)
+	go func() { done <- s.driver.Run() }()
+	return func() Outcome { return <-done }
 }
 
 func (s *stage) sigterm() { s.driver.Signal(syscall.SIGTERM) }

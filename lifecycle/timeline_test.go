@@ -55,7 +55,7 @@ func TestSnapshot_stalledReader(t *testing.T) {
 func TestTallies_addUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
-		began := time.Now()
+		start := time.Now()
 		wait := s.run(t)
 		pass(time.Minute)
 		s.sigterm()
@@ -67,7 +67,7 @@ func TestTallies_addUp(t *testing.T) {
 				polls = tally.Count
 			}
 		}
-		assert.InDelta(t, time.Since(began).Seconds(), spent, 1e-6)
+		assert.InDelta(t, time.Since(start).Seconds(), spent, 1e-6)
 		assert.Equal(t, 3, polls)
 	})
 }

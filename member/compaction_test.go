@@ -35,10 +35,10 @@ func TestBeforeCompaction(t *testing.T) {
 		_, err := client.Put(soon(t), "k", "v")
 		require.NoError(t, err)
 	}
-	began := time.Now()
+	start := time.Now()
 	_, err := client.Compact(soon(t), 4)
 	require.NoError(t, err)
-	assert.Less(t, time.Since(began), patience/2, "it does not wait for a reader without end")
+	assert.Less(t, time.Since(start), patience/2, "it does not wait for a reader without end")
 	require.Equal(t, []error{nil}, seen, "the revision was there to be read")
 	_, err = client.Get(soon(t), "k", clientv3.WithRev(2))
 	require.ErrorContains(t, err, "compacted")

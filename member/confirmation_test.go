@@ -185,8 +185,8 @@ func (c *confirming) rangeOverGateway(ctx context.Context) error {
 		return err
 	}
 	defer reply.Body.Close()
-	if said, err := io.ReadAll(reply.Body); err != nil || !strings.Contains(string(said), "future revision") {
-		return errors.Join(err, errors.New(string(said)))
+	if output, err := io.ReadAll(reply.Body); err != nil || !strings.Contains(string(output), "future revision") {
+		return errors.Join(err, errors.New(string(output)))
 	}
 	return nil
 }
@@ -299,9 +299,9 @@ func TestSnapshotIsSentOnceEverythingInItIsStored(t *testing.T) {
 func TestLocksWaitForEverything(t *testing.T) {
 	c := newConfirming(t)
 	stop := make(chan struct{})
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() { // the session needs a lease and a key
-		defer close(ended)
+		defer close(finished)
 		for {
 			select {
 			case <-stop:
@@ -314,7 +314,7 @@ func TestLocksWaitForEverything(t *testing.T) {
 	session, err := concurrency.NewSession(c.etcd)
 	require.NoError(t, err)
 	close(stop)
-	<-ended
+	<-finished
 	done := c.start(func(ctx context.Context) error {
 		_, err := v3lockpb.NewLockClient(c.etcd.ActiveConnection()).Lock(ctx, &v3lockpb.LockRequest{Name: []byte("lock"), Lease: int64(session.Lease())})
 		return err

@@ -80,8 +80,8 @@ func TestDefragmentation_order(t *testing.T) {
 	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
 	assert.Equal(t, leads, last[2], "the leader goes last")
 	for i, of := range last[1:] {
-		is := members[of].Maintainer.State().LastDefragmentation
-		assert.True(t, is.At.Add(-time.Duration(is.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
+		state := members[of].Maintainer.State().LastDefragmentation
+		assert.True(t, state.At.Add(-time.Duration(state.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
 	}
 	published, _ := members[leads].View()
 	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
@@ -103,8 +103,8 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 		before := members[1].Maintainer.State().LastDefragmentation
 		require.NoError(t, members[1].Maintainer.Trigger())
 		require.Eventually(t, func() bool { // until it has caught up, the next one is refused
-			is := members[1].Maintainer.State()
-			return is.LastDefragmentation != before && is.Phase == maintenance.Idle
+			state := members[1].Maintainer.State()
+			return state.LastDefragmentation != before && state.Phase == maintenance.Idle
 		}, patience, tick)
 		return members[1].Maintainer.State().LastDefragmentation.Error
 	}

@@ -17,10 +17,10 @@ import (
 
 // dropping is a handler that finds a leader after a time, if ever.
 func dropping(leader time.Duration) (grpc.UnaryHandler, *int) {
-	tries, began := 0, time.Now()
+	tries, start := 0, time.Now()
 	return func(context.Context, any) (any, error) {
 		tries++
-		if time.Since(began) < leader {
+		if time.Since(start) < leader {
 			return nil, status.Error(codes.Unknown, raft.ErrProposalDropped.Error())
 		}
 		return "done", nil
@@ -34,26 +34,26 @@ func asks(ctx context.Context, method string, handler grpc.UnaryHandler) (any, e
 func TestRetryDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler, _ := dropping(2 * time.Second)
-		began := time.Now()
+		start := time.Now()
 		reply, err := asks(t.Context(), "/etcdserverpb.KV/Txn", handler)
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
-		assert.Equal(t, 2*time.Second, time.Since(began))
+		assert.Equal(t, 2*time.Second, time.Since(start))
 
 		const blocked = 4 * time.Second // a proposal waits for a leader, which may hand over at that moment
 		handler, _ = dropping(blocked + time.Second)
 		reply, err = asks(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
-			time.Sleep(max(0, blocked-time.Since(began.Add(2*time.Second))))
+			time.Sleep(max(0, blocked-time.Since(start.Add(2*time.Second))))
 			return handler(ctx, request)
 		})
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
 
 		handler, _ = dropping(time.Hour)
-		began = time.Now()
+		start = time.Now()
 		_, err = asks(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)
 		require.ErrorContains(t, err, "raft proposal dropped", "it is said in the end")
-		assert.Equal(t, electionWait, time.Since(began))
+		assert.Equal(t, electionWait, time.Since(start))
 
 		handler, tries := dropping(time.Hour)
 		_, err = asks(t.Context(), "/etcdserverpb.Auth/UserAdd", handler)

@@ -19,9 +19,9 @@ import (
 // unhurried returns a member whose raft would elect no leader before the test ends.
 func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
-	of := config(t, dir)
-	of.TickMs, of.ElectionMs = 10_000, 50_000 // etcd's longest
-	return benchWith(t, of)
+	cfg := config(t, dir)
+	cfg.TickMs, cfg.ElectionMs = 10_000, 50_000 // etcd's longest
+	return benchWith(t, cfg)
 }
 
 func TestElectSelf_singleMember(t *testing.T) {
@@ -65,9 +65,9 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 // Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops most of them.
 func TestElectSelf_longLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	of := config(t, dir)
-	of.SnapshotCatchUpEntries = 1
-	b := benchWith(t, of)
+	cfg := config(t, dir)
+	cfg.SnapshotCatchUpEntries = 1
+	b := benchWith(t, cfg)
 	require.NoError(t, b.Open(soon(t)))
 	client := b.client(t)
 	for range 500 {
@@ -97,10 +97,10 @@ func TestElectSelf_removedMember(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, removed.Watch(soon(t)))
 	_, _ = removed.Close()
-	of := config(t, removed.config.Dir)
-	of.Name, of.InitialCluster = removed.config.Name, removed.config.InitialCluster
-	of.ListenPeerUrls, of.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
-	again := benchWith(t, of)
+	cfg := config(t, removed.config.Dir)
+	cfg.Name, cfg.InitialCluster = removed.config.Name, removed.config.InitialCluster
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = removed.config.ListenPeerUrls, removed.config.AdvertisePeerUrls
+	again := benchWith(t, cfg)
 	require.Error(t, again.Open(soon(t)))
 	_, _ = again.Close()
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")

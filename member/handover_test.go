@@ -248,10 +248,10 @@ func appears(t *testing.T, b *bench, id int64) bool {
 // took returns the duration of a write.
 func took(t *testing.T, client *clientv3.Client) time.Duration {
 	t.Helper()
-	began := time.Now()
+	start := time.Now()
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	return time.Since(began)
+	return time.Since(start)
 }
 
 // held counts how often a member has held its writes.

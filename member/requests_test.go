@@ -15,7 +15,7 @@ func TestRequests(t *testing.T) {
 	b := newBench(t, t.TempDir()+"/new.etcd")
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
-	client, began := b.client(t), time.Now()
+	client, start := b.client(t), time.Now()
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
 	_, err = client.Txn(soon(t)).Then(clientv3.OpPut("key", "other")).Commit()
@@ -34,7 +34,7 @@ func TestRequests(t *testing.T) {
 	assert.EqualValues(t, 1, reads.Count)
 	assert.Positive(t, writes.Took)
 	assert.Positive(t, reads.Took)
-	assert.Less(t, writes.Took+reads.Took, time.Since(began))
+	assert.Less(t, writes.Took+reads.Took, time.Since(start))
 }
 
 // The history of package readiness reads these; another version of etcd may call them otherwise.

@@ -76,9 +76,9 @@ func TestDefragmentation_duringASnapshot(t *testing.T) {
 	reply, err := http.Post(endpoint(b.config)+"/v3/maintenance/defragment", "application/json", strings.NewReader("{}"))
 	require.NoError(t, err)
 	defer reply.Body.Close()
-	said, err := io.ReadAll(reply.Body)
+	output, err := io.ReadAll(reply.Body)
 	require.NoError(t, err)
-	require.Contains(t, string(said), "the database is being read", "etcd's gateway leads to the same door")
+	require.Contains(t, string(output), "the database is being read", "etcd's gateway leads to the same door")
 	require.Len(t, b.Maintainer.State().Readers, 1)
 	for range 20 {
 		require.True(t, answers(t, client, patience))

@@ -19,7 +19,7 @@ func TestIsOnlyVoter(t *testing.T) {
 		}
 		return voters
 	}
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		voters   quorum.JointConfig
 		learners quorum.MajorityConfig
 		etcd     uint64 // entries that are committed and that etcd has not applied
@@ -40,9 +40,9 @@ func TestIsOnlyVoter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
-			status.ID, status.Commit, status.Applied = self, 7, 7-of.raft
-			assert.Equal(t, of.alone, isOnlyVoter(status.Commit-of.etcd, status))
+			status := raft.Status{Config: tracker.Config{Voters: test.voters, Learners: test.learners}}
+			status.ID, status.Commit, status.Applied = self, 7, 7-test.raft
+			assert.Equal(t, test.alone, isOnlyVoter(status.Commit-test.etcd, status))
 		})
 	}
 }

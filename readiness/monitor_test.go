@@ -213,11 +213,11 @@ func TestRunMayFollowRun(t *testing.T) {
 
 func TestReportSinceLastChangeOfReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
+		start := time.Now()
 		target := newTarget()
 		target.noLeader = true
 		m := watched(t, target, new(bytes.Buffer))
-		since := func() time.Duration { return m.Report().ReadySince(time.Now()).Sub(began) }
+		since := func() time.Duration { return m.Report().ReadySince(time.Now()).Sub(start) }
 		pass(10 * time.Second)
 		require.Zero(t, since(), "not ready from the start")
 
@@ -232,7 +232,7 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noLeader = true })
 		timeUntil(t, m, false)
 		lost := since()
-		require.InDelta(t, time.Since(began), lost, float64(factsInterval))
+		require.InDelta(t, time.Since(start), lost, float64(factsInterval))
 		pass(time.Minute)
 		require.Equal(t, lost, since())
 	})

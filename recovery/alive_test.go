@@ -31,7 +31,7 @@ func lost(t *testing.T) (w *world, clock *time.Time) {
 
 func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 	const locked = "nobody has added to it for a while, and nothing may be removed"
-	for name, happens := range map[string]func(w *world, clock *time.Time){
+	for name, action := range map[string]func(w *world, clock *time.Time){
 		"nobody has added to it for a while": func(_ *world, clock *time.Time) { *clock = clock.Add(90 * time.Second) },
 		locked: func(w *world, clock *time.Time) {
 			*clock = clock.Add(90 * time.Second)
@@ -42,7 +42,7 @@ func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, clock := lost(t)
-			happens(w, clock)
+			action(w, clock)
 			w.forbidPauses()
 			require.NoError(t, w.run())
 			assert.Equal(t, w.options.Adopt != "", w.generations()[1].Adopted != nil, "and the word is used up")
@@ -53,16 +53,16 @@ func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 
 func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 	w, clock := lost(t)
-	began := *clock
+	start := *clock
 	w.wait = func(ctx context.Context, _ int) {
 		until, bounded := ctx.Deadline()
 		assert.True(t, bounded && time.Until(until) <= w.still, "it waits no longer than it must")
 		*clock = clock.Add(20 * time.Second)
 	}
 	require.NoError(t, w.run())
-	assert.Equal(t, 100*time.Second, clock.Sub(began))
+	assert.Equal(t, 100*time.Second, clock.Sub(start))
 	assert.Contains(t, w.log.String(), "a member of this member's own cluster "+ours+" extended generation 1 of ")
-	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
+	assert.Contains(t, w.log.String(), "a restore can start at "+start.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
 }
 
 // The time that a run has waited for a writer is over, and the store is unreachable.
@@ -184,16 +184,16 @@ func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 // A wrong clock must not delay a restore forever.
 func TestObjectsFromTheFutureDelayNoRestoreForever(t *testing.T) {
 	w, clock := lost(t)
-	began := *clock
+	start := *clock
 	*clock = clock.Add(-24 * time.Hour)
 	w.wait = func(context.Context, int) { *clock = clock.Add(30 * time.Second) }
 	require.NoError(t, w.run())
-	assert.Equal(t, began.Add(-24*time.Hour+90*time.Second), *clock)
+	assert.Equal(t, start.Add(-24*time.Hour+90*time.Second), *clock)
 }
 
 // An upload from this volume does not prove that another process runs.
 func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		target archive.Target
 		keys   []string
 	}{
@@ -209,7 +209,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 				w.backUp(1)
 				return nil
 			}
-			w.options.Request = &Request{Target: of.target, ID: "drop"}
+			w.options.Request = &Request{Target: test.target, ID: "drop"}
 			w.forbidPauses()
 			builds := 0
 			require.NoError(t, w.runWith(func(action Action) error {
@@ -219,7 +219,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 				return nil
 			}))
 			assert.Equal(t, 1, builds)
-			w.requireKeys(of.keys...)
+			w.requireKeys(test.keys...)
 		})
 	}
 }
@@ -245,8 +245,8 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 			w.damage()
 		}
 	}
-	for name, of := range map[string]struct {
-		happens             func(*world)
+	for name, test := range map[string]struct {
+		action              func(*world)
 		pauses, generations int
 		keys                []string
 	}{
@@ -267,16 +267,16 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
-			of.happens(w)
+			test.action(w)
 			clock, waited := time.Now(), 0
 			w.still, w.now = 90*time.Second, func() time.Time { return clock }
 			w.store.Now = w.now
 			w.wait = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
 			require.NoError(t, w.run())
-			assert.Equal(t, of.pauses, waited)
-			assert.Len(t, w.generations(), of.generations)
-			assert.Len(t, w.preserved(), of.generations-1)
-			w.requireKeys(of.keys...)
+			assert.Equal(t, test.pauses, waited)
+			assert.Len(t, w.generations(), test.generations)
+			assert.Len(t, w.preserved(), test.generations-1)
+			w.requireKeys(test.keys...)
 		})
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // Another member has revisions that the store lacks, and uploads them slowly.
 func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		listing PeerState
 		request *Request
 	}{
@@ -31,7 +31,7 @@ func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
 			other.archive = w.archive
 			require.NoError(t, os.Rename(w.member.DataDir, other.member.DataDir))
 			other.put("acknowledged")
-			o.listing, o.late, w.options.Request = of.listing, true, of.request
+			o.listing, o.late, w.options.Request = test.listing, true, test.request
 			pauses := w.inPause(3, func() {
 				other.backUp(1)
 				o.late = false

@@ -38,7 +38,7 @@ func (w *world) refuse() {
 
 // The writer cannot distinguish a copy from a value that the disk has changed; the log on the volume can.
 func TestValueThatTheDiskChangedIsRestoredFromTheStore(t *testing.T) {
-	for name, happens := range map[string]func(*world){
+	for name, action := range map[string]func(*world){
 		"refused by the writer": (*world).refuse,
 		"found when it is replaced": func(w *world) {
 			w.copyVolume()
@@ -51,7 +51,7 @@ func TestValueThatTheDiskChangedIsRestoredFromTheStore(t *testing.T) {
 			w := newFilledWorld(t)
 			w.put("a", "b", "c")
 			w.backUp(1)
-			happens(w)
+			action(w)
 			w.changeOnDisk()
 			require.NoError(t, w.run(), w.log.String())
 			assert.Contains(t, w.log.String(), "revision 5 on the volume is not what etcd's log has: the disk has changed it")

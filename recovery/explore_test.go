@@ -71,26 +71,26 @@ func (e *explorer) ends(here place) (all []place) {
 	}
 	action, rest, _ := strings.Cut(here.chain, "|")
 	if Action(action) == DecideNow {
-		there := here
-		there.chain = ""
-		return []place{e.take(there, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
+		next := here
+		next.chain = ""
+		return []place{e.take(next, evaluate(rules, here.core.Facts.caseOf()).Result, Facts{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {
 		e.blame(fmt.Sprintf("action %q has no outcome: say how it can end, in outcomes", action), here)
 	}
 	for _, o := range ways {
-		there := here
-		there.truth, there.chain = o.after, rest
+		next := here
+		next.truth, next.chain = o.after, rest
 		if o.event != "" {
-			there.chain = ""
+			next.chain = ""
 			if here.core.State == Refused {
-				all = append(all, there) // what is tidied up at the end has no further event
+				all = append(all, next) // what is tidied up at the end has no further event
 				continue
 			}
-			there = e.take(there, o.event, o.payload)
+			next = e.take(next, o.event, o.payload)
 		}
-		all = append(all, there)
+		all = append(all, next)
 	}
 	return all
 }

@@ -292,8 +292,8 @@ func (h *history) setPeers(a arguments) {
 		case "etcd":
 			o.cluster = cmp.Or(id, h.etcd)
 		case "cluster":
-			is := arguments{value}.identity(0)
-			o.id, o.of = is.Cluster, is.Generation
+			identity := arguments{value}.identity(0)
+			o.id, o.of = identity.Cluster, identity.Generation
 		case "outdated":
 			o.outdated = errors.New(value)
 		case "blocked":
@@ -419,8 +419,8 @@ func (h *history) onVolume() string {
 }
 
 func (h *history) identityText() string {
-	if is := h.identity(); is.Known() {
-		return fmt.Sprintf("cluster %s, generation %d", is.Cluster, is.Generation)
+	if identity := h.identity(); identity.Known() {
+		return fmt.Sprintf("cluster %s, generation %d", identity.Cluster, identity.Generation)
 	}
 	return "no cluster"
 }

@@ -150,8 +150,8 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 func (w *world) corrupt(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
-		content, there := w.store.Content(name)
-		require.True(w.t, there, name)
+		content, exists := w.store.Content(name)
+		require.True(w.t, exists, name)
 		w.store.SetContent(name, append(content, 'x'))
 	}
 }
@@ -194,9 +194,9 @@ func (w *world) failSpool(answers ...error) *int {
 }
 
 func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*world)
-		has     archive.Identity // the volume, by its reports
+	for name, test := range map[string]struct {
+		action func(*world)
+		has    archive.Identity // the volume, by its reports
 	}{
 		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
 		"broken": {losses["broken"], archive.Identity{}},
@@ -205,11 +205,11 @@ func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
 			reach := positionOf(t, w.member.DataDir).HighestRevision
-			of.happens(w)
+			test.action(w)
 			flushes := 0
 			w.options.FlushSpool = func(_ context.Context, data archive.Identity, told int64) error {
 				flushes++
-				assert.Equal(t, of.has, data)
+				assert.Equal(t, test.has, data)
 				assert.True(t, told == reach || !data.Known())
 				assert.Len(t, w.generations(), 1)
 				return nil
@@ -244,7 +244,7 @@ func TestUploadOfTheSpoolIsRetried(t *testing.T) {
 }
 
 func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		why    error
 		status exitcode.Code // 0 if it is tried again
 	}{
@@ -257,12 +257,12 @@ func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
 			w.lose()
-			w.failSpool(of.why)
+			w.failSpool(test.why)
 			err := w.run()
-			require.ErrorIs(t, err, of.why)
+			require.ErrorIs(t, err, test.why)
 			require.ErrorContains(t, err, "to continue without them, move "+w.options.SpoolDir+" away")
 			assert.Len(t, w.generations(), 1)
-			assert.Equal(t, of.status, w.statusOf(err))
+			assert.Equal(t, test.status, w.statusOf(err))
 		})
 	}
 }

@@ -29,7 +29,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 // Keys are replaced or lost: nothing older is restored instead of backups that are signed with another key.
 func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
-	for what, of := range map[string]struct {
+	for what, test := range map[string]struct {
 		written func(w *world) string // the name of an untrusted object
 		spoilt  func(w *world)
 	}{
@@ -55,9 +55,9 @@ func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 			w.fill()
 			w.put("a", "b", "c")
 			w.setKeys(successor(t, trusted, other))
-			name := of.written(w)
+			name := test.written(w)
 			w.setKeys(trusted.Load(t))
-			of.spoilt(w)
+			test.spoilt(w)
 			w.requireRefused("gen/000001/", name, "--backup-trusted-keys", "--restore-to", "nothing was moved")
 
 			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "we know"}
@@ -105,30 +105,30 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 func TestMissingKeyIsNamed(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signed := format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		written, given *format.Keys
-		says           []string
+		message        []string
 	}{
 		"what is signed":    {formattest.LoadKeys(t, signed), &format.Keys{}, []string{"signed", "--backup-signing-key", "set it"}},
 		"what is encrypted": {made.Load(t), formattest.LoadKeys(t, signed), []string{"--backup-identities is not set", "nothing was moved"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.setKeys(of.written)
+			w.setKeys(test.written)
 			w.fill()
 			w.put("a")
-			w.setKeys(of.given)
+			w.setKeys(test.given)
 			w.requireStarts() // it has everything
 			w.damage()
-			w.requireRefused(of.says...)
+			w.requireRefused(test.message...)
 		})
 	}
 }
 
 func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
-	for what, of := range map[string]struct {
-		happens func(w *world)
-		says    []string // nothing if the member starts
+	for what, test := range map[string]struct {
+		action  func(w *world)
+		message []string // nothing if the member starts
 	}{
 		"it has everything": {func(w *world) { w.backUp(1) }, nil},
 		"it lacks that": {func(w *world) {
@@ -147,12 +147,12 @@ func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
 			w.copyVolume()
 			w.put("a", "b")
 			w.setKeys(successor(t, pair, formattest.NewKeys(t)))
-			of.happens(w)
+			test.action(w)
 			w.setKeys(pair.Load(t))
-			if of.says == nil {
+			if test.message == nil {
 				w.requireStarts()
 			} else {
-				w.requireRefused(of.says...)
+				w.requireRefused(test.message...)
 			}
 		})
 	}

@@ -21,16 +21,16 @@ import (
 // identity returns the identity of the data.
 func (w *world) identity() archive.Identity {
 	w.t.Helper()
-	is, err := archive.ReadIdentity(w.member.DataDir)
+	identity, err := archive.ReadIdentity(w.member.DataDir)
 	require.NoError(w.t, err)
-	return is
+	return identity
 }
 
 func (w *world) clusterManifest() archive.Cluster {
 	w.t.Helper()
-	is, err := w.archive.Cluster(w.t.Context())
+	cluster, err := w.archive.Cluster(w.t.Context())
 	require.NoError(w.t, err)
-	return is
+	return cluster
 }
 
 // replaceByPlainData gives the volume the data of a plain etcd.

@@ -101,11 +101,11 @@ func TestValidDataAreServedWhenStoreCannotBeRead(t *testing.T) {
 	for _, c := range storeFailures {
 		t.Run(c.first, func(t *testing.T) {
 			w := newFilledWorld(t)
-			began := w.setClock(time.Second)
+			start := w.setClock(time.Second)
 			w.store.Inject(memory.Fault{Err: c.err})
 			r := w.recovery()
 			require.NoError(t, w.prepare(r))
-			assert.Equal(t, comparing, w.now().Sub(began))
+			assert.Equal(t, comparing, w.now().Sub(start))
 			p := r.Progress()
 			assert.True(t, p.Uncompared)
 			for _, part := range []string{"that were not compared with it", c.first, c.wayOut} {

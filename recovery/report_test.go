@@ -27,10 +27,10 @@ import (
 
 // The end of a lost volume is unknown.
 func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
-	for name, of := range map[string]struct {
-		gap    time.Duration
-		happen func(*world)
-		says   string
+	for name, test := range map[string]struct {
+		gap     time.Duration
+		happen  func(*world)
+		message string
 	}{
 		"a moment":                 {730 * time.Millisecond, (*world).damage, "; nothing is known to be lost; the backups end at most 800ms before the last write of etcd to the volume"},
 		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 800ms before the last write of etcd"},
@@ -46,8 +46,8 @@ func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 			w := newFilledWorld(t)
 			head, err := w.archive.Head(t.Context(), 1)
 			require.NoError(t, err)
-			of.happen(w)
-			w.writtenAt(head.Full.Time.Add(of.gap))
+			test.happen(w)
+			w.writtenAt(head.Full.Time.Add(test.gap))
 			_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error {
 				if _, err := os.Stat(w.member.DataDir); err != nil {
 					return nil
@@ -55,7 +55,7 @@ func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 				return errors.New("a page is damaged")
 			})
 			require.NoError(t, err)
-			assert.Contains(t, w.log.String(), of.says)
+			assert.Contains(t, w.log.String(), test.message)
 		})
 	}
 }
@@ -71,7 +71,7 @@ func (w *world) writtenAt(at time.Time) {
 }
 
 func TestMemberOfConfig(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		yaml         string
 		alone, joins bool
 		members      int
@@ -85,13 +85,13 @@ func TestMemberOfConfig(t *testing.T) {
 		"forced to go on alone":      {"initial-cluster: m-0=http://127.0.0.1:1,m-1=http://127.0.0.1:2\nforce-new-cluster: true", false, false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checked, err := etcdconf.Parse([]byte("name: m-0\ndata-dir: /data\ninitial-advertise-peer-urls: http://127.0.0.1:1\n" + of.yaml))
+			checked, err := etcdconf.Parse([]byte("name: m-0\ndata-dir: /data\ninitial-advertise-peer-urls: http://127.0.0.1:1\n" + test.yaml))
 			require.NoError(t, err)
 			member := memberOf(checked, "/data")
-			assert.Equal(t, of.alone, member.Alone)
-			assert.Equal(t, of.joins, member.Joins)
+			assert.Equal(t, test.alone, member.Alone)
+			assert.Equal(t, test.joins, member.Joins)
 			assert.Equal(t, checked.Etcd.ForceNewCluster, member.Forced)
-			assert.Len(t, member.Members, of.members)
+			assert.Len(t, member.Members, test.members)
 		})
 	}
 }

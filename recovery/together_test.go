@@ -19,7 +19,7 @@ func TestRestoreWaitsForLateVolumes(t *testing.T) {
 			kept := w.member.DataDir + ".late"
 			require.NoError(t, os.Rename(w.member.DataDir, kept))
 			o.listing = peers.Founding
-			began := w.setClock(time.Second)
+			start := w.setClock(time.Second)
 			if late {
 				w.inPause(2, func() { o.listing = peers.Unknown }) // the volumes of the others are there
 				w.inPause(4, func() { o.listing, o.cluster = peers.Started, positionOf(t, kept).ClusterID })
@@ -32,7 +32,7 @@ func TestRestoreWaitsForLateVolumes(t *testing.T) {
 				assert.Len(t, w.generations(), 1, "nothing is restored")
 				return
 			}
-			assert.Equal(t, settling, w.now().Sub(began))
+			assert.Equal(t, settling, w.now().Sub(start))
 			assert.Len(t, w.generations(), 2)
 		})
 	}

@@ -96,11 +96,11 @@ const (
 )
 
 func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		asides   []string
 		room     int // for so many of them
 		verified bool
-		happens  func(*world)
+		action   func(*world)
 		left     []string // and what has no name of ours
 		fails    bool
 	}{
@@ -113,18 +113,18 @@ func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
-			if of.verified {
+			if test.verified {
 				w.verify()
 			}
-			w.addPreserved(of.asides...)
-			of.happens(w)
-			if err := w.runOn(of.room); of.fails {
+			w.addPreserved(test.asides...)
+			test.action(w)
+			if err := w.runOn(test.room); test.fails {
 				require.ErrorContains(t, err, "not enough room")
 			} else {
 				require.NoError(t, err)
 			}
-			assert.Equal(t, append(of.left, "mine"), w.preservedTimes())
-			if len(of.left) < len(of.asides) {
+			assert.Equal(t, append(test.left, "mine"), w.preservedTimes())
+			if len(test.left) < len(test.asides) {
 				assert.Contains(t, w.log.String(), "deleting a preserved copy, as the volume has no room for it")
 				assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
 			}
@@ -142,9 +142,9 @@ func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	w.store.Inject(memory.Fault{Hang: true})
 	synctest.Test(t, func(t *testing.T) {
 		w.t = t
-		begun := time.Now()
+		start := time.Now()
 		require.NoError(t, w.runOn(0))
-		assert.LessOrEqual(t, time.Since(begun), 5*time.Second)
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 	})
 	w.t = t
 	assert.Equal(t, []string{newest, "mine"}, w.preservedTimes())
@@ -195,14 +195,14 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 }
 
 func TestDataInUseAreNotMoved(t *testing.T) {
-	for says, of := range map[string]struct{ lose, happens func(*world) }{
+	for message, of := range map[string]struct{ lose, happens func(*world) }{
 		"have appeared":       {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
 		"a running etcd has ": {(*world).damage, func(w *world) { locked(t, w.database()) }},
 	} {
 		w := newFilledWorld(t)
 		of.lose(w)
 		var there []string
-		require.ErrorContains(t, w.runWith(before(SetVolumeAside, func() error { of.happens(w); there = w.files(); return nil })), says)
+		require.ErrorContains(t, w.runWith(before(SetVolumeAside, func() error { of.happens(w); there = w.files(); return nil })), message)
 		assert.Equal(t, there, w.files())
 		assert.Empty(t, w.preserved())
 	}

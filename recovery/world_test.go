@@ -114,7 +114,7 @@ func (w *world) found(created time.Time) {
 	w.t.Helper()
 	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
 	require.NoError(w.t, err)
-	if is, err := archive.ReadIdentity(w.member.DataDir); !is.Known() {
+	if identity, err := archive.ReadIdentity(w.member.DataDir); !identity.Known() {
 		require.NoError(w.t, err)
 		w.setGeneration(1)
 	}

@@ -155,10 +155,10 @@ func TestHistory_damagedClusterManifest(t *testing.T) {
 // An object after the latest revision that cannot be read is reported with the least number of lost revisions.
 func TestFind_reportsWhatFollows(t *testing.T) {
 	for what, example := range map[string]struct {
-		happens func(w *world)
-		latest  int64
-		lost    int64
-		beyond  string // empty if nothing follows
+		action func(w *world)
+		latest int64
+		lost   int64
+		beyond string // empty if nothing follows
 	}{
 		"nothing":         {func(*world) {}, 30, 0, ""},
 		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, format.After(28)), 300) }, 28, 0, "damaged"},
@@ -195,7 +195,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			w.merge(archive.Minute, segments[:2]...)
 			w.merge(archive.Minute, segments[2:4]...)
 			w.merge(archive.Minute, segments[4:6]...)
-			example.happens(w)
+			example.action(w)
 			path := w.find(archive.Target{})
 			assert.Equal(t, example.latest, path.Revision)
 			assert.GreaterOrEqual(t, path.Lost(), example.lost)

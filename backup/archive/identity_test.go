@@ -18,11 +18,11 @@ func TestIdentity_isStoredInTheDataDirectory(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, none.Known())
 
-	is := archive.Identity{Cluster: "c1", Generation: 3, Position: format.Position{Revision: 7}, Session: "s"}
-	require.NoError(t, is.Write(dir))
+	identity := archive.Identity{Cluster: "c1", Generation: 3, Position: format.Position{Revision: 7}, Session: "s"}
+	require.NoError(t, identity.Write(dir))
 	read, err := archive.ReadIdentity(dir)
 	require.NoError(t, err)
-	assert.Equal(t, is, read)
+	assert.Equal(t, identity, read)
 	info, err := os.Stat(filepath.Join(dir, archive.IdentityFile))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode())

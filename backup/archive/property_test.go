@@ -201,8 +201,8 @@ func FuzzManifests(f *testing.F) {
 	full := *w.head().Full
 	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: TimeAt(60)}))
 	for _, name := range append(w.names("gen/000001/segment/"), statementsOf...) {
-		content, there := w.store.Content(name)
-		require.True(f, there, name)
+		content, exists := w.store.Content(name)
+		require.True(f, exists, name)
 		begin, _, _ := bytes.Cut(content, []byte(`,"sha256":"`+checksumOf(content)))
 		f.Add(begin)
 	}

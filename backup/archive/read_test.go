@@ -273,16 +273,16 @@ func TestFetch_waitsLongerAfterTheFirstByte(t *testing.T) {
 		away := func(times int) {
 			w.store.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 1}, memory.Fault{Op: memory.Get, Times: times, Err: memory.ErrUnreachable})
 		}
-		begun := time.Now()
+		start := time.Now()
 		away(11)
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)
 		assert.Equal(t, snapshotOf(database(10)), snapshot)
-		assert.Greater(t, time.Since(begun), time.Minute)
+		assert.Greater(t, time.Since(start), time.Minute)
 		away(13)
 		_, err = read(t, w.Archive, full)
 		assert.ErrorIs(t, err, memory.ErrUnreachable)
-		assert.Less(t, time.Since(begun), 5*time.Minute)
+		assert.Less(t, time.Since(start), 5*time.Minute)
 	})
 }
 
@@ -292,12 +292,12 @@ func TestFetch_givesUp(t *testing.T) {
 			w := begin(t, &format.Keys{})
 			full := *w.head().Full
 			w.store.Inject(memory.Fault{Op: memory.Get, Err: away})
-			begun := time.Now()
+			start := time.Now()
 			_, err := read(t, w.Archive, full)
 			assert.ErrorIs(t, err, away)
-			assert.Less(t, time.Since(begun), time.Minute)
+			assert.Less(t, time.Since(start), time.Minute)
 			if errors.Is(away, store.ErrUnavailable) {
-				assert.Greater(t, time.Since(begun), 5*time.Second, "but not at once")
+				assert.Greater(t, time.Since(start), 5*time.Second, "but not at once")
 			}
 		})
 	}

@@ -244,8 +244,8 @@ func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 // damage flips a bit of an object until the returned function is called.
 func (w *world) damage(name string, bit int) (repair func()) {
 	w.t.Helper()
-	content, there := w.store.Content(name)
-	require.True(w.t, there, name)
+	content, exists := w.store.Content(name)
+	require.True(w.t, exists, name)
 	damaged := bytes.Clone(content)
 	damaged[bit/8%len(content)] ^= 1 << (bit % 8)
 	w.store.SetContent(name, damaged)

@@ -21,10 +21,10 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	empty := formattest.WriteFile(t, "")
 	large := formattest.WriteFile(t, strings.Repeat("#\n", 1<<20))
 	for _, test := range []struct {
-		name   string
-		files  format.KeyFiles
-		begins string
-		says   string
+		name    string
+		files   format.KeyFiles
+		begins  string
+		message string
 	}{
 		{"recipients that are none", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "is not a file of age recipients"},
 		{"recipients of an empty file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
@@ -44,7 +44,7 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 			_, err := load(t, test.files)
 			require.Error(t, err)
 			assert.True(t, strings.HasPrefix(err.Error(), test.begins), err.Error())
-			assert.Contains(t, err.Error(), test.says)
+			assert.Contains(t, err.Error(), test.message)
 			assert.NotContains(t, err.Error(), "\n", "one sentence")
 		})
 	}

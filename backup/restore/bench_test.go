@@ -28,14 +28,14 @@ func BenchmarkRebuild(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "full")
 	source := restoretest.Full(b, path, rows, 900)
 	for b.Loop() {
-		began, received := time.Now(), time.Time{}
+		start, received := time.Now(), time.Time{}
 		source.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 			received = time.Now()
 			return archive.Reading{}, restoretest.Rows(rows+1, rows+rows/2, 200, row)
 		}
 		_, err := restore.Database(b.Context(), source, path+"-rebuilt", restore.Options{})
 		require.NoError(b, err)
-		b.ReportMetric(float64(source.DatabaseBytes)/1e6/received.Sub(began).Seconds(), "MB/s")
+		b.ReportMetric(float64(source.DatabaseBytes)/1e6/received.Sub(start).Seconds(), "MB/s")
 		b.ReportMetric(float64(rows/2)/time.Since(received).Seconds(), "rows/s")
 		b.ReportMetric(anonymous(b), "RssAnon-MiB")
 		require.NoError(b, os.Remove(path+"-rebuilt"))

@@ -127,8 +127,8 @@ func hasOne(bucket string) func(archive.Reading) bool {
 // A request that waits may be answered before etcd counts it as applied.
 func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 	s := confirming(t)
-	is := s.options.Etcd
-	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return 1 }}
+	etcd := s.options.Etcd
+	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return 1 }}
 	s.run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
 	for range 3 {

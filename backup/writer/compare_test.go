@@ -123,9 +123,9 @@ func (s *stand) is(cluster string, generation int) {
 // identified returns the identity of the data.
 func (s *stand) identified() archive.Identity {
 	s.Helper()
-	is, err := archive.ReadIdentity(s.options.DataDir)
+	identity, err := archive.ReadIdentity(s.options.DataDir)
 	require.NoError(s, err)
-	return is
+	return identity
 }
 
 // write makes a number of revisions, and returns the last.
@@ -139,14 +139,14 @@ func (s *stand) write(count int, value string) (last int64) {
 
 // Both have one configuration, and so one cluster id of etcd's.
 func TestInspection_storeOfAnotherCluster(t *testing.T) {
-	for cluster, says := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
+	for cluster, want := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
 		t.Run(cluster, func(t *testing.T) {
 			s := begun(t)
 			other := s.twin("c0ffee")
 			other.put("first", "value")
 			other.is(cluster, 1)
 			other.run()
-			other.requireUntouched(says, cluster)
+			other.requireUntouched(want, cluster)
 		})
 	}
 }

@@ -179,8 +179,8 @@ func TestStop_lastObjectIsFinal(t *testing.T) {
 	_, head := s.newest()
 	require.False(t, head.Newest().Released)
 	s.end()
-	is := Server(s.etcd.Server)
-	s.options.Etcd, s.options.Release = s.frozen(is.Identity()), true
+	etcd := Server(s.etcd.Server)
+	s.options.Etcd, s.options.Release = s.frozen(etcd.Identity()), true
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	require.NoError(t, s.Flush(t.Context()), "once is enough")
@@ -188,7 +188,7 @@ func TestStop_lastObjectIsFinal(t *testing.T) {
 	require.True(t, again.Newest().Released)
 	assert.NotEmpty(t, again.Newest().Session)
 	s.end()
-	s.options.Etcd, s.options.Release = is, false
+	s.options.Etcd, s.options.Release = etcd, false
 	s.run()
 	s.awaitStored(s.put("a", "2"))
 	_, on := s.newest()

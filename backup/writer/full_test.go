@@ -97,7 +97,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 
 // Its data are put once, even if the manifest cannot be.
 func TestFullSnapshot_retriesFromItsCopy(t *testing.T) {
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		after int // requests
 		room  error
 	}{
@@ -110,7 +110,7 @@ func TestFullSnapshot_retriesFromItsCopy(t *testing.T) {
 			s := newStand(t).run(func(s *Writer) {
 				s.snapshots.room = func(size int64) error {
 					if size != maxSegment && size >= 16<<10 { // no segment's, but the database's
-						return is.room
+						return test.room
 					}
 					return nil
 				}
@@ -118,7 +118,7 @@ func TestFullSnapshot_retriesFromItsCopy(t *testing.T) {
 			s.putAndFlush("a", "1")
 			copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
 			before := copies()
-			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: is.after, Err: memory.ErrUnreachable, Times: 2})
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: test.after, Err: memory.ErrUnreachable, Times: 2})
 			done := s.full()
 			assert.EqualValues(t, 2, s.Facts().Failures)
 			assert.Equal(t, before+1, copies())
@@ -212,7 +212,7 @@ func TestThrottledReader_pace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				begun := time.Now()
+				start := time.Now()
 				reader := &throttledReader{Reader: strings.NewReader(strings.Repeat("x", 4*pauseEvery)), sent: &atomic.Int64{}, throttled: true}
 				piece := make([]byte, pauseEvery)
 				for range 4 {
@@ -220,7 +220,7 @@ func TestThrottledReader_pace(t *testing.T) {
 					require.NoError(t, err)
 					time.Sleep(c.work)
 				}
-				assert.Equal(t, c.total, time.Since(begun))
+				assert.Equal(t, c.total, time.Since(start))
 			})
 		})
 	}

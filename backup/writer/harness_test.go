@@ -81,10 +81,10 @@ func (f *faked) Backend() backend.Backend { return otherwise(f.backend, f.Etcd.B
 func (f *faked) AppliedIndex() uint64     { return otherwise(f.applied, f.Etcd.AppliedIndex) }
 
 func (f *faked) Identity() capture.Identity {
-	is := f.Etcd.Identity()
-	is.MemberID, is.Term = cmp.Or(f.id, is.MemberID), cmp.Or(f.term, is.Term)
-	is.Leader = otherwise(f.isLeader, func() bool { return is.Leader })
-	return is
+	identity := f.Etcd.Identity()
+	identity.MemberID, identity.Term = cmp.Or(f.id, identity.MemberID), cmp.Or(f.term, identity.Term)
+	identity.Leader = otherwise(f.isLeader, func() bool { return identity.Leader })
+	return identity
 }
 
 // newStand starts etcd and nothing else. Its test runs in parallel to others.

@@ -20,8 +20,8 @@ import (
 // damage changes a byte of an object.
 func (s *stand) damage(name string) {
 	s.Helper()
-	content, there := s.store.Content(name)
-	require.True(s, there, name)
+	content, exists := s.store.Content(name)
+	require.True(s, exists, name)
 	content[12] ^= 1
 	s.store.SetContent(name, content)
 }
@@ -47,8 +47,8 @@ func (s *stand) contents() map[string][]byte {
 func (s *stand) requireThere(before map[string][]byte) {
 	s.Helper()
 	for name, content := range before {
-		now, there := s.store.Content(name)
-		require.True(s, there, name)
+		now, exists := s.store.Content(name)
+		require.True(s, exists, name)
 		require.True(s, bytes.Equal(content, now), name)
 	}
 }
@@ -76,7 +76,7 @@ func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
 	end := func(s *stand) { s.damage(archive.SegmentName(1, s.head().Segment.Position)) }
 	full := func(s *stand) { s.damage(archive.ManifestName(1, s.head().Full.Name())) }
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		stops, often bool           // whether the member stops before, and whether it looks all the time
 		last         func(s *stand) // that it stores
 		harm         func(s *stand)
@@ -96,29 +96,29 @@ func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
 			s.with(signs)
-			if is.often {
+			if test.often {
 				s.often()
 			}
 			s.run()
 			s.awaitStored(s.put("a", "1"))
 			s.putAndFlush("a", "2")
-			if is.last != nil {
-				is.last(s)
+			if test.last != nil {
+				test.last(s)
 				require.NoError(t, s.Flush(t.Context()))
 			}
-			if is.stops {
+			if test.stops {
 				s.end()
 			}
-			is.harm(s)
+			test.harm(s)
 			before := s.contents()
-			if is.stops {
+			if test.stops {
 				s.run()
 			}
 			s.put("a", "3")
 			s.eventually(func(f Facts) bool {
-				return f.Fulls == is.fulls && f.BrokenSince.IsZero() && f.Trouble == nil && f.FullRunning == nil
+				return f.Fulls == test.fulls && f.BrokenSince.IsZero() && f.Trouble == nil && f.FullRunning == nil
 			}, "a full is made")
-			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+is.reason+"/")
+			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+test.reason+"/")
 			assert.Contains(t, s.log.String(), "left as it is")
 			for i := range 3 {
 				s.awaitStored(s.put("b", fmt.Sprint(i)))
@@ -126,8 +126,8 @@ func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireThere(before)
 			assert.Equal(t, s.Facts().LastFull.Name(), s.requireAllKept().Full.Name())
-			assert.Equal(t, is.fulls, s.Facts().Fulls)
-			s.requireChains(is.chains)
+			assert.Equal(t, test.fulls, s.Facts().Fulls)
+			s.requireChains(test.chains)
 			assert.NoError(t, s.head().Damaged)
 		})
 	}
@@ -298,8 +298,8 @@ func TestLostIdentity_isWrittenAgain(t *testing.T) {
 					if stores {
 						s.put("a", "2")
 					}
-					_, there := s.store.Content(name)
-					return there
+					_, exists := s.store.Content(name)
+					return exists
 				}, patience, poll, name)
 			}
 			s.awaitStored(s.put("a", "3"))

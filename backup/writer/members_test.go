@@ -326,7 +326,7 @@ func (s *stand) lagging() Etcd {
 
 // It has the same rows on its way as the one that writes, and leases and users that are older.
 func TestUsers_olderStateIsNotUploaded(t *testing.T) {
-	for name, is := range map[string]func(c *cluster) (slow, writer int){
+	for name, test := range map[string]func(c *cluster) (slow, writer int){
 		"it lags, and has taken over": func(c *cluster) (int, int) {
 			c.members[1].options.Etcd = c.lagging()
 			return 1, 0
@@ -346,7 +346,7 @@ func TestUsers_olderStateIsNotUploaded(t *testing.T) {
 			require.NoError(t, writer.Flush(t.Context()))
 			writer.end()
 			c.put("a", "2")
-			slow, other := is(c)
+			slow, other := test(c)
 			late, paused := c.members[slow], c.pauses[slow]
 			writer = c.members[other]
 			resume := paused.pause(false)
@@ -456,7 +456,7 @@ func TestLostLeader_uploadsNoUsers(t *testing.T) {
 }
 
 func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
-	for name, is := range map[string]func(s *stand) (first Etcd, then func() Etcd){
+	for name, test := range map[string]func(s *stand) (first Etcd, then func() Etcd){
 		"of a leader that is deposed": func(s *stand) (Etcd, func() Etcd) {
 			deposed := faked{Etcd: s.options.Etcd, term: s.options.Etcd.Identity().Term - 1}
 			then := deposed
@@ -469,7 +469,7 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 			s := newStand(t)
 			next := s.options
 			next.SpoolDir = filepath.Join(t.TempDir(), "spool")
-			first, then := is(s)
+			first, then := test(s)
 			s.options.Etcd = first
 			s.run()
 			s.putAndFlush("a", "1")

@@ -114,7 +114,7 @@ func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 		s.remote.checkpoint = format.Position{}
 	})
 	require.Eventually(t, func() bool {
-		_, there := s.store.Content(name)
-		return there
+		_, exists := s.store.Content(name)
+		return exists
 	}, patience/2, poll, "it is created again")
 }

@@ -221,13 +221,13 @@ func explore() (seen map[place]bool, wrong []string) {
 				if decision.Answer == statemachine.Reject {
 					wrong = append(wrong, fmt.Sprintf("%q is rejected in %+v", event, here))
 				}
-				there := here.after(core, decision)
+				successor := here.after(core, decision)
 				for _, promise := range promises {
-					if !promise.kept(there, decision.Do) {
-						wrong = append(wrong, fmt.Sprintf("broken: %s: in %+v, on %q", promise.what, there, event))
+					if !promise.kept(successor, decision.Do) {
+						wrong = append(wrong, fmt.Sprintf("broken: %s: in %+v, on %q", promise.what, successor, event))
 					}
 				}
-				queue = append(queue, there)
+				queue = append(queue, successor)
 			}
 		}
 	}

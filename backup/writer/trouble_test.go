@@ -104,12 +104,12 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	other, err := os.ReadFile(theirs.SigningKey)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ours.SigningKey, other, 0o600))
-	began := time.Now()
+	start := time.Now()
 	last := s.put("a", "2")
 
 	s.requireTrouble("--backup-signing-key: its public key is not in --backup-trusted-keys")
 	s.eventually(func(f Facts) bool { return f.BehindFor > 300*time.Millisecond && f.Behind == 1 }, "the lag grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
 	_, err = s.FullNow(t.Context(), "asked for")
 	require.ErrorContains(t, err, "--backup-signing-key")
 
@@ -126,14 +126,14 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s.run(func(w *Writer) {
 		w.spool.keys, w.pace.fullPatience = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
 	})
-	began := time.Now()
+	start := time.Now()
 	s.put("a", "1")
 	s.requireTrouble("the segment cannot be read back from the volume; capturing it again")
 	times := s.Facts().Trouble.Count
 	s.eventually(func(f Facts) bool {
 		return f.Trouble != nil && f.Trouble.Count > times+1 && f.BehindFor > 300*time.Millisecond
 	}, "the lag grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
 	_, err := s.FullNow(t.Context(), "asked for")
 	require.ErrorContains(t, err, "cannot be read back")
 	s.do(func() { s.spool.keys = keys })
@@ -152,14 +152,14 @@ func TestWriter_reportsNoProgress(t *testing.T) {
 
 func TestLag_keepsTheOldestTime(t *testing.T) {
 	var l lag
-	began := time.Now()
+	start := time.Now()
 	for i := range int64(5 * maxObservations) {
-		l.add(i, began.Add(time.Duration(i)))
+		l.add(i, start.Add(time.Duration(i)))
 	}
 	assert.LessOrEqual(t, len(l), maxObservations)
-	assert.Equal(t, began, l[0].at)
+	assert.Equal(t, start, l[0].at)
 	l.drop(2 * maxObservations)
-	assert.LessOrEqual(t, l[0].at.Sub(began), time.Duration(2*maxObservations)+1, "never later than the revision was seen")
+	assert.LessOrEqual(t, l[0].at.Sub(start), time.Duration(2*maxObservations)+1, "never later than the revision was seen")
 	assert.Greater(t, l[0].revision, int64(2*maxObservations))
 }
 
@@ -382,7 +382,7 @@ func TestFullSpool_endsTheChainAfterCompaction(t *testing.T) {
 
 // The spool keeps the last stored segment, which a member uses that has just started.
 func TestLateListing_startsNoNewChain(t *testing.T) {
-	for name, is := range map[string]struct {
+	for name, test := range map[string]struct {
 		hidden string
 		starts bool
 	}{
@@ -396,14 +396,14 @@ func TestLateListing_startsNoNewChain(t *testing.T) {
 			for i := range 3 {
 				s.awaitStored(s.put("a", fmt.Sprint(i)))
 			}
-			if is.starts {
+			if test.starts {
 				require.NoError(t, s.Flush(t.Context()))
 				s.end()
 			}
 			s.mergeAll()
-			s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(is.hidden).MatchString})
+			s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(test.hidden).MatchString})
 			fulls := int64(1)
-			if is.starts {
+			if test.starts {
 				fulls = 0
 				s.run()
 			} else {

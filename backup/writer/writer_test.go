@@ -73,12 +73,12 @@ func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 
 func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s := newStand(t)
-	is := s.options.Etcd
+	etcd := s.options.Etcd
 	var frozen atomic.Uint64 // it has answered its clients and not yet reported that it has applied their requests
-	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return cmp.Or(frozen.Load(), is.AppliedIndex()) }}
+	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")
-	frozen.Store(is.AppliedIndex())
+	frozen.Store(etcd.AppliedIndex())
 	require.NoError(t, s.Flush(t.Context()), "which captures all that this index stands for")
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
@@ -99,9 +99,9 @@ func TestFlush_uploadsEverything(t *testing.T) {
 
 func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	s := newStand(t)
-	is := s.options.Etcd
+	etcd := s.options.Etcd
 	var busy sync.Mutex // its database cannot be read meanwhile
-	s.options.Etcd = &faked{Etcd: is, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return is.Backend() }}
+	s.options.Etcd = &faked{Etcd: etcd, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return etcd.Backend() }}
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	busy.Lock()
@@ -181,11 +181,11 @@ func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 
 func TestLag_clockWasAhead(t *testing.T) {
 	s, _ := jumped(t)
-	began := time.Now()
+	start := time.Now()
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "4")
 	s.eventually(func(f Facts) bool { return f.BehindFor > 500*time.Millisecond }, "it is told, and grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
 	s.store.ClearFaults()
 	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
 }

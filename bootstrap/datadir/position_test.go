@@ -31,12 +31,12 @@ import (
 
 func TestReadPosition_closedMember(t *testing.T) {
 	dir := datadirtest.New(t)
-	is := position(t, dir)
-	assert.NotZero(t, is.ClusterID)
-	assert.NotZero(t, is.MemberID)
-	assert.Equal(t, 1, is.Members)
-	assert.Greater(t, is.Revision, int64(100))
-	assert.GreaterOrEqual(t, is.HighestRevision, is.Revision)
+	got := position(t, dir)
+	assert.NotZero(t, got.ClusterID)
+	assert.NotZero(t, got.MemberID)
+	assert.Equal(t, 1, got.Members)
+	assert.Greater(t, got.Revision, int64(100))
+	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
 // Without its database a member reaches what its log can make.
@@ -55,9 +55,9 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	}
 	server.Close()
 	require.NoError(t, os.WriteFile(database(dir), old, 0o600))
-	is := position(t, dir)
-	assert.Equal(t, before.Revision, is.Revision)
-	assert.Equal(t, before.Revision+3, is.HighestRevision)
+	got := position(t, dir)
+	assert.Equal(t, before.Revision, got.Revision)
+	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
 // What a former leader could not commit is in its log, until another leader's entries take its place.
@@ -84,9 +84,9 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 				require.NoError(t, log.Save(state, []raftpb.Entry{e}))
 			}
 			require.NoError(t, log.Close())
-			is := position(t, dir)
-			assert.Equal(t, before.Revision+written.changes, is.HighestRevision)
-			assert.Equal(t, before.Index+written.last, is.Index)
+			got := position(t, dir)
+			assert.Equal(t, before.Revision+written.changes, got.HighestRevision)
+			assert.Equal(t, before.Index+written.last, got.Index)
 		})
 	}
 }
@@ -115,10 +115,10 @@ func TestReadPosition_uncommittedEntries(t *testing.T) {
 	require.Error(t, err)
 	server.Server.HardStop()
 	server.Close()
-	is := position(t, dir)
-	assert.Equal(t, before.Revision, is.Revision)
-	assert.Equal(t, before.Revision+1, is.HighestRevision)
-	assert.Greater(t, is.Index, before.Index+1)
+	got := position(t, dir)
+	assert.Equal(t, before.Revision, got.Revision)
+	assert.Equal(t, before.Revision+1, got.HighestRevision)
+	assert.Greater(t, got.Index, before.Index+1)
 }
 
 // It must not look as if it were behind its own first backup.
@@ -139,9 +139,9 @@ func TestReadPosition_missingDirectory(t *testing.T) {
 
 func position(t *testing.T, dir string) Position {
 	t.Helper()
-	is, err := ReadPosition(dir)
+	pos, err := ReadPosition(dir)
 	require.NoError(t, err)
-	return is
+	return pos
 }
 
 // A volume that cannot be read at the moment is not empty.
@@ -189,10 +189,10 @@ func TestReadPosition_missingDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	require.NoError(t, os.Remove(database(dir)))
-	is := position(t, dir)
-	assert.Equal(t, before.ClusterID, is.ClusterID)
-	assert.Equal(t, before.Index, is.Index)
-	assert.Equal(t, before.HighestRevision, is.HighestRevision)
+	got := position(t, dir)
+	assert.Equal(t, before.ClusterID, got.ClusterID)
+	assert.Equal(t, before.Index, got.Index)
+	assert.Equal(t, before.HighestRevision, got.HighestRevision)
 }
 
 func TestIsOnlyVoter_learner(t *testing.T) {
@@ -205,9 +205,9 @@ func TestIsOnlyVoter_learner(t *testing.T) {
 		require.NoError(t, err)
 		return tx.Bucket([]byte("members")).Put(fmt.Appendf(nil, "%x", self.MemberID), value)
 	})
-	is := position(t, dir)
-	assert.Equal(t, 1, is.Voters)
-	assert.False(t, is.IsOnlyVoter())
+	got := position(t, dir)
+	assert.Equal(t, 1, got.Voters)
+	assert.False(t, got.IsOnlyVoter())
 }
 
 func TestReadPosition_votersAndKnownMembers(t *testing.T) {
@@ -223,13 +223,13 @@ func TestReadPosition_votersAndKnownMembers(t *testing.T) {
 	second, err := client.MemberAddAsLearner(t.Context(), []string{"http://127.0.0.1:3"})
 	require.NoError(t, err)
 	server.Close()
-	is := position(t, dir)
-	assert.Equal(t, 2, is.Members)
-	assert.Equal(t, 1, is.Voters)
-	for _, id := range []uint64{is.MemberID, first.Member.ID, second.Member.ID} {
-		assert.Contains(t, is.Known, strconv.FormatUint(id, 16))
+	got := position(t, dir)
+	assert.Equal(t, 2, got.Members)
+	assert.Equal(t, 1, got.Voters)
+	for _, id := range []uint64{got.MemberID, first.Member.ID, second.Member.ID} {
+		assert.Contains(t, got.Known, strconv.FormatUint(id, 16))
 	}
-	assert.Len(t, is.Known, 3)
+	assert.Len(t, got.Known, 3)
 }
 
 // A member that was killed in the moment in which another one got a vote has that in its log alone.

@@ -156,8 +156,8 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 
 // The Go runtime ends in one way over what it reads and over what the system does not give it.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
-	for what, says := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
-		assert.Equal(t, says, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
+	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
+		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
@@ -187,11 +187,11 @@ func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 func TestChildEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	err := errorOf(inChild("validation-hang"))(ctx, "/data", bootstrap.Full)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "validation of /data was stopped")
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.Less(t, time.Since(start), 10*time.Second)
 }
 
 // corruptions is the number of databases; for a longer run: go test ./bootstrap/datadir -run Random -corruptions 200.

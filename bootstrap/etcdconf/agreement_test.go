@@ -237,8 +237,8 @@ func asPlainEtcd(path string) result {
 // valuesOf writes down every value of a configuration that can be compared.
 func valuesOf(cfg *embed.Config) map[string]string {
 	values := map[string]string{}
-	is := reflect.ValueOf(cfg).Elem()
-	for field, value := range is.Fields() {
+	value := reflect.ValueOf(cfg).Elem()
+	for field, value := range value.Fields() {
 		if !field.IsExported() || field.Type.Kind() == reflect.Func {
 			continue
 		}

@@ -73,7 +73,7 @@ func TestExport_notKept(t *testing.T) {
 
 func TestExport_damagedNewestFull(t *testing.T) {
 	l := live(t)
-	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
+	for gap, want := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
 		settings := l.keep(t)
 		l.lose(t, settings, gap)
 		path := filepath.Join(t.TempDir(), "out.db")
@@ -90,7 +90,7 @@ func TestExport_damagedNewestFull(t *testing.T) {
 		l.requireSnapshot(t, path, l.last)
 		var text bytes.Buffer
 		require.NoError(t, exported.Print(&text))
-		assert.Contains(t, text.String(), told)
+		assert.Contains(t, text.String(), want)
 	}
 }
 

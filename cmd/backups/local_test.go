@@ -70,9 +70,9 @@ func TestClient_NowFails(t *testing.T) {
 // A client that disconnects must not leave a waiting goroutine.
 func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	client := serving(t, Flags{}, making(func(ctx context.Context) (archive.Full, error) {
-		defer close(ended)
+		defer close(done)
 		leave()
 		<-ctx.Done()
 		return archive.Full{}, ctx.Err()
@@ -80,7 +80,7 @@ func TestServe_clientDisconnects(t *testing.T) {
 	_, err := client.Now(ctx, func(int64, int64) {})
 	require.Error(t, err)
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(30 * time.Second):
 		t.Fatal("the backup is still waited for")
 	}

@@ -79,7 +79,7 @@ func TestThreshold(t *testing.T) {
 }
 
 func TestThreshold_invalid(t *testing.T) {
-	for text, says := range map[string]string{
+	for text, want := range map[string]string{
 		"":                    "neither",
 		"free=45%":            "both",
 		"min=1Mi":             "both",
@@ -95,20 +95,20 @@ func TestThreshold_invalid(t *testing.T) {
 	} {
 		read := Threshold{Min: 7}
 		err := read.UnmarshalText([]byte(text))
-		require.ErrorContains(t, err, says, text)
+		require.ErrorContains(t, err, want, text)
 		require.ErrorContains(t, err, "free=45%,min=100Mi", text)
 		assert.Equal(t, Threshold{Min: 7}, read, "what is refused has no effect")
 	}
 }
 
 func TestRecovery_Owner(t *testing.T) {
-	for _, of := range []struct{ name, namespace, token, owner string }{
+	for _, test := range []struct{ name, namespace, token, owner string }{
 		{"", "shop", "etcd-cluster", "shop/etcd-cluster"},
 		{"", "", "etcd-cluster", "etcd-cluster"},
 		{"", "shop", "shop/etcd", "shop/etcd"},
 		{"shop/main", "other", "etcd-cluster", "shop/main"},
 	} {
-		t.Setenv("POD_NAMESPACE", of.namespace)
-		assert.Equal(t, of.owner, (&Recovery{ClusterName: of.name}).Owner(of.token))
+		t.Setenv("POD_NAMESPACE", test.namespace)
+		assert.Equal(t, test.owner, (&Recovery{ClusterName: test.name}).Owner(test.token))
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func TestEventOf(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	for _, is := range []struct {
+	for _, test := range []struct {
 		kind, health, what string
 		want               kubernetes.Event
 	}{
@@ -32,10 +32,10 @@ func TestEventOf(t *testing.T) {
 		{"restore_test", "degraded", "its hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
 		{"start", "degraded", "the process started; the last run: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
 	} {
-		is.want.Note, is.want.At = is.what, at
-		event, worth := eventOf(status.TimelineEvent{At: at, Kind: is.kind, Health: is.health, Message: is.what})
-		assert.True(t, worth, is.kind)
-		assert.Equal(t, is.want, event)
+		test.want.Note, test.want.At = test.what, at
+		event, worth := eventOf(status.TimelineEvent{At: at, Kind: test.kind, Health: test.health, Message: test.what})
+		assert.True(t, worth, test.kind)
+		assert.Equal(t, test.want, event)
 	}
 	for _, kind := range []string{"start", "readiness", "leader", "full_snapshot", "restore_test", "recovery"} {
 		_, worth := eventOf(status.TimelineEvent{Kind: kind, Health: "ok"})

@@ -74,9 +74,9 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 	flag, file := kept(t), filepath.Join(t.TempDir(), "out.db")
 	require.NoError(t, os.WriteFile(file+".there", nil, 0o600))
 	for _, example := range []struct {
-		args   []string
-		status exitcode.Code
-		says   string
+		args    []string
+		status  exitcode.Code
+		message string
 	}{
 		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: is missing"},
 		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: is not"},
@@ -105,7 +105,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 	} {
 		status, _, log := visit(example.args...)
 		assert.Equal(t, example.status, status, "%v: %s", example.args, log)
-		assert.Contains(t, log, example.says, example.args)
+		assert.Contains(t, log, example.message, example.args)
 		assert.Equal(t, 1, strings.Count(log, "\n"), "%v: one sentence: %s", example.args, log)
 	}
 	_, err := os.Lstat(file)
@@ -163,9 +163,9 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 	empty := "--backup-store=file://" + t.TempDir()
 	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 	for _, example := range []struct {
-		target string
-		status exitcode.Code
-		says   string
+		target  string
+		status  exitcode.Code
+		message string
 	}{
 		{"revision:0", exitcode.Usage, "is not a revision"},
 		{"revision:-3", exitcode.Usage, "is not a revision"},
@@ -187,7 +187,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 			var log bytes.Buffer
 			status := run(args, streams{out: io.Discard, log: &log})
 			assert.Equal(t, example.status, status, "%v: %s", args, &log)
-			assert.Contains(t, log.String(), example.says, args)
+			assert.Contains(t, log.String(), example.message, args)
 			assert.Equal(t, 1, strings.Count(log.String(), "\n"), "%v: one sentence: %s", args, &log)
 		}
 		if example.status == exitcode.Usage {
@@ -196,7 +196,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 				"start-etcd", "--standalone", store, "--restore-to=" + example.target, "--restore-id=x", "--volume-dir=" + t.TempDir(),
 			}, streams{out: io.Discard, log: &log})
 			assert.Equal(t, exitcode.Usage, status)
-			assert.Contains(t, log.String(), example.says)
+			assert.Contains(t, log.String(), example.message)
 			assert.Contains(t, log.String(), "--restore-to")
 		}
 		if example.status == exitcode.NotKept {

@@ -83,8 +83,8 @@ func TestDocument_fillsEveryField(t *testing.T) {
 	for _, at := range []time.Time{time.Unix(1.8e9, 0), time.Unix(1.9e9, 0)} {
 		about.history.Record(about.Document(), at, about.runtime.Requests)
 	}
-	told := about.Document()
-	visit("Document", reflect.ValueOf(&told))
+	doc := about.Document()
+	visit("Document", reflect.ValueOf(&doc))
 }
 
 func TestDocument_standalone(t *testing.T) {
@@ -94,11 +94,11 @@ func TestDocument_standalone(t *testing.T) {
 }
 
 func TestReadySince(t *testing.T) {
-	began, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
+	start, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	since := func(run *lifecycle.Snapshot) time.Time {
-		return New(standing(run), &place{began: began}, "v1", "etcd-main-0").Document().ReadySince
+		return New(standing(run), &place{began: start}, "v1", "etcd-main-0").Document().ReadySince
 	}
-	assert.Equal(t, began, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
+	assert.Equal(t, start, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
 	left := lifecycle.Transition{At: at, From: lifecycle.Serving, To: lifecycle.Terminating}
 	assert.Equal(t, at, since(&lifecycle.Snapshot{State: lifecycle.Terminating, Since: at, History: []lifecycle.Transition{left}}))
 	assert.WithinDuration(t, time.Now(), since(&lifecycle.Snapshot{State: lifecycle.Serving, Since: at}), 10*time.Second, "since the monitor is there")
@@ -163,9 +163,9 @@ func (h *hung) Record() (exitcode.Word, error) {
 func TestTerminationMessage_hungVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &hung{forever: make(chan struct{})}
-		began := time.Now()
+		start := time.Now()
 		words := New(standing(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
-		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
+		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")
 		close(runtime.forever)

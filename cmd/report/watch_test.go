@@ -26,9 +26,9 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 	run := standing(now)
 	about := New(run, there, "v1", "etcd-main-0")
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		about.Watch(ctx, zerolog.New(&log), func() {
 			mu.Lock()
 			defer mu.Unlock()
@@ -39,7 +39,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 	do(run)
 	synctest.Wait()
 	cancel()
-	<-ended
+	<-done
 	for line := range strings.Lines(log.String()) {
 		parsed := map[string]any{}
 		require.NoError(t, json.Unmarshal([]byte(line), &parsed))
@@ -222,13 +222,13 @@ func TestWatch_keepsHistory(t *testing.T) {
 		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { told = append(told, h) })
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
-		is := about.Document()
+		doc := about.Document()
 		cancel()
 		synctest.Wait()
-		require.NotNil(t, is.Trends)
-		assert.Len(t, is.Trends.Write, 2)
-		require.NotEmpty(t, is.Timeline)
-		assert.Equal(t, "start", is.Timeline[0].Kind)
-		assert.Equal(t, is.Timeline, told, "each is told once")
+		require.NotNil(t, doc.Trends)
+		assert.Len(t, doc.Trends.Write, 2)
+		require.NotEmpty(t, doc.Timeline)
+		assert.Equal(t, "start", doc.Timeline[0].Kind)
+		assert.Equal(t, doc.Timeline, told, "each is told once")
 	})
 }

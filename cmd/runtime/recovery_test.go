@@ -11,7 +11,7 @@ import (
 
 func TestRecoveryProgress(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	for expected, is := range map[string]recovery.Progress{
+	for expected, test := range map[string]recovery.Progress{
 		"recovery has been reading the store since 2026-11-22T12:00:00Z: the store is away": {State: recovery.AskStore, Since: noon, Reason: "the store is away"},
 		"recovery has been restoring since 2026-11-22T12:00:00Z: there is room":             {State: recovery.Build, Since: noon, Reason: "there is room"},
 		"recovery has been restoring since 2026-11-22T12:00:00Z: 1.0 MiB of about 4.0 MiB are restored, 512 KiB/s, 6s left": {
@@ -19,7 +19,7 @@ func TestRecoveryProgress(t *testing.T) {
 		},
 		"": {State: recovery.Ready, Since: noon, Reason: "the restored data are installed"},
 	} {
-		assert.Equal(t, expected, describeRecovery(is))
+		assert.Equal(t, expected, describeRecovery(test))
 	}
 	assert.Empty(t, (&Runtime{}).RecoveryProgress())
 }

@@ -71,10 +71,10 @@ func TestRuntime_fromConfigureToClose(t *testing.T) {
 	require.NoError(t, w.Open(t.Context()))
 	assert.Regexp(t, "^[0-9a-f]+$", w.id())
 	assert.Empty(t, w.Progress(), "it waits for nothing any more")
-	told := w.Document().Member
-	assert.Equal(t, "etcd-0", told.Name)
-	assert.Equal(t, w.id(), told.Leader)
-	assert.True(t, told.Peers[0].Active && told.Peers[0].Leader, "it is alone")
+	document := w.Document().Member
+	assert.Equal(t, "etcd-0", document.Name)
+	assert.Equal(t, w.id(), document.Leader)
+	assert.True(t, document.Peers[0].Active && document.Peers[0].Leader, "it is alone")
 	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
 
 	opened, err := w.Close()
@@ -106,8 +106,8 @@ func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
 
 	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
-	for _, said := range []string{"unknown key nonsense is ignored", "force-new-cluster is set"} {
-		assert.Contains(t, log.String(), said)
+	for _, text := range []string{"unknown key nonsense is ignored", "force-new-cluster is set"} {
+		assert.Contains(t, log.String(), text)
 	}
 	assert.Equal(t, []string{
 		"logger is ignored: the wrapper writes etcd's log", "unknown key nonsense is ignored",

@@ -52,10 +52,10 @@ func TestChild_endsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })
-	began := time.Now()
+	start := time.Now()
 	_, err := Run(ctx, "/bin/sh", "-c", "exec sleep 1000")
 	require.ErrorIs(t, err, stopped)
-	require.Less(t, time.Since(began), 30*time.Second)
+	require.Less(t, time.Since(start), 30*time.Second)
 }
 
 func TestRun_missingProgram(t *testing.T) {

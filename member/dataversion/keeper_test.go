@@ -60,12 +60,12 @@ func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffe
 	log = &bytes.Buffer{}
 	k = newKeeper(wanted, s, zerolog.New(log))
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		k.Run(ctx)
 	}()
-	t.Cleanup(func() { stop(); <-ended })
+	t.Cleanup(func() { stop(); <-done })
 	synctest.Wait()
 	return k, log
 }

@@ -89,17 +89,17 @@ func (n *node) plain(cluster string) {
 
 func (n *node) run(command *exec.Cmd) {
 	n.t.Helper()
-	log, ended := &logtest.Lines{}, make(chan struct{})
+	log, done := &logtest.Lines{}, make(chan struct{})
 	command.Stderr = log
-	n.process, n.log, n.ended = command, log, ended
+	n.process, n.log, n.ended = command, log, done
 	require.NoError(n.t, command.Start())
 	go func() {
 		_ = command.Wait() // ProcessState tells
-		close(ended)
+		close(done)
 	}()
 	n.t.Cleanup(func() {
 		_ = command.Process.Kill() // it may have ended
-		<-ended
+		<-done
 		if n.t.Failed() {
 			all := log.String()
 			n.t.Logf("end of the log of %s:\n%s", n.name, all[max(0, len(all)-3000):])

@@ -105,11 +105,11 @@ func TestEventRecorder_silentServer(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}, zerolog.New(log))
-		began := time.Now()
+		start := time.Now()
 		for range 3 * maxQueue {
 			p.Post(Event{Reason: "Problem"})
 		}
-		assert.Zero(t, time.Since(began))
+		assert.Zero(t, time.Since(start))
 		time.Sleep(Timeout)
 		synctest.Wait()
 		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")

@@ -56,30 +56,30 @@ func (a *api) gaps() (all []float64) {
 }
 
 func TestLeases_interval(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, log := within(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	l, log := within(t, apiServer, nil)
 	synctest.Test(t, func(t *testing.T) {
 		l.Start()
 		<-time.After(45 * time.Second)
 		l.Stop()
-		assert.Equal(t, []float64{10, 10, 10, 10}, there.gaps())
+		assert.Equal(t, []float64{10, 10, 10, 10}, apiServer.gaps())
 		<-time.After(time.Minute)
-		assert.Len(t, there.asked, 5, "and no more after the end")
+		assert.Len(t, apiServer.asked, 5, "and no more after the end")
 	})
 	assert.Equal(t, 1, strings.Count(log.String(), "\n"), "it is said once")
 }
 
 func TestLeases_backoff(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
+	apiServer := newAPI("etcd-main-0")
+	apiServer.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusInternalServerError)
 		return true
 	}
-	l, log := within(t, there, nil)
+	l, log := within(t, apiServer, nil)
 	synctest.Test(t, func(t *testing.T) {
 		l.Start()
 		<-time.After(5 * time.Minute)
-		gaps := there.gaps()
+		gaps := apiServer.gaps()
 		assert.Less(t, gaps[0], 1.4)
 		for _, gap := range gaps {
 			assert.LessOrEqual(t, gap, maxPause.Seconds(), "the operator takes a member for lost after a minute")
@@ -87,15 +87,15 @@ func TestLeases_backoff(t *testing.T) {
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
 		assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 		trouble := l.fact(t, OfMember).Problem
-		assert.Equal(t, len(there.asked), trouble.Count)
+		assert.Equal(t, len(apiServer.asked), trouble.Count)
 		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(maxPause))
 
-		there.becomes(nil)
+		apiServer.becomes(nil)
 		<-time.After(maxPause)
 		assert.Nil(t, l.fact(t, OfMember).Problem)
 		assert.Contains(t, log.String(), "renewed again")
 
-		there.becomes(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
+		apiServer.becomes(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
 		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Problem {
 			<-time.After(tick)
 		}
@@ -106,31 +106,31 @@ func TestLeases_backoff(t *testing.T) {
 }
 
 func TestLeases_retryAfter(t *testing.T) {
-	there := newAPI("etcd-main-0")
+	apiServer := newAPI("etcd-main-0")
 	after := "7"
-	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
+	apiServer.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Retry-After", after)
 		w.WriteHeader(http.StatusTooManyRequests)
 		return true
 	}
-	l, _ := over(t, there, nil)
+	l, _ := over(t, apiServer, nil)
 	assert.Equal(t, 7*time.Second, l.once(t, OfMember))
 	after = "86400"
 	assert.Equal(t, maxPause, l.once(t, OfMember), "but not for as long as it likes")
 }
 
 func TestLeases_hangingServer(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	there.trouble = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
-	l, log := within(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	apiServer.trouble = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
+	l, log := within(t, apiServer, nil)
 	synctest.Test(t, func(t *testing.T) {
 		l.Start()
 		<-time.After(Timeout + time.Millisecond)
 		assert.Contains(t, l.fact(t, OfMember).Problem.Message, "not answered within 5s")
 		<-time.After(2 * time.Second)
-		began := time.Now()
+		start := time.Now()
 		l.Stop()
-		assert.Zero(t, time.Since(began), "the end does not wait for it")
+		assert.Zero(t, time.Since(start), "the end does not wait for it")
 		select {
 		case <-l.done:
 		default:
@@ -141,30 +141,30 @@ func TestLeases_hangingServer(t *testing.T) {
 }
 
 func TestLeases_noLeader(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, _ := over(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	l, _ := over(t, apiServer, nil)
 	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
 	l.once(t, OfMember)
-	assert.Empty(t, there.asked)
+	assert.Empty(t, apiServer.asked)
 	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
 }
 
 func TestLeases_foreignLease(t *testing.T) {
-	there := newAPI("etcd-main-delta-snap")
-	there.set("etcd-main-delta-snap", "somebody", noon)
+	apiServer := newAPI("etcd-main-delta-snap")
+	apiServer.set("etcd-main-delta-snap", "somebody", noon)
 	var backups made
 	backups.Store(&BackupLeases{Stored: 5, UpTo: noon})
-	l, _ := over(t, there, backups.facts)
+	l, _ := over(t, apiServer, backups.facts)
 	l.once(t, OfDelta)
-	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
+	assert.Equal(t, "somebody", apiServer.lease("etcd-main-delta-snap").Spec.HolderIdentity)
 	assert.Contains(t, l.fact(t, OfDelta).Problem.Message, "is not a revision")
 }
 
 func TestLeases_independentFailures(t *testing.T) {
-	there := newAPI("etcd-main-0", "etcd-main-delta-snap")
+	apiServer := newAPI("etcd-main-0", "etcd-main-delta-snap")
 	var backups made
 	backups.Store(&BackupLeases{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
-	l, _ := within(t, there, backups.facts)
+	l, _ := within(t, apiServer, backups.facts)
 	l.options.Log = zerolog.Nop()
 	synctest.Test(t, func(*testing.T) {
 		l.Start()
@@ -176,5 +176,5 @@ func TestLeases_independentFailures(t *testing.T) {
 	for _, fact := range facts {
 		assert.Equal(t, fact.Kind == OfFull, fact.Problem != nil, fact.Kind)
 	}
-	assert.Equal(t, "5", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
+	assert.Equal(t, "5", apiServer.lease("etcd-main-delta-snap").Spec.HolderIdentity)
 }

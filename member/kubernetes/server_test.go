@@ -17,20 +17,20 @@ import (
 )
 
 func TestLeases_member(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, _ := over(t, there, nil)
-	began := time.Now().Add(-time.Microsecond)
+	apiServer := newAPI("etcd-main-0")
+	l, _ := over(t, apiServer, nil)
+	start := time.Now().Add(-time.Microsecond)
 	assert.Equal(t, heartbeat, l.once(t, OfMember))
-	is := there.lease("etcd-main-0")
+	is := apiServer.lease("etcd-main-0")
 	assert.Equal(t, "8e9e05c52164694d:cdf818194e3a8c32:Leader", is.Spec.HolderIdentity)
 	assert.Equal(t, map[string]string{"member.etcd.gardener.cloud/tls-enabled": "false"}, is.Metadata.Annotations)
-	assert.WithinRange(t, is.Spec.RenewTime.Time, began, time.Now())
-	assert.Equal(t, []string{"PATCH etcd-main-0"}, there.asked)
+	assert.WithinRange(t, is.Spec.RenewTime.Time, start, time.Now())
+	assert.Equal(t, []string{"PATCH etcd-main-0"}, apiServer.asked)
 
 	alive := MemberLease{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
 	l.options.Member = func() (MemberLease, bool) { return alive, true }
 	l.once(t, OfMember)
-	is = there.lease("etcd-main-0")
+	is = apiServer.lease("etcd-main-0")
 	assert.Equal(t, "a:b:Member", is.Spec.HolderIdentity)
 	assert.Equal(t, "true", is.Metadata.Annotations["member.etcd.gardener.cloud/tls-enabled"])
 	fact := l.fact(t, OfMember)
@@ -72,9 +72,9 @@ func TestLeases_errors(t *testing.T) {
 			return true
 		},
 	} {
-		there := newAPI("etcd-main-0")
-		there.trouble = trouble
-		l, log := over(t, there, nil)
+		apiServer := newAPI("etcd-main-0")
+		apiServer.trouble = trouble
+		l, log := over(t, apiServer, nil)
 		assert.Less(t, l.once(t, OfMember), 2*time.Second, "the first pause is a short one")
 		fact := l.fact(t, OfMember)
 		require.NotNil(t, fact.Problem, says)
@@ -86,12 +86,12 @@ func TestLeases_errors(t *testing.T) {
 }
 
 func TestLeases_replacedToken(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, log := over(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	l, log := over(t, apiServer, nil)
 	l.once(t, OfMember)
-	there.mu.Lock()
-	there.token = "another"
-	there.mu.Unlock()
+	apiServer.mu.Lock()
+	apiServer.token = "another"
+	apiServer.mu.Unlock()
 	l.once(t, OfMember)
 	require.NotNil(t, l.fact(t, OfMember).Problem)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "token"), []byte("another"), 0o600))
@@ -101,8 +101,8 @@ func TestLeases_replacedToken(t *testing.T) {
 }
 
 func TestLeases_lateServiceAccount(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, _ := over(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	l, _ := over(t, apiServer, nil)
 	for _, name := range []string{"ca.crt", "token", "namespace"} {
 		path := filepath.Join(l.options.Account.Dir, name)
 		content, err := os.ReadFile(path)
@@ -122,12 +122,12 @@ func TestLeases_lateServiceAccount(t *testing.T) {
 }
 
 func TestLeases_anotherCA(t *testing.T) {
-	there := newAPI("etcd-main-0")
-	l, _ := over(t, there, nil)
+	apiServer := newAPI("etcd-main-0")
+	l, _ := over(t, apiServer, nil)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), []byte(anotherCA(t)), 0o600))
 	l.once(t, OfMember)
 	assert.Contains(t, l.fact(t, OfMember).Problem.Message, "certificate")
-	assert.Empty(t, there.asked)
+	assert.Empty(t, apiServer.asked)
 }
 
 // anotherCA is a certificate that has signed nothing here.

@@ -22,30 +22,30 @@ func (m *made) facts() (BackupLeases, bool) {
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 123_456_789, time.UTC)
 
 func TestLeases_snapshots(t *testing.T) {
-	there := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
+	apiServer := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
 	var backups made
-	l, _ := over(t, there, backups.facts)
-	full := func() leaseSpec { l.once(t, OfFull); return there.lease("etcd-main-full-snap").Spec }
-	delta := func() leaseSpec { l.once(t, OfDelta); return there.lease("etcd-main-delta-snap").Spec }
+	l, _ := over(t, apiServer, backups.facts)
+	full := func() leaseSpec { l.once(t, OfFull); return apiServer.lease("etcd-main-full-snap").Spec }
+	delta := func() leaseSpec { l.once(t, OfDelta); return apiServer.lease("etcd-main-delta-snap").Spec }
 
 	assert.Zero(t, full(), "another member makes the backups")
 	assert.Zero(t, delta())
-	assert.Empty(t, there.asked)
+	assert.Empty(t, apiServer.asked)
 	assert.Empty(t, l.States())
 
 	backups.Store(&BackupLeases{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
 	assert.Equal(t, leaseSpec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
 	assert.Equal(t, leaseSpec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
-	asked := len(there.asked)
+	asked := len(apiServer.asked)
 	full()
-	assert.Equal(t, []string{"GET etcd-main-full-snap"}, there.asked[asked:], "what is said already is not written again")
+	assert.Equal(t, []string{"GET etcd-main-full-snap"}, apiServer.asked[asked:], "what is said already is not written again")
 	assert.Equal(t, "41", l.fact(t, OfFull).Holder)
 
 	backups.Store(&BackupLeases{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
 	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
 
-	there.set("etcd-main-full-snap", "100", noon)
-	there.set("etcd-main-delta-snap", "100", noon)
+	apiServer.set("etcd-main-full-snap", "100", noon)
+	apiServer.set("etcd-main-delta-snap", "100", noon)
 	assert.Equal(t, "100", full().HolderIdentity, "no revision goes back")
 	assert.Equal(t, microTime{noon}, full().RenewTime, "and what names a later one is left alone")
 	assert.Equal(t, leaseSpec{"100", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, delta())
@@ -58,22 +58,22 @@ func TestLeases_snapshots(t *testing.T) {
 }
 
 func TestLeases_conflicts(t *testing.T) {
-	there := newAPI("etcd-main-full-snap")
+	apiServer := newAPI("etcd-main-full-snap")
 	times := 0
-	there.before = func(name string) {
+	apiServer.before = func(name string) {
 		if times++; times <= 2 {
-			there.set(name, map[int]string{1: "10", 2: "20"}[times], noon)
+			apiServer.set(name, map[int]string{1: "10", 2: "20"}[times], noon)
 		}
 	}
 	var backups made
 	backups.Store(&BackupLeases{Full: 15, FullTime: noon})
-	l, _ := over(t, there, backups.facts)
+	l, _ := over(t, apiServer, backups.facts)
 	l.once(t, OfFull)
-	assert.Equal(t, "20", there.lease("etcd-main-full-snap").Spec.HolderIdentity)
+	assert.Equal(t, "20", apiServer.lease("etcd-main-full-snap").Spec.HolderIdentity)
 	assert.Nil(t, l.fact(t, OfFull).Problem)
 
-	there.before = func(name string) { there.set(name, "1", noon) }
-	there.set("etcd-main-full-snap", "", time.Time{})
+	apiServer.before = func(name string) { apiServer.set(name, "1", noon) }
+	apiServer.set("etcd-main-full-snap", "", time.Time{})
 	l.once(t, OfFull)
 	assert.Contains(t, l.fact(t, OfFull).Problem.Message, "other members keep updating it")
 }

@@ -180,15 +180,15 @@ func kept(t *testing.T, change func(*stand), do func(*stand)) {
 		change(s)
 		s.Maintainer = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
+		done := make(chan struct{})
 		go func() {
-			defer close(ended)
+			defer close(done)
 			s.run(ctx, &service{cluster: s.cluster, newSchedule: func() schedule { return s.table }})
 		}()
 		synctest.Wait()
 		do(s)
 		cancel()
-		<-ended
+		<-done
 		assert.False(t, s.table.isMine(), "no turn is left behind")
 		_, err := g.Close("the test")
 		assert.NoError(t, err, "nor is the gate closed")

@@ -40,11 +40,11 @@ func TestGate_waitingReader(t *testing.T) {
 		var g Gate
 		open, err := g.Close("the defragmentation")
 		require.NoError(t, err)
-		began := time.Now()
+		start := time.Now()
 		time.AfterFunc(time.Minute, open)
 		end, err := g.Acquire(t.Context(), "the backup")
 		require.NoError(t, err)
-		assert.Equal(t, time.Minute, time.Since(began))
+		assert.Equal(t, time.Minute, time.Since(start))
 		end()
 	})
 }

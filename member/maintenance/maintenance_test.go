@@ -18,20 +18,20 @@ func TestMaintainer_follower(t *testing.T) {
 	kept(t, func(*stand) {}, func(s *stand) {
 		assert.Equal(t, HandingOff, s.State().Phase)
 		time.Sleep(time.Second)
-		is := s.State()
-		assert.Equal(t, Running, is.Phase)
-		assert.InDelta(t, 0.25, is.Progress, 0.01)
+		current := s.State()
+		assert.Equal(t, Running, current.Phase)
+		assert.InDelta(t, 0.25, current.Progress, 0.01)
 		assert.Equal(t, "the database is being defragmented", s.RedirectReason())
 		assert.True(t, s.table.isMine())
 		require.ErrorIs(t, s.Trigger(), errUnderWay)
 
 		time.Sleep(4 * time.Second)
-		is = s.State()
-		assert.Equal(t, Idle, is.Phase)
+		current = s.State()
+		assert.Equal(t, Idle, current.Phase)
 		assert.Empty(t, s.RedirectReason())
-		assert.Equal(t, 1, is.Completed)
-		assert.EqualValues(t, gibibyte/2, is.FreedBytes)
-		assert.Equal(t, state.Defragmentation{At: is.LastDefragmentation.At, Seconds: 4, Origin: ByThreshold, BytesBefore: gibibyte, BytesAfter: gibibyte / 2}, *is.LastDefragmentation)
+		assert.Equal(t, 1, current.Completed)
+		assert.EqualValues(t, gibibyte/2, current.FreedBytes)
+		assert.Equal(t, state.Defragmentation{At: current.LastDefragmentation.At, Seconds: 4, Origin: ByThreshold, BytesBefore: gibibyte, BytesAfter: gibibyte / 2}, *current.LastDefragmentation)
 		assert.Empty(t, s.cluster.gaveTo(), "it does not lead")
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, s.State().Completed, "once is enough")
@@ -127,10 +127,10 @@ func TestMaintainer_reader(t *testing.T) {
 
 func TestMaintainer_waitingReader(t *testing.T) {
 	kept(t, func(*stand) {}, func(s *stand) {
-		began := time.Now()
+		start := time.Now()
 		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
-		assert.Equal(t, 4*time.Second+drainTime, time.Since(began))
+		assert.Equal(t, 4*time.Second+drainTime, time.Since(start))
 		end()
 	})
 }
@@ -138,9 +138,9 @@ func TestMaintainer_waitingReader(t *testing.T) {
 func TestMaintainer_failure(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
 		time.Sleep(5 * time.Second)
-		is := s.State()
-		assert.Equal(t, 1, is.Failed)
-		assert.Equal(t, "no space left on device", is.LastDefragmentation.Error)
+		current := s.State()
+		assert.Equal(t, 1, current.Failed)
+		assert.Equal(t, "no space left on device", current.LastDefragmentation.Error)
 		assert.Empty(t, s.RedirectReason())
 		assert.Contains(t, s.log.String(), "the database was not defragmented")
 	})

@@ -17,42 +17,42 @@ import (
 func TestPauseWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		changed, began := make(chan struct{}), time.Now()
+		changed, start := make(chan struct{}), time.Now()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) {})
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
-		assert.Zero(t, time.Since(began))
+		assert.Zero(t, time.Since(start))
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
-		assert.Equal(t, 300*time.Millisecond, time.Since(began))
+		assert.Equal(t, 300*time.Millisecond, time.Since(start))
 		require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
-		assert.Equal(t, 300*time.Millisecond, time.Since(began), "the leader has changed")
+		assert.Equal(t, 300*time.Millisecond, time.Since(start), "the leader has changed")
 	})
 }
 
 func TestPauseWrites_droppedConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		changed, began := make(chan struct{}), time.Now()
+		changed, start := make(chan struct{}), time.Now()
 		go k.pauseWrites(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false))
-		assert.Equal(t, 300*time.Millisecond, time.Since(began))
+		assert.Equal(t, 300*time.Millisecond, time.Since(start))
 	})
 }
 
 func TestPauseWrites_timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		began := time.Now()
+		start := time.Now()
 		go k.pauseWrites(t.Context(), nil, func(context.Context) {})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.startWrite(ctx)))
 		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
-		assert.Equal(t, maxWritePause, time.Since(began))
+		assert.Equal(t, maxWritePause, time.Since(start))
 		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
 	})
 }
@@ -70,11 +70,11 @@ func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 func TestPauseWrites_confirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		changed, began := make(chan struct{}), time.Now()
+		changed, start := make(chan struct{}), time.Now()
 		var confirmed time.Duration
 		go slow(t, k, 100*time.Millisecond)
 		synctest.Wait()
-		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
+		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
 		go slow(t, k, 0) // waits, and is not waited for
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
@@ -93,13 +93,13 @@ func TestPauseWrites_endlessWrite(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		go slow(t, k, 10*time.Second)
 		synctest.Wait()
-		began := time.Now()
+		start := time.Now()
 		k.pauseWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
-		assert.Equal(t, maxWritePause, time.Since(began))
+		assert.Equal(t, maxWritePause, time.Since(start))
 		changed := make(chan struct{})
 		close(changed)
 		k.pauseWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
-		assert.Less(t, time.Since(began), maxWritePause+2*pollInterval, "the leader has changed already")
+		assert.Less(t, time.Since(start), maxWritePause+2*pollInterval, "the leader has changed already")
 		time.Sleep(10 * time.Second)
 	})
 }

@@ -31,17 +31,17 @@ func TestRedirect(t *testing.T) {
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", true))
 		end := k.redirecting.begin("the database is being defragmented")
 
-		began := time.Now()
+		start := time.Now()
 		err := put(k, "/etcdserverpb.KV/Put", true)
-		assert.Equal(t, redirectAfter, time.Since(began), "a hundred tries outlast the longest pause")
+		assert.Equal(t, redirectAfter, time.Since(start), "a hundred tries outlast the longest pause")
 		assert.Equal(t, codes.Unavailable, status.Code(err))
 		assert.Equal(t, "there is no connection available", status.Convert(err).Message(), "the words by which etcd's client knows that nothing was done")
 		assert.Error(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
 
-		began = time.Now()
+		start = time.Now()
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "who might not try again waits for etcd itself")
 		require.NoError(t, put(k, "/etcdserverpb.Maintenance/Status", true))
-		assert.Zero(t, time.Since(began))
+		assert.Zero(t, time.Since(start))
 
 		time.AfterFunc(redirectAfter/2, end)
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true), "the end comes in time")

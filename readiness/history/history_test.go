@@ -77,17 +77,17 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	e.fsync.Observe(.003)
 	e.fsync.Observe(.003)
 	e.after(1)
-	is := e.Trends()
-	require.NotNil(t, is)
-	assert.Equal(t, e.now, is.Until)
-	assert.InDelta(t, 5, is.Interval, 0)
-	assert.InDelta(t, .002, is.Write[0], 1e-6)
-	assert.InDelta(t, .003, is.Fsync[0], 1e-6, "half of the way through the bucket of two")
-	assert.InDelta(t, 10, is.Revisions[0], 1e-6)
-	assert.InDelta(t, 1.5, is.BackupLag[0], 1e-6)
-	assert.Equal(t, status.Points{1 << 20}, is.DBSize)
-	assert.Equal(t, status.Points{1 << 19}, is.DBInUse)
-	text, err := json.Marshal(is)
+	trends := e.Trends()
+	require.NotNil(t, trends)
+	assert.Equal(t, e.now, trends.Until)
+	assert.InDelta(t, 5, trends.Interval, 0)
+	assert.InDelta(t, .002, trends.Write[0], 1e-6)
+	assert.InDelta(t, .003, trends.Fsync[0], 1e-6, "half of the way through the bucket of two")
+	assert.InDelta(t, 10, trends.Revisions[0], 1e-6)
+	assert.InDelta(t, 1.5, trends.BackupLag[0], 1e-6)
+	assert.Equal(t, status.Points{1 << 20}, trends.DBSize)
+	assert.Equal(t, status.Points{1 << 19}, trends.DBInUse)
+	text, err := json.Marshal(trends)
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
@@ -97,7 +97,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	assert.Zero(t, e.Trends().Revisions[1])
 	assert.True(t, math.IsNaN(float64(e.Trends().Write[1])), "no writes")
 	assert.True(t, math.IsNaN(float64(e.Trends().Fsync[1])))
-	assert.Len(t, is.Write, 1, "a returned slice does not change")
+	assert.Len(t, trends.Write, 1, "a returned slice does not change")
 }
 
 func TestSeriesCoverMoreTimeInTheSameSpace(t *testing.T) {
@@ -108,11 +108,11 @@ func TestSeriesCoverMoreTimeInTheSameSpace(t *testing.T) {
 		e.writes.Count++
 		e.writes.Took += 3 * time.Millisecond
 		e.after(shortest)
-		is := e.Trends()
-		spans[is.Interval] = true
-		require.Less(t, len(is.Write), capacity)
-		require.Len(t, is.Revisions, len(is.Write))
-		covered := time.Duration(float64(len(is.Write)) * is.Interval * float64(time.Second))
+		trends := e.Trends()
+		spans[trends.Interval] = true
+		require.Less(t, len(trends.Write), capacity)
+		require.Len(t, trends.Revisions, len(trends.Write))
+		covered := time.Duration(float64(len(trends.Write)) * trends.Interval * float64(time.Second))
 		require.GreaterOrEqual(t, covered, min(e.now.Sub(began), 2*time.Hour)-longest)
 	}
 	assert.Equal(t, map[float64]bool{5: true, 10: true, 20: true, 40: true, 80: true}, spans)

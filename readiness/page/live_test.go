@@ -165,11 +165,11 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 
 func tellOfMaintenance(b browser) {
 	p := b.open(defragmenting())
-	for _, told := range []string{
+	for _, text := range []string{
 		"running (42%): etcd copies what is in use of its database", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
 		"the snapshot for 10.0.0.7:40312, since",
 	} {
-		b.waitForText("#facts", told)
+		b.waitForText("#facts", text)
 	}
 	p.update(func(d *status.Document) {
 		ended := *d.Maintenance
@@ -184,11 +184,11 @@ func tellOfMaintenance(b browser) {
 func tellOfBackups(b browser) {
 	p := b.open(behind())
 	b.WaitForElements("dd.problem")
-	for _, told := range []string{
+	for _, text := range []string{
 		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full snapshot",
 	} {
-		b.waitForText("#facts", told)
+		b.waitForText("#facts", text)
 	}
 	p.update(func(d *status.Document) {
 		well := *d.Backup
@@ -229,8 +229,8 @@ func showTiles(b browser) {
 	p := b.open(behind())
 	b.show(member)
 	b.WaitForElements("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
-	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
-		b.waitForText("#tiles", told)
+	for _, text := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
+		b.waitForText("#tiles", text)
 	}
 	p.update(func(d *status.Document) {
 		failed := *d.Backup

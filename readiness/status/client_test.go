@@ -28,11 +28,11 @@ func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
-	began := time.Now()
+	start := time.Now()
 	_, err = status.NewClient(uint16(silent.Addr().(*net.TCPAddr).Port)).Fetch(t.Context())
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 	require.ErrorContains(t, err, "within 5s")
-	require.Less(t, time.Since(began), 20*time.Second)
+	require.Less(t, time.Since(start), 20*time.Second)
 }
 
 func TestClientReportsThatNoWrapperAnswers(t *testing.T) {

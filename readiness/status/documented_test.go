@@ -42,8 +42,8 @@ func TestEveryFieldOfTheDocumentIsDocumented(t *testing.T) {
 		}
 	}
 	for _, name := range docs.Named(rows) {
-		_, is := document[name]
-		assert.True(t, is, "the documentation's %s is no field: take it out, or name it as it is", name)
+		_, exists := document[name]
+		assert.True(t, exists, "the documentation's %s is no field: take it out, or name it as it is", name)
 	}
 }
 

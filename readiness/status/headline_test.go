@@ -134,8 +134,8 @@ func TestEveryStepOfRecoveryIsDescribed(t *testing.T) {
 		if row.To == recovery.Ready {
 			continue
 		}
-		is := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
-		assert.Regexp(t, "^Recovery: ", is.Phase, "%s is missing in RecoverySteps", row.To)
+		headline := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
+		assert.Regexp(t, "^Recovery: ", headline.Phase, "%s is missing in RecoverySteps", row.To)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestStreamHasEveryChangeAndOutlivesTheServersTimeouts(t *testing.T) {
 	run := newFakeRun()
 	address, _ := serve(t, run)
 	stream := watch(t, address)
-	began := time.Now()
+	start := time.Now()
 	for i, state := range []string{"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving"} {
 		if i > 0 {
 			run.enter(state)
@@ -114,7 +114,7 @@ func TestStreamHasEveryChangeAndOutlivesTheServersTimeouts(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, state, document.State)
 	}
-	for i := 0; time.Since(began) <= 2*limit; i++ {
+	for i := 0; time.Since(start) <= 2*limit; i++ {
 		verdict := fmt.Sprint("failed ", i)
 		run.check(verdict)
 		document, ok := stream.next()

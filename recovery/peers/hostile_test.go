@@ -100,7 +100,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 		c.Members = append(c.Members, c.Own)
 		return c
 	}
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		urls, goes []string
 		with       bool // the password
 	}{
@@ -115,10 +115,10 @@ func TestEndpoints_readablePassword(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
-			urls, user, password := p.endpoints(at(of.urls...))
-			assert.Equal(t, of.goes, urls)
-			assert.Equal(t, of.with, user == "root" && password == "secret")
-			assert.Equal(t, of.with, user != "" || password != "")
+			urls, user, password := p.endpoints(at(test.urls...))
+			assert.Equal(t, test.goes, urls)
+			assert.Equal(t, test.with, user == "root" && password == "secret")
+			assert.Equal(t, test.with, user != "" || password != "")
 		})
 	}
 	urls, user, _ := (&Peers{}).endpoints(at("http://a", "https://b"))
@@ -128,7 +128,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 
 // Peers with verified certificates may name any URL. With auto-tls another process could read the password.
 func TestEndpoints_verifiedPeers(t *testing.T) {
-	for _, of := range []struct {
+	for _, test := range []struct {
 		peer, client       string // where they are asked, and lead to
 		anyPeer, anyServer bool
 		goes               bool
@@ -141,12 +141,12 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 	} {
 		p := &Peers{
 			Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true},
-			others: map[string][]string{"m-0": {of.peer}}, anyPeer: of.anyPeer, anyServer: of.anyServer,
+			others: map[string][]string{"m-0": {test.peer}}, anyPeer: test.anyPeer, anyServer: test.anyServer,
 		}
-		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", of.client)}})
-		assert.Equal(t, []string{of.client}, urls)
-		assert.Equal(t, of.goes, user+password == "rootsecret", "%+v", of)
-		assert.Equal(t, of.goes, user+password != "", "%+v", of)
+		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", test.client)}})
+		assert.Equal(t, []string{test.client}, urls)
+		assert.Equal(t, test.goes, user+password == "rootsecret", "%+v", test)
+		assert.Equal(t, test.goes, user+password != "", "%+v", test)
 	}
 }
 

@@ -16,10 +16,10 @@ import (
 
 // The revision by database and log counts.
 func TestQuery_revisionsWithoutQuorum(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		metrics string
 		reach   int64
-		says    string
+		message string
 	}{
 		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has revision 1201"},
 		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has revision 1234567"},
@@ -28,12 +28,12 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTown(t)
-			w.fakes[0].metrics = of.metrics
+			w.fakes[0].metrics = test.metrics
 			w.fakes[1].away.Store(true)
 			c := w.peers.Query(t.Context(), volume(0xabc, own, 3))
 			assert.Equal(t, Claimed, c.Membership)
-			assert.Equal(t, of.reach, c.Revision)
-			require.ErrorContains(t, c.Missing, of.says)
+			assert.Equal(t, test.reach, c.Revision)
+			require.ErrorContains(t, c.Missing, test.message)
 			require.ErrorContains(t, c.Missing, "m-1 does not answer")
 			c = w.peers.Query(t.Context(), volume(0xdef, own, 3))
 			assert.Zero(t, c.Revision, "it is another cluster's")

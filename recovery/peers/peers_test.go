@@ -17,9 +17,9 @@ import (
 )
 
 func TestQuery_membership(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*town)
-		want    Membership
+	for name, test := range map[string]struct {
+		action func(*town)
+		want   Membership
 	}{
 		"all know it":       {func(*town) {}, Started},
 		"one is away":       {func(w *town) { w.fakes[0].away.Store(true) }, Claimed},
@@ -47,10 +47,10 @@ func TestQuery_membership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTown(t)
-			of.happens(w)
+			test.action(w)
 			c := w.ask()
-			assert.Equal(t, of.want, c.Membership)
-			assert.Equal(t, of.want != Unknown && of.want != Claimed, c.Cluster != "" && c.Membership != Claimed)
+			assert.Equal(t, test.want, c.Membership)
+			assert.Equal(t, test.want != Unknown && test.want != Claimed, c.Cluster != "" && c.Membership != Claimed)
 		})
 	}
 }
@@ -63,9 +63,9 @@ func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 }
 
 func TestQuery_blocked(t *testing.T) {
-	for name, of := range map[string]struct {
-		happens func(*town)
-		says    string // empty if nothing does
+	for name, test := range map[string]struct {
+		action  func(*town)
+		message string // empty if nothing does
 	}{
 		"nothing": {func(*town) {}, ""},
 		"another learner": {func(w *town) {
@@ -92,8 +92,8 @@ func TestQuery_blocked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTown(t)
-			of.happens(w)
-			requireSays(t, w.ask().Blocked, of.says)
+			test.action(w)
+			requireSays(t, w.ask().Blocked, test.message)
 		})
 	}
 }
@@ -140,7 +140,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 		count, bytes int // connections, and what has come over them
 		free         bool
 	}
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		answersHere error
 		steps       []step
 	}{
@@ -166,8 +166,8 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 		}},
 	} {
 		w := newTown(t)
-		w.peers.checkOwnURLs = func(context.Context, []string) error { return of.answersHere }
-		for i, step := range of.steps {
+		w.peers.checkOwnURLs = func(context.Context, []string) error { return test.answersHere }
+		for i, step := range test.steps {
 			w.now = w.now.Add(step.after)
 			w.fakes[0].metrics = connectedTo(0xc0, own, step.count) + fmt.Sprintf("etcd_network_peer_received_bytes_total{From=\"%x\"} %d\n", own, step.bytes)
 			assert.Equal(t, step.free, w.ask().Blocked == nil, "%s, step %d", name, i)
@@ -176,10 +176,10 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 }
 
 func TestQuery_outdatedVolume(t *testing.T) {
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		self    Self
-		happens func(*town)
-		says    string
+		action  func(*town)
+		message string
 	}{
 		"it was not":                       {volume(0xabc, own, 3), func(*town) {}, ""},
 		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "they belong to m-1, another member of the cluster: volumes were mixed up"},
@@ -198,8 +198,8 @@ func TestQuery_outdatedVolume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTown(t)
-			of.happens(w)
-			requireSays(t, w.peers.Query(t.Context(), of.self).Outdated, of.says)
+			test.action(w)
+			requireSays(t, w.peers.Query(t.Context(), test.self).Outdated, test.message)
 		})
 	}
 }

@@ -136,7 +136,7 @@ func TestWithoutCluster_runningMembers(t *testing.T) {
 
 func TestWithoutCluster(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
-	for _, of := range []struct {
+	for _, test := range []struct {
 		own, one, other Volume
 		want            Membership
 		words           string
@@ -154,11 +154,11 @@ func TestWithoutCluster(t *testing.T) {
 		{Nothing, Nothing, "", Unknown, ""},
 		{Nothing, Nothing, "what a later version tells", Unknown, ""},
 	} {
-		calls := []Status{{Name: "m-0", Volume: of.one}, {Name: "m-1", Volume: of.other}}
-		self := Self{Volume: of.own}
+		calls := []Status{{Name: "m-0", Volume: test.one}, {Name: "m-1", Volume: test.other}}
+		self := Self{Volume: test.own}
 		listing := p.withoutCluster(self, nil, calls)
-		assert.Equal(t, of.want, listing, "%+v", of)
-		requireSays(t, joinErrors(p.describeMissing(self, &Survey{Membership: listing}, nil, calls)), of.words)
+		assert.Equal(t, test.want, listing, "%+v", test)
+		requireSays(t, joinErrors(p.describeMissing(self, &Survey{Membership: listing}, nil, calls)), test.words)
 	}
 }
 

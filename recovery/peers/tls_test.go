@@ -67,12 +67,12 @@ func TestAutoTLS_withCertificates(t *testing.T) {
 func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
-	for _, of := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
-		all := rolledWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = of.peer, of.client })
+	for _, test := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
+		all := rolledWith(t, "https", func(config *embed.Config) { config.PeerAutoTLS, config.ClientAutoTLS = test.peer, test.client })
 		for _, from := range []struct {
 			by       *http.Client
 			believes bool
-		}{{all[0].peer, of.peer}, {all[0].client, of.client}} {
+		}{{all[0].peer, test.peer}, {all[0].client, test.client}} {
 			var unknown *tls.CertificateVerificationError
 			_, err := all[0].fetch(t.Context(), from.by, strange.URL, nil)
 			if from.believes {

@@ -65,16 +65,16 @@ func TestBuild_lockedDirectory(t *testing.T) {
 		<-goOn
 		return source.Snapshot(ctx)
 	}
-	ended := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		_, err := plan.Build(t.Context(), slow, restore.Options{})
-		ended <- err
+		done <- err
 	}()
 	<-begun
 	_, err := plan.Build(t.Context(), source, restore.Options{})
 	require.ErrorContains(t, err, "cannot restore into "+plan.DataDir+": "+ErrInUse.Error())
 	close(goOn)
-	require.NoError(t, <-ended)
+	require.NoError(t, <-done)
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
 }

@@ -320,8 +320,8 @@ func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
 	segments := w.objects(archive.Segment)
-	first, there := w.store.Content(segments[0].Name())
-	require.True(t, there)
+	first, exists := w.store.Content(segments[0].Name())
+	require.True(t, exists)
 	w.plant(archive.Minute, segments[0].Start, format.Position{Revision: 900}, string(first))
 	w.segments(3)
 	w.later()
@@ -338,8 +338,8 @@ func TestRun_keepsADifferentSegment(t *testing.T) {
 	w.restart()
 	w.run()
 	w.later()
-	_, there := w.store.Content(second)
-	assert.True(t, there)
+	_, exists := w.store.Content(second)
+	assert.True(t, exists)
 	w.requireWhole(4)
 }
 

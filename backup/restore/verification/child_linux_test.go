@@ -66,10 +66,10 @@ func TestInChild_hasLowPriorityAndLittleMemory(t *testing.T) {
 	_, full, size := keepFull(t, url, rows)
 	child := exec.CommandContext(t.Context(), os.Args[0], "child-measured", url, filepath.Join(t.TempDir(), "scratch"), "1", full.Name(), strconv.Itoa(rows))
 	child.Stderr = t.Output()
-	said, err := child.Output()
+	output, err := child.Output()
 	require.NoError(t, err)
 	var is manners
-	require.NoError(t, json.Unmarshal(said, &is))
+	require.NoError(t, json.Unmarshal(output, &is))
 	require.Zero(t, is.Status)
 	t.Logf("%d MiB of heap for a database of %d MiB", is.Heap>>20, size>>20)
 	assert.Less(t, is.Heap, uint64(16<<20), "for a database of %d bytes", size)

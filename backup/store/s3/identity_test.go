@@ -62,7 +62,7 @@ func file(t *testing.T, content string) (path string) {
 
 func TestCredentialsComeFromEachSource(t *testing.T) {
 	profiles := "[default]\naws_access_key_id = OTHER\naws_secret_access_key = s\n[backup]\naws_access_key_id = KEY\naws_secret_access_key = s\naws_session_token = t\n"
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		environment map[string]string
 		asked       []string
 		shown       string
@@ -88,15 +88,15 @@ func TestCredentialsComeFromEachSource(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			amazon := &amazons{}
 			c := amazon.chain(t)
-			for variable, value := range of.environment {
+			for variable, value := range test.environment {
 				t.Setenv(variable, value)
 			}
 			found, err := c.Retrieve()
 			require.NoError(t, err)
 			assert.Equal(t, []string{"KEY", "s", "t"}, []string{found.AccessKeyID, found.SecretAccessKey, found.SessionToken})
-			assert.Equal(t, of.asked, amazon.asked)
-			if of.asked != nil {
-				assert.Equal(t, []string{of.shown}, amazon.tokens)
+			assert.Equal(t, test.asked, amazon.asked)
+			if test.asked != nil {
+				assert.Equal(t, []string{test.shown}, amazon.tokens)
 				assert.False(t, c.IsExpired(), "they last")
 			}
 		})

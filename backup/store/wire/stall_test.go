@@ -49,13 +49,13 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for part, want := range map[int]error{progress / 2: nil, 1: store.ErrUnavailable} {
-			began := time.Now()
+			start := time.Now()
 			transport := &stallDetector{next: slowServer{part: part}, patience: patience}
 			upload, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://x", bytes.NewReader(make([]byte, 20*part)))
 			require.NoError(t, err)
 			response, err := transport.RoundTrip(upload)
 			require.ErrorIs(t, err, want)
-			assert.Equal(t, want == nil, time.Since(began) > 6*patience, "both take their time")
+			assert.Equal(t, want == nil, time.Since(start) > 6*patience, "both take their time")
 			if err == nil {
 				require.NoError(t, response.Body.Close())
 			}
@@ -93,13 +93,13 @@ func TestASmallObjectStallsSoon(t *testing.T) {
 			return nil, request.Context().Err()
 		})
 		for size, want := range map[int]time.Duration{small: brief, small + 1: patience} {
-			began := time.Now()
+			start := time.Now()
 			transport := &stallDetector{next: hangs, patience: patience}
 			request, err := http.NewRequestWithContext(withObjectSize(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
 			require.NoError(t, err)
 			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is none
 			require.ErrorIs(t, err, store.ErrUnavailable)
-			assert.Equal(t, want, time.Since(began))
+			assert.Equal(t, want, time.Since(start))
 			assert.ErrorContains(t, err, want.String())
 		}
 	})

@@ -233,8 +233,8 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	} {
 		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 		child.Env = []string{askedForProxy + "=" + target, "HTTP_PROXY=http://proxy.example.org:3128"}
-		said, err := child.CombinedOutput()
-		require.NoError(t, err, string(said))
-		assert.Contains(t, string(said), want)
+		output, err := child.CombinedOutput()
+		require.NoError(t, err, string(output))
+		assert.Contains(t, string(output), want)
 	}
 }

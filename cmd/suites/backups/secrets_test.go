@@ -44,7 +44,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(indiscreet))
 	t.Cleanup(server.Close)
 	at := url.QueryEscape(server.URL)
-	for name, of := range map[string]struct {
+	for name, test := range map[string]struct {
 		url         string
 		environment map[string]string
 		secrets     []string
@@ -67,9 +67,9 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMemberOn(t, depot{url: of.url}, append(keys, "--recover=never")...)
-			for _, variable := range slices.Sorted(maps.Keys(of.environment)) {
-				m.Env = append(m.Env, variable+"="+of.environment[variable])
+			m := newMemberOn(t, depot{url: test.url}, append(keys, "--recover=never")...)
+			for _, variable := range slices.Sorted(maps.Keys(test.environment)) {
+				m.Env = append(m.Env, variable+"="+test.environment[variable])
 			}
 			all := m.Flags
 			m.Flags = all[:2] // where its configuration is
@@ -94,7 +94,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			told = append(append(told, string(last)), run.Log.Containing("")...)
 			require.Contains(t, strings.Join(told, "\n"), "permission denied")
 			lines := strings.Fields(string(identity))
-			for _, secret := range append(of.secrets, lines[len(lines)-1]) {
+			for _, secret := range append(test.secrets, lines[len(lines)-1]) {
 				for _, text := range told {
 					assert.NotContains(t, text, secret)
 				}

@@ -41,8 +41,8 @@ func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 			if flags != nil {
 				script = `age -d -i "$2" "$0" | zstd -q -d > "$1"`
 			}
-			said, err := exec.Command("sh", "-c", script, slices.Max(fulls), snapshot, pair.Identities).CombinedOutput()
-			require.NoError(t, err, string(said))
+			output, err := exec.Command("sh", "-c", script, slices.Max(fulls), snapshot, pair.Identities).CombinedOutput()
+			require.NoError(t, err, string(output))
 			p := restored(t, snapshot)
 			again := p.StartReady()
 			assert.Equal(t, want, now(p))

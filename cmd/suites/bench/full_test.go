@@ -163,9 +163,9 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	var longest atomic.Int64
 	for ; rounds < least || !over(); rounds++ {
 		drive(t, clients, func(ctx context.Context, client *clientv3.Client, n int) error {
-			began := time.Now()
+			start := time.Now()
 			err := put(ctx, client, n)
-			for took, most := int64(time.Since(began)), longest.Load(); took > most && !longest.CompareAndSwap(most, took); most = longest.Load() {
+			for took, most := int64(time.Since(start)), longest.Load(); took > most && !longest.CompareAndSwap(most, took); most = longest.Load() {
 			}
 			return err
 		})
@@ -177,13 +177,13 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 func (r *process) askForFull(t *testing.T) (made func() bool) {
 	t.Helper()
 	var done atomic.Bool
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		defer done.Store(true)
 		assert.NoError(t, r.makeFull())
 	}()
-	t.Cleanup(func() { <-ended })
+	t.Cleanup(func() { <-finished })
 	return done.Load
 }
 

@@ -62,11 +62,11 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	var mu sync.Mutex
 	var took series
 	var working sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for i, client := range clients {
 		working.Go(func() {
 			var own series
-			for n := i; time.Since(began) < roundTime; n++ {
+			for n := i; time.Since(start) < roundTime; n++ {
 				asked := time.Now()
 				if !assert.NoError(t, do(t.Context(), client, n)) {
 					return
@@ -79,7 +79,7 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 		})
 	}
 	working.Wait()
-	return float64(len(took)) / time.Since(began).Seconds(), took.rank(0.99)
+	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
 // loads lists the loads for both sides.

@@ -49,13 +49,13 @@ func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series)
 	t.Helper()
 	var mu sync.Mutex
 	var putting sync.WaitGroup
-	began := time.Now()
+	start := time.Now()
 	for i, client := range clients {
 		putting.Go(func() {
 			var own series
 			tick := time.NewTicker(time.Duration(len(clients)) * time.Second / pace)
 			defer tick.Stop()
-			for n := i; time.Since(began) < pacedTime; n += len(clients) {
+			for n := i; time.Since(start) < pacedTime; n += len(clients) {
 				<-tick.C
 				asked := time.Now()
 				if !assert.NoError(t, putKilobyte(t.Context(), client, n)) {
@@ -69,5 +69,5 @@ func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series)
 		})
 	}
 	putting.Wait()
-	return float64(len(took)) / time.Since(began).Seconds(), took
+	return float64(len(took)) / time.Since(start).Seconds(), took
 }

@@ -96,9 +96,9 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	l.t.Helper()
 	l.pod.Config["data-dir"] = floor
 	for range restorePairs {
-		began := time.Now()
+		start := time.Now()
 		copyFile(l.t, l.full, l.full+".copy")
-		wrote := time.Since(began)
+		wrote := time.Since(start)
 		r := plain.start(l.t, l.pod)
 		least = append(least, milliseconds(wrote+r.ready.Sub(r.began)))
 		r.stop()

@@ -124,10 +124,10 @@ func (r *process) await(code int) {
 
 func (r *process) awaitWithin(limit time.Duration, code int) {
 	r.t.Helper()
-	deadline, began := time.After(limit), time.Now()
+	deadline, start := time.After(limit), time.Now()
 	for r.code() != code {
 		pause := time.Millisecond
-		if time.Since(began) > time.Second {
+		if time.Since(start) > time.Second {
 			pause *= 5
 		}
 		select {

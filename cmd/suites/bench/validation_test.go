@@ -92,9 +92,9 @@ func inTurns(rounds int, prepare func(), each ...func()) []series {
 	for range rounds {
 		for i, do := range each {
 			prepare()
-			began := time.Now()
+			start := time.Now()
 			do()
-			took[i] = append(took[i], milliseconds(time.Since(began)))
+			took[i] = append(took[i], milliseconds(time.Since(start)))
 		}
 	}
 	return took

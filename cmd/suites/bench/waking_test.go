@@ -35,14 +35,14 @@ func wakeThree(t *testing.T) []row {
 		for _, p := range pods {
 			p.Sidecar.Takes, p.Sidecar.Slow = wakingInitialization, wakingConfig
 		}
-		began := time.Now()
+		start := time.Now()
 		for i, p := range pods {
 			runs[i] = p.Start()
 		}
 		for _, run := range runs {
 			run.AwaitReady()
 		}
-		beyond = append(beyond, milliseconds(time.Since(began)-max(wakingInitialization, wakingConfig)))
+		beyond = append(beyond, milliseconds(time.Since(start)-max(wakingInitialization, wakingConfig)))
 		for _, run := range runs {
 			run.Kill()
 		}
@@ -61,14 +61,14 @@ func wakeTogether(t *testing.T) row {
 				for _, r := range members {
 					r.stop()
 				}
-				began := time.Now()
+				start := time.Now()
 				for j, r := range members {
 					members[j] = s.launch(t, r.pod)
 				}
 				for _, r := range members {
 					r.await(http.StatusOK)
 				}
-				ready[i] = append(ready[i], milliseconds(time.Since(began)))
+				ready[i] = append(ready[i], milliseconds(time.Since(start)))
 			})
 		}
 	}

@@ -49,16 +49,16 @@ func answersInTime(t *testing.T, p *harness.Pod, state string) {
 	t.Helper()
 	probe := &http.Client{Transport: &http.Transport{TLSClientConfig: certificates.Insecure()}, Timeout: 5 * time.Second}
 	for path, code := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/livez": http.StatusOK} {
-		began := time.Now()
+		start := time.Now()
 		response, err := probe.Get(fmt.Sprintf("https://127.0.0.1:%d%s", p.Port, path))
 		require.NoError(t, err, "%s in %s", path, state)
 		assert.NoError(t, response.Body.Close())
 		assert.Equal(t, code, response.StatusCode, "%s in %s", path, state)
-		t.Logf("%s in %s: %d after %v", path, state, code, time.Since(began))
+		t.Logf("%s in %s: %d after %v", path, state, code, time.Since(start))
 	}
-	began := time.Now()
+	start := time.Now()
 	out, log, code := p.Begin("status", "-v").Wait()
-	t.Logf("status in %s: after %v", state, time.Since(began))
+	t.Logf("status in %s: after %v", state, time.Since(start))
 	assert.Equal(t, int(exitcode.MemberNotReady), code, log)
 	assert.Contains(t, out, ", not ready\n") // a validation is asked about: Wait and Query alternate
 }

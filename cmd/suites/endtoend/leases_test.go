@@ -19,8 +19,8 @@ func TestLeases_unreachableAPIServer(t *testing.T) {
 	p.Put("key", "value")
 	run.AwaitLine(harness.Line{"level": "warn", "lease": "etcd-main-0"})
 	harness.Eventually(t, "it is tried again", func() bool {
-		told := run.Status()
-		return len(told.Leases) == 1 && told.Leases[0].Problem != nil && told.Leases[0].Problem.Count > 1
+		status := run.Status()
+		return len(status.Leases) == 1 && status.Leases[0].Problem != nil && status.Leases[0].Problem.Count > 1
 	})
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, `etcd_wrapper_lease_problem{kind="member"} 1`)

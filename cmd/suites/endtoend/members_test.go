@@ -125,9 +125,9 @@ func TestLostMember_largeDatabase(t *testing.T) {
 			cancel()
 		}
 	})
-	watch, began := harness.StartWatch(), time.Now()
+	watch, start := harness.StartWatch(), time.Now()
 	c.pods[2].StartReady()
-	took, real := watch.Took(), time.Since(began)
+	took, real := watch.Took(), time.Since(start)
 	stop()
 	writing.Wait()
 	t.Logf("back as a voter after %s (%s without the machine's other work); the longest pause between two writes was %s, %d tries failed",
@@ -139,7 +139,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 
 func TestAllMembersLost_restored(t *testing.T) {
 	t.Parallel()
-	for name, happens := range map[string]func(p *harness.Pod){
+	for name, action := range map[string]func(p *harness.Pod){
 		"all volumes are lost": lose,
 		"all volumes are broken": func(p *harness.Pod) {
 			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
@@ -154,7 +154,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 			before := c.pods[0].Revision()
 			for i, run := range c.runs {
 				run.Kill()
-				happens(c.pods[i])
+				action(c.pods[i])
 			}
 			runs := c.restart()
 			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
@@ -329,7 +329,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	assert.Contains(t, says(last), "tocommit")
 	assert.Contains(t, says(last), "start with --recover=auto")
 	for _, other := range c.runs[:2] { // none of them has been the leader since
-		if told := other.Status(); told.Leader == told.MemberID {
+		if status := other.Status(); status.Leader == status.MemberID {
 			other.StopCleanly()
 			c.pods[slices.Index(c.runs, other)].StartReady()
 			break

@@ -49,9 +49,9 @@ func preserved(p *harness.Pod) []string {
 // Only this test restores one member with the built program: its log, metrics and status report it, and clients that watch list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
-	for name, of := range map[string]struct {
-		happens func(p *harness.Pod)
-		says    string
+	for name, test := range map[string]struct {
+		action  func(p *harness.Pod)
+		message string
 		cause   string
 		asides  int
 	}{
@@ -70,18 +70,18 @@ func TestRestore_singleMember(t *testing.T) {
 			p.Put("key", "value")
 			before := p.Revision()
 			stopBackedUp(first)
-			of.happens(p)
+			test.action(p)
 
 			second := p.StartReady()
-			second.AwaitLine(harness.Line{"message": of.says, "level": "warn"})
+			second.AwaitLine(harness.Line{"message": test.message, "level": "warn"})
 			second.AwaitLine(harness.Line{"message": "nothing is known to be lost", "level": "warn"})
 			_, counted := second.Request(http.MethodGet, "/metrics")
-			assert.Contains(t, counted, `etcd_wrapper_recoveries_total{cause="`+of.cause+`",outcome="restored"} 1`)
+			assert.Contains(t, counted, `etcd_wrapper_recoveries_total{cause="`+test.cause+`",outcome="restored"} 1`)
 			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
 			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
-			assert.Len(t, preserved(p), of.asides)
+			assert.Len(t, preserved(p), test.asides)
 			out, _, _ := p.Begin("status", "-v").Wait()
 			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are installed")
 			requireCompacted(p, before)
@@ -89,7 +89,7 @@ func TestRestore_singleMember(t *testing.T) {
 
 			third := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Len(t, preserved(p), of.asides, "once is enough")
+			assert.Len(t, preserved(p), test.asides, "once is enough")
 			third.StopCleanly()
 		})
 	}
@@ -134,11 +134,11 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 
 func TestRestore_impossible(t *testing.T) {
 	t.Parallel()
-	for name, of := range map[string]struct {
-		happens func(p *harness.Pod)
+	for name, test := range map[string]struct {
+		action  func(p *harness.Pod)
 		flags   []string
 		status  int
-		says    []string
+		message []string
 	}{
 		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
 			"etcd is not started on these data: the target cannot be restored, and nothing was moved: revision 4711 is not kept", "which has revisions ", "backup list",
@@ -153,14 +153,14 @@ func TestRestore_impossible(t *testing.T) {
 			first := p.StartReady()
 			p.Put("key", "value")
 			stopBackedUp(first)
-			of.happens(p)
+			test.action(p)
 			p.ExpectTerminationMessage()
 
-			second := p.Start(of.flags...)
-			assert.Equal(t, of.status, second.Exit(harness.Patience))
+			second := p.Start(test.flags...)
+			assert.Equal(t, test.status, second.Exit(harness.Patience))
 			message, err := os.ReadFile(p.TerminationMessage())
 			require.NoError(t, err)
-			for _, said := range of.says {
+			for _, said := range test.message {
 				assert.Contains(t, string(message), said)
 			}
 			assert.Empty(t, preserved(p), "nothing is moved")
@@ -211,8 +211,8 @@ func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harne
 	got, err := survivor.Get(ctx, "key")
 	require.NoError(t, err, "a client that has lived through it signs in again")
 	assert.Equal(t, "value", string(got.Kvs[0].Value))
-	is, err := survivor.AuthStatus(ctx)
+	status, err := survivor.AuthStatus(ctx)
 	require.NoError(t, err)
-	assert.Greater(t, is.AuthRevision, was.AuthRevision+1000, "what was signed in the undone future is old")
+	assert.Greater(t, status.AuthRevision, was.AuthRevision+1000, "what was signed in the undone future is old")
 	run.Kill()
 }

@@ -100,8 +100,8 @@ func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca.Bundle(), append(content, another...), 0o600))
 	harness.Eventually(t, "it is said", func() bool {
-		is := run.Status().Headline
-		return is.Health == status.HealthDegraded && strings.Contains(is.Summary, changedAuthority)
+		headline := run.Status().Headline
+		return headline.Health == status.HealthDegraded && strings.Contains(headline.Summary, changedAuthority)
 	})
 	assert.Equal(t, 200, run.Readyz())
 	run.StopCleanly()

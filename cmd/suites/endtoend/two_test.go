@@ -49,10 +49,10 @@ func TestSecondMember_addedAsVoter(t *testing.T) {
 func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	for name, of := range map[string]struct {
-		stored bool
-		says   string
-		out    func(c *three)
+	for name, test := range map[string]struct {
+		stored  bool
+		message string
+		out     func(c *three)
 	}{
 		"without a store": {false, "start one member that still has them once with force-new-cluster: true", func(c *three) {
 			first := c.pods[0]
@@ -77,21 +77,21 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var flags []string
-			if of.stored {
+			if test.stored {
 				store := filepath.Join(t.TempDir(), "store")
 				require.NoError(t, os.Mkdir(store, 0o700))
 				flags = append(flags, "--backup-store=file://"+store, "--backup-interval=200ms")
 			}
 			c := begin(t, harness.StandaloneMembers(t, 2), flags...)
-			if of.stored {
+			if test.stored {
 				c.runs[0].AwaitStored(c.pods[0].Revision())
 			}
 			c.runs[1].Kill()
 			lose(c.pods[1])
 			c.runs[1] = c.pods[1].Start()
 			explains(t, c.runs[1], "of 2 voting members the others are no quorum, which it takes to replace this one")
-			assert.Contains(t, c.runs[1].Status().Recovery.Reason, of.says)
-			of.out(c)
+			assert.Contains(t, c.runs[1].Status().Recovery.Reason, test.message)
+			test.out(c)
 			for _, run := range c.runs {
 				run.AwaitReady()
 			}

@@ -37,8 +37,8 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 		require.Less(t, losses, 20, "its database is ahead at some moment")
 		attach(run, harness.Spot{Call: "fdatasync", Path: wal(follower)}.Hit(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
-			began := time.Now()
-			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(began) > 4*time.Second })
+			start := time.Now()
+			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(start) > 4*time.Second })
 			disk.LosePower(run)
 		})...)
 		run = follower.Start()

@@ -55,18 +55,18 @@ var etcdTroubles = map[string]struct {
 
 func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 	t.Parallel()
-	for name, trouble := range etcdTroubles {
+	for name, problem := range etcdTroubles {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			trial(t, "opening", name)
 			p := harness.NewPod(t)
 			p.ExpectTerminationMessage()
 			p.StartAndStop()
-			trouble.spoil(p)
+			problem.spoil(p)
 			run := p.Start()
-			assert.Equal(t, trouble.status, run.Exit(harness.Patience))
-			assertExplained(p, run, trouble.says)
-			assert.Equal(t, trouble.status == 74 || trouble.status == 78, clean(p), "an etcd that was not started leaves the record as it was")
+			assert.Equal(t, problem.status, run.Exit(harness.Patience))
+			assertExplained(p, run, problem.says)
+			assert.Equal(t, problem.status == 74 || problem.status == 78, clean(p), "an etcd that was not started leaves the record as it was")
 		})
 	}
 }

@@ -117,10 +117,10 @@ func (m *isolated) awaitReady() {
 // exit is the status that the process ends with, within the time that a stop has.
 func (m *isolated) exit() int {
 	m.t.Helper()
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = m.cmd.Wait() }() // ProcessState tells
+	finished := make(chan struct{})
+	go func() { defer close(finished); _ = m.cmd.Wait() }() // ProcessState tells
 	select {
-	case <-ended:
+	case <-finished:
 	case <-time.After(harness.Patience):
 		require.FailNow(m.t, m.name+" does not end")
 	}

@@ -18,9 +18,9 @@ import (
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
-		port   func(p *harness.Pod) int
-		status int
-		says   string
+		port    func(p *harness.Pod) int
+		status  int
+		message string
 	}{
 		"of etcd's clients": {func(p *harness.Pod) int { return p.ClientPort }, 70, "an etcd listener ended"},
 		"of etcd's peers":   {func(p *harness.Pod) int { return p.PeerPort }, 70, "an etcd listener ended"},
@@ -37,7 +37,7 @@ func TestFaultListenerFails(t *testing.T) {
 			assert.Equal(t, listener.status, status)
 			assertTruth(run, status, nil)
 			assert.False(t, clean(p))
-			assertExplained(p, run, listener.says)
+			assertExplained(p, run, listener.message)
 			assertNextStart(p, t, "a listener that died")
 		})
 	}

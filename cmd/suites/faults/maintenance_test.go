@@ -110,8 +110,8 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 // done counts the defragmentations of the members.
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
-		if told := run.Status().Maintenance; told != nil {
-			count += told.Completed
+		if current := run.Status().Maintenance; current != nil {
+			count += current.Completed
 		}
 	}
 	return count
@@ -157,8 +157,8 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	runs[victim].AwaitReady()
 	for i, run := range runs { // the one that was killed has perhaps done it before it served
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
-			told := run.Status()
-			return told.Maintenance.Phase == "idle" && told.DBSize-told.DBInUse < 32<<20
+			current := run.Status()
+			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
 		})
 	}
 }

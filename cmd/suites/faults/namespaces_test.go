@@ -75,9 +75,9 @@ func (w *wires) ip(args ...string) {
 
 // dial connects from where the bridge is.
 func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
-	ended := make(chan struct{})
+	finished := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(finished)
 		runtime.LockOSThread() // for good: a thread that has been elsewhere ends with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
@@ -89,6 +89,6 @@ func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err er
 			conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, "tcp", address)
 		}
 	}()
-	<-ended
+	<-finished
 	return conn, err
 }

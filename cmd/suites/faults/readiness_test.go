@@ -112,11 +112,11 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	p.Config["bcrypt-cost"] = 4 // by default a password takes a minute of a machine as busy as one with all tests
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
-	began := time.Now()
+	start := time.Now()
 	require.Error(t, p.TryPut("key", "value", time.Second), "it is on")
 	harness.Eventually(t, "three reads later", func() bool {
 		assert.Equal(t, http.StatusOK, run.Readyz())
-		return time.Since(began) > readinessBound
+		return time.Since(start) > readinessBound
 	})
 	run.StopCleanly()
 }

@@ -47,8 +47,8 @@ func postStop(run *harness.Run) {
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
-		began := time.Now()
-		harness.Eventually(run.T, "no echo", func() bool { return time.Since(began) > 50*time.Millisecond })
+		start := time.Now()
+		harness.Eventually(run.T, "no echo", func() bool { return time.Since(start) > 50*time.Millisecond })
 		send(second)(run)
 	}
 }

@@ -104,14 +104,14 @@ func (c *cluster) suffers() {
 	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
 	stop := c.book.writeOn(c.Etcd(), c.dice)
 	c.pass(2 * time.Second)
-	began := time.Now()
+	start := time.Now()
 	c.restored = 0
-	ended := disaster.happens(c, stop)
-	c.settle(&ended)
+	result := disaster.strike(c, stop)
+	c.settle(&result)
 	sum.add(func(f *figures) {
 		f.rounds++
 		f.disasters[disaster.name]++
-		f.longest = max(f.longest, time.Since(began))
+		f.longest = max(f.longest, time.Since(start))
 	})
 }
 
@@ -162,7 +162,7 @@ func (c *cluster) ask() {
 }
 
 // ended describes how a disaster and the recovery from it ended.
-type ended struct {
+type outcome struct {
 	whole   bool  // the volume was not touched: nothing may be lost
 	exactly int64 // the restored revision, if a restore was requested
 }

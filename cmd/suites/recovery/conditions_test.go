@@ -113,14 +113,14 @@ func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()
 func goesOn(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), returning)
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		what(ctx, own)
 	}()
 	return func() {
 		cancel()
-		<-ended
+		<-done
 	}
 }
 

@@ -35,21 +35,21 @@ func TestCopies_oneContinues(t *testing.T) {
 	runs := []*harness.Run{pods[0].StartReady(), pods[1].StartReady()}
 	pods[0].Put("key", "of the first")
 	_, _ = pods[1].Etcd().Put(t.Context(), "key", "of the second") // it may have ended by now
-	ended, goesOn := 0, 1
+	stopped, running := 0, 1
 	select {
 	case <-runs[0].Ended:
 	case <-runs[1].Ended:
-		ended, goesOn = 1, 0
+		stopped, running = 1, 0
 	case <-time.After(time.Minute):
 		require.Fail(t, "both go on")
 	}
-	assert.Equal(t, 70, runs[ended].Exit(time.Second))
-	runs[ended].AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
-	runs[ended].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
-	assert.Equal(t, 200, runs[goesOn].Readyz())
-	pods[goesOn].Put("key", "afterwards")
-	runs[goesOn].StopCleanly()
-	runs[goesOn].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
+	assert.Equal(t, 70, runs[stopped].Exit(time.Second))
+	runs[stopped].AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
+	runs[stopped].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
+	assert.Equal(t, 200, runs[running].Readyz())
+	pods[running].Put("key", "afterwards")
+	runs[running].StopCleanly()
+	runs[running].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
 // Its data are kept, and are added to the store when an operator requests it, once.
@@ -68,9 +68,9 @@ func TestCopies_adoption(t *testing.T) {
 	other.Flags = append(flags, "--recover=never")
 	assert.Equal(t, 70, other.Start().Exit(time.Minute))
 
-	is, err := archive.ReadIdentity(other.DataDir())
+	identity, err := archive.ReadIdentity(other.DataDir())
 	require.NoError(t, err)
-	other.Flags = append(other.Flags, "--recover=auto", "--adopt="+is.Cluster)
+	other.Flags = append(other.Flags, "--recover=auto", "--adopt="+identity.Cluster)
 	run = other.StartReady()
 	assert.Equal(t, "of the copy", other.Get("key"))
 	harness.Eventually(t, "it makes backups of its own", func() bool {

@@ -14,89 +14,89 @@ import (
 type disaster struct {
 	name     string
 	possible func(c *cluster) bool // nil for always
-	happens  func(c *cluster, stop func()) ended
+	strike   func(c *cluster, stop func()) outcome
 }
 
 var disasters = []disaster{
-	{"killed", nil, func(c *cluster, stop func()) ended {
+	{"killed", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
 		c.perhapsCopy()
 		return c.whole()
 	}},
-	{"stopped in order", nil, func(c *cluster, stop func()) ended {
+	{"stopped in order", nil, func(c *cluster, stop func()) outcome {
 		c.stopInOrder(stop)
 		c.perhapsCopy()
 		return c.whole()
 	}},
-	{"volume lost", nil, func(c *cluster, stop func()) ended {
+	{"volume lost", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
 		lose(c.Pod)
 		return c.back()
 	}},
-	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) ended {
+	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) outcome {
 		c.stopInOrder(stop)
 		c.must = c.book.highest() // everything is in the store
 		lose(c.Pod)
 		return c.back()
 	}},
-	{"database damaged", nil, func(c *cluster, stop func()) ended {
+	{"database damaged", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
 		c.damage(c.Database())
 		return c.back()
 	}},
-	{"log damaged", nil, func(c *cluster, stop func()) ended {
+	{"log damaged", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
 		c.damage(lastOfLog(c.Pod))
 		return c.back()
 	}},
-	{"volume rolled back", (*cluster).hasCopy, func(c *cluster, stop func()) ended {
+	{"volume rolled back", (*cluster).hasCopy, func(c *cluster, stop func()) outcome {
 		c.awaitNewerThanCopy()
 		c.kill(stop)
 		putBack(c.Pod, c.old)
 		return c.back()
 	}},
-	{"store away, killed", nil, func(c *cluster, stop func()) ended {
+	{"store away, killed", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		c.waitForStore()
 		return c.whole()
 	}},
-	{"store away, volume lost", nil, func(c *cluster, stop func()) ended {
+	{"store away, volume lost", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		lose(c.Pod)
 		c.waitForStore()
 		return c.back()
 	}},
-	{"store away, database damaged", nil, func(c *cluster, stop func()) ended {
+	{"store away, database damaged", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
 		c.waitForStore() // only data that are valid need not
 		return c.back()
 	}},
-	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) ended {
+	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
 		c.store.slow()
 		c.pass(2 * time.Second)
 		c.kill(stop)
 		lose(c.Pod)
 		c.recover()
 		c.store.back()
-		return ended{}
+		return outcome{}
 	}},
 	{"asked to go back", nil, (*cluster).goesBack},
 }
 
 // whole is a recovery of a volume that nothing has happened to.
-func (c *cluster) whole() ended {
+func (c *cluster) whole() outcome {
 	c.recover()
-	return ended{whole: true}
+	return outcome{whole: true}
 }
 
 // back is a recovery of one that something has happened to.
-func (c *cluster) back() ended {
+func (c *cluster) back() outcome {
 	c.recover()
-	return ended{}
+	return outcome{}
 }
 
 func (c *cluster) hasCopy() bool { return c.old != "" }
@@ -163,7 +163,7 @@ func (c *cluster) waitForStore() {
 }
 
 // goesBack asks for a revision that the store has.
-func (c *cluster) goesBack(stop func()) ended {
+func (c *cluster) goesBack(stop func()) outcome {
 	c.T.Helper()
 	stop()
 	harness.Eventually(c.T, "the window is known", func() bool {
@@ -174,5 +174,5 @@ func (c *cluster) goesBack(stop func()) ended {
 	to := window.FromRevision + c.dice.Int64N(window.ToRevision-window.FromRevision+1)
 	c.run.Kill()
 	c.recover(fmt.Sprintf("--restore-to=revision:%d", to), fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
-	return ended{exactly: to}
+	return outcome{exactly: to}
 }

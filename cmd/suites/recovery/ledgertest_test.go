@@ -50,10 +50,10 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 
 // What is not seen here would not be seen in the chaos either.
 func TestLedger_findsViolations(t *testing.T) {
-	for name, of := range map[string]struct {
-		have func(first, perhaps, last *attempt) found
-		at   int64
-		says string
+	for name, test := range map[string]struct {
+		have    func(first, perhaps, last *attempt) found
+		at      int64
+		message string
 	}{
 		"lost":            {func(_, _, _ *attempt) found { return found{} }, 6, "was acknowledged at revision 5"},
 		"gone back":       {func(first, _, _ *attempt) found { return holding(first, 5) }, 9, "was acknowledged after it"},
@@ -73,9 +73,9 @@ func TestLedger_findsViolations(t *testing.T) {
 		}, 6, "stranger was never written"},
 	} {
 		l, first, perhaps, last := told()
-		wrong, _ := l.settle(of.have(first, perhaps, last), of.at, true)
+		wrong, _ := l.settle(test.have(first, perhaps, last), test.at, true)
 		require.Len(t, wrong, 1, name)
-		assert.Contains(t, wrong[0], of.says, name)
+		assert.Contains(t, wrong[0], test.message, name)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		members int
-		happens func(*leftover)
+		action  func(*leftover)
 	}{
 		"one of three is lost": {3, func(l *leftover) {
 			l.lose(2)
@@ -58,7 +58,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 			}
 			t.Parallel()
 			l := newLeftover(t, c.members)
-			c.happens(l)
+			c.action(l)
 			l.requireKept()
 		})
 	}
@@ -117,10 +117,10 @@ func numbers(count int) (all []int) {
 // write has a client write for as long as the test lasts.
 func (l *leftover) write() {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	l.t.Cleanup(func() { cancel(); <-ended; _ = l.etcd.Close() })
+	done := make(chan struct{})
+	l.t.Cleanup(func() { cancel(); <-done; _ = l.etcd.Close() })
 	go func() {
-		defer close(ended)
+		defer close(done)
 		for ctx.Err() == nil {
 			if l.paused.Load() {
 				time.Sleep(20 * time.Millisecond)

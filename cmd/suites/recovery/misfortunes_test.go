@@ -15,7 +15,7 @@ import (
 type misfortune struct {
 	name     string
 	possible func(c *trio) bool // nil for always
-	happens  func(c *trio, victim *member)
+	strike   func(c *trio, victim *member)
 	restores bool // the cluster comes back from the store
 }
 

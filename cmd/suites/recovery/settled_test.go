@@ -15,7 +15,7 @@ import (
 )
 
 // settle holds what is there against what clients know. There is none but them who writes.
-func (c *cluster) settle(after *ended) {
+func (c *cluster) settle(after *outcome) {
 	c.T.Helper()
 	have, revision, cluster := c.everything()
 	restored := c.id != "" && cluster != c.id
@@ -55,7 +55,7 @@ func (c *cluster) everything() (have found, revision int64, cluster string) {
 }
 
 // requireWhatIsOwed holds the revision that is back against what had to survive.
-func (c *cluster) requireWhatIsOwed(after ended, restored bool, at int64) {
+func (c *cluster) requireWhatIsOwed(after outcome, restored bool, at int64) {
 	c.T.Helper()
 	switch {
 	case after.exactly != 0:

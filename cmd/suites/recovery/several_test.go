@@ -130,14 +130,14 @@ func (c *trio) suffers() {
 		stop()
 		c.restored = 0
 	}
-	began := time.Now()
-	disaster.happens(c, victim)
+	start := time.Now()
+	disaster.strike(c, victim)
 	c.awaitReady()
 	ends()
 	sum.add(func(f *figures) {
 		f.rounds++
 		f.disasters["of three: "+disaster.name]++
-		f.longest = max(f.longest, time.Since(began))
+		f.longest = max(f.longest, time.Since(start))
 	})
 	c.pass(time.Second)
 	stop()

@@ -119,8 +119,8 @@ var ends = map[string]func(l *lived){
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "the store cannot be read"})
 		assert.NotEqual(l.T, 200, run.Readyz())
-		for _, said := range []string{"recovery has been reading the store since 20", l.dir, "next attempt within "} {
-			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, said) })
+		for _, text := range []string{"recovery has been reading the store since 20", l.dir, "next attempt within "} {
+			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, text) })
 		}
 		l.back()
 		run.AwaitReady()
@@ -163,9 +163,9 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	datadirtest.BreakDatabase(database)
 	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
-	is, err := archive.ReadIdentity(l.DataDir())
+	identity, err := archive.ReadIdentity(l.DataDir())
 	require.NoError(t, err)
-	cluster := is.Cluster
+	cluster := identity.Cluster
 	_, err = other.archive().Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{

@@ -99,9 +99,9 @@ func (h *heirs) takeOver(leave, comeBack func(owner heir)) {
 	leave(owner)
 	h.heir, h.count = h.next(), h.count+1
 	comeBack(owner)
-	began, back := time.Now(), harness.StartWatch()
+	start, back := time.Now(), harness.StartWatch()
 	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "it ends by itself")
-	wentOn, unhurried := time.Since(began), back.Took()
+	wentOn, unhurried := time.Since(start), back.Took()
 	acknowledged := writes.stop()
 	h.confirmed = append(h.confirmed, writes.confirmed()...)
 	lost := h.lost()

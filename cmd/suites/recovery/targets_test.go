@@ -21,9 +21,9 @@ func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	require.NoError(t, err)
 	chain := history.Newest().Chains[0]
 	window := fmt.Sprintf("revisions %d to %d (", chain.From, chain.To)
-	for target, of := range map[string]struct {
-		status int
-		says   string
+	for target, test := range map[string]struct {
+		status  int
+		message string
 	}{
 		"revision:0":                              {64, "is not a revision"},
 		"revision:-1":                             {64, "is not a revision"},
@@ -35,8 +35,8 @@ func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	} {
 		before := l.files()
 		run := l.Start("--restore-to="+target, "--restore-id=edge")
-		require.Equal(t, of.status, run.Exit(harness.Patience), target)
-		assert.NotEmpty(t, run.Log.Containing(of.says), target)
+		require.Equal(t, test.status, run.Exit(harness.Patience), target)
+		assert.NotEmpty(t, run.Log.Containing(test.message), target)
 		assert.Equal(t, before, l.files(), "nothing is moved")
 	}
 	l.StartReady(fmt.Sprintf("--restore-to=revision:%d", chain.From), "--restore-id=first").StopCleanly()
@@ -55,9 +55,9 @@ func TestForgottenSigningKey_losesNothing(t *testing.T) {
 	keys := func(signing, trusted string) []string {
 		return []string{"--backup-signing-key=" + signing, "--backup-trusted-keys=" + trusted}
 	}
-	for _, of := range []struct{ value, signing string }{{"old", former.SigningKey}, {"new", present.SigningKey}} {
-		run := p.StartReady(keys(of.signing, both)...)
-		p.Put("key", of.value)
+	for _, test := range []struct{ value, signing string }{{"old", former.SigningKey}, {"new", present.SigningKey}} {
+		run := p.StartReady(keys(test.signing, both)...)
+		p.Put("key", test.value)
 		run.StopCleanly()
 		run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 	}
@@ -66,8 +66,8 @@ func TestForgottenSigningKey_losesNothing(t *testing.T) {
 	require.Equal(t, 70, p.Start(keys(former.SigningKey, former.TrustedKeys)...).Exit(harness.Patience))
 	message, err := os.ReadFile(p.TerminationMessage())
 	require.NoError(t, err)
-	for _, said := range []string{"gen/000001/segment/", "not signed by a key of --backup-trusted-keys", "add the key to the file", "nothing was moved"} {
-		assert.Contains(t, string(message), said)
+	for _, text := range []string{"gen/000001/segment/", "not signed by a key of --backup-trusted-keys", "add the key to the file", "nothing was moved"} {
+		assert.Contains(t, string(message), text)
 	}
 	assert.Empty(t, preserved(p))
 	assert.Empty(t, halves(p))
