@@ -78,19 +78,6 @@ func (m marked) Error() string { return m.cause.Error() }
 
 func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
-// maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
-// have a quarter of it.
-const maxCertificates = 1 << 20
-
-// ReadCertificates reads a file of PEM blocks in at most 1 s; see disk.Read. The error does not name the path.
-func ReadCertificates(path string) ([]byte, error) {
-	content, err := disk.Read(path, maxCertificates)
-	if err != nil {
-		return nil, Mark(err, ErrCertificates)
-	}
-	return content, nil
-}
-
 // ForceNote is the file on a volume that records that etcd was started with force-new-cluster. While the key stays in etcd's
 // configuration, it must not be performed again: every start would drop the members that have joined since.
 type ForceNote struct{ path string }

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/internal/disk"
 )
 
 // settings is the typed view of a document: etcd's exported configuration and the keys that exist in the file only.
@@ -99,11 +100,8 @@ func (s *settings) checkDirectories() error {
 	if s.Dir == "" {
 		return keyErrorf("data-dir", "is required")
 	}
-	if err := checkDirectory("data-dir", s.Dir); err != nil {
+	if err := checkDirectory("data-dir", s.Dir); err != nil || s.WalDir == "" {
 		return err
-	}
-	if s.WalDir == "" {
-		return nil
 	}
 	return checkDirectory("wal-dir", s.WalDir)
 }
@@ -240,7 +238,8 @@ func (s *settings) checkAuthToken() error {
 		if name != "pub-key" && name != "priv-key" {
 			continue
 		}
-		if _, err := bootstrap.ReadCertificates(path); err != nil {
+		if _, err := disk.ReadCertificates(path); err != nil {
+			err = bootstrap.Mark(err, bootstrap.ErrCertificates)
 			return keyErrorf("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
 		}
 	}

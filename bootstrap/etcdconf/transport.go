@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/internal/disk"
 )
 
 const urlForm = "a URL of the form scheme://host:port (scheme http, https, unix or unixs, no path)"
@@ -152,7 +153,7 @@ func (s *settings) checkClientSecurity() error {
 		if err := s.ClientSecurity.checkRequired(clientSection, listener.key, listener.urls); err != nil {
 			return err
 		}
-		inUse = inUse || slices.ContainsFunc(listener.urls, usesTLS)
+		inUse = inUse || slices.ContainsFunc(listener.urls, UsesTLS)
 	}
 	if inUse {
 		return s.ClientSecurity.check(clientSection)
@@ -168,7 +169,7 @@ func (s *settings) checkPeerSecurity() error {
 	if err := s.PeerSecurity.checkRequired(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
 		return err
 	}
-	if s.PeerSecurity.CertFile+s.PeerSecurity.KeyFile != "" || slices.ContainsFunc(s.ListenPeerUrls, usesTLS) {
+	if s.PeerSecurity.CertFile+s.PeerSecurity.KeyFile != "" || slices.ContainsFunc(s.ListenPeerUrls, UsesTLS) {
 		return s.PeerSecurity.check(peerSection)
 	}
 	return s.PeerSecurity.checkCA(peerSection)
@@ -176,7 +177,7 @@ func (s *settings) checkPeerSecurity() error {
 
 // checkRequired wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
 func (t security) checkRequired(section, key string, urls []url.URL) error {
-	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, usesTLS) {
+	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, UsesTLS) {
 		return nil
 	}
 	return keyErrorf(section+".cert-file", "is required, since %s has a URL that uses TLS", key)
@@ -218,7 +219,7 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 
 // readFile reads and checks a file. It returns bootstrap.ErrCertificates for any problem.
 func readFile(key, path string, check func(content []byte) error) ([]byte, error) {
-	content, err := bootstrap.ReadCertificates(path)
+	content, err := disk.ReadCertificates(path)
 	if err == nil {
 		err = check(content)
 	}

@@ -43,9 +43,12 @@ func Read(path string, limit int64) ([]byte, error) {
 // maxBundle limits a bundle of certificates, in bytes. Those of whole operating systems have a quarter of it.
 const maxBundle = 1 << 20
 
+// ReadCertificates reads a file of PEM blocks like Read.
+func ReadCertificates(path string) ([]byte, error) { return Read(path, maxBundle) }
+
 // ReadRoots returns the certificates of a CA bundle. It reads like Read.
 func ReadRoots(path string) (*x509.CertPool, error) {
-	bundle, err := Read(path, maxBundle)
+	bundle, err := ReadCertificates(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
 	}

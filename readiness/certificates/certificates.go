@@ -26,9 +26,6 @@ import (
 // rereadAfter is the age at which the content of the files is read again.
 const rereadAfter = 3 * time.Second
 
-// maxBytes is the largest certificate file that is read. The bundle of a whole operating system has a quarter of that.
-const maxBytes = 1 << 20
-
 // The purposes of certificate files.
 const (
 	SidecarCA    = "sidecar_ca" // verifies the sidecar's certificate
@@ -163,7 +160,7 @@ func (f *Files) warn(c file, now time.Time) {
 
 // parse reads a PEM file with the validity of its certificates.
 func parse(path string) (f file, err error) {
-	content, err := disk.Read(path, maxBytes)
+	content, err := disk.ReadCertificates(path)
 	if err != nil {
 		return f, err
 	}

@@ -104,7 +104,7 @@ func (l Listener) verify(now time.Time) error {
 	}
 	if l.CA == "" { // verify only its usage
 		options.Roots.AddCert(leaf)
-	} else if content, err := disk.Read(l.CA, maxBytes); err != nil || !options.Roots.AppendCertsFromPEM(content) {
+	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
 		return nil // etcd could not have started with it; a file that is being replaced is read again
 	}
 	_, err = leaf.Verify(options)
