@@ -44,13 +44,14 @@ type Checked struct {
 // client listener uses TLS, or if etcd generates its own certificate (auto-tls).
 func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 	info := c.Etcd.ClientTLSInfo
-	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, usesTLS) {
+	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, UsesTLS) {
 		return "", "", false
 	}
 	return info.CertFile, info.KeyFile, true
 }
 
-func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
+// UsesTLS reports whether a listener at the URL uses TLS.
+func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
 // Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that are named there,
 // checks whether there is a log at the place where etcd will look for one, and touches no other file. Every error is
@@ -68,7 +69,8 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	document, found, err := filterKeys(raw)
+	var found filter
+	document, err := found.section(nil, raw, reflect.TypeFor[settings]())
 	if err != nil {
 		return nil, err
 	}

@@ -26,15 +26,9 @@ var mayBeNegative = []string{
 // sidecarKeys are meant for the sidecar. The operator puts them into every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
-// sifting collects what is noticed while a document is sifted.
+// filter drops unknown and wrapper-owned keys and checks the type of every other value. It collects what it notices. Keys
+// are those of etcd's decoder, which does not mind their letter case: what is kept has etcd's own spelling.
 type filter struct{ sidecars, warnings []string }
-
-// sift drops unknown and wrapper-owned keys and checks the type of every other value. Keys are those of etcd's decoder,
-// which does not mind their letter case: what is kept has etcd's own spelling.
-func filterKeys(raw map[string]any) (kept map[string]any, found filter, err error) {
-	kept, err = found.section(nil, raw, reflect.TypeFor[settings]())
-	return kept, found, err
-}
 
 func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
@@ -188,11 +182,11 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		switch {
 		case field.Anonymous && name == "":
-			for inner, innerType := range keysOf(field.Type) {
-				keys[inner] = innerType
-			}
+			maps.Copy(keys, keysOf(field.Type))
 		case name != "" && name != "-":
-			keys[name] = withoutPointer(field.Type)
+			if keys[name] = field.Type; field.Type.Kind() == reflect.Pointer {
+				keys[name] = field.Type.Elem()
+			}
 		}
 	}
 	return keys
@@ -215,13 +209,6 @@ func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (
 		}
 	}
 	return given, nil
-}
-
-func withoutPointer(t reflect.Type) reflect.Type {
-	if t.Kind() == reflect.Pointer {
-		return t.Elem()
-	}
-	return t
 }
 
 func typeError(key string, value any, expected reflect.Type) error {

@@ -107,17 +107,12 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if len(extended) > 0 && !bytes.HasSuffix(extended, []byte("\n")) {
 		extended = append(extended, '\n')
 	}
-	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted(dataDir))
+	quoted, _ := json.Marshal(dataDir) // a string always marshals, and its JSON is valid YAML
+	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted)
 	if found, err := dataDirIn(extended); err != nil || found != dataDir {
 		return nil, errors.New("it has no data-dir and none can be appended: write it in, or write the document as lines of YAML, not in braces")
 	}
 	return extended, nil
-}
-
-// quoted encodes a string as JSON, which is valid YAML for any string.
-func quoted(s string) string {
-	text, _ := json.Marshal(s) // a string always marshals
-	return string(text)
 }
 
 // perMemberKeys are the keys that have URLs by member in a configuration for all members. For etcd their values are

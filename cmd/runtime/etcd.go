@@ -147,10 +147,10 @@ func (r *Runtime) warn(checked *etcdconf.Checked) {
 func (r *Runtime) useCertificates(etcd *embed.Config) {
 	server, _, _ := r.config.ServerCertificate()
 	files := map[string]string{certificates.EtcdServer: server, certificates.EtcdServerCA: "", certificates.EtcdPeer: "", certificates.EtcdPeerCA: ""}
-	if overTLS(etcd.ListenClientUrls) {
+	if slices.ContainsFunc(etcd.ListenClientUrls, etcdconf.UsesTLS) {
 		files[certificates.EtcdServerCA] = etcd.ClientTLSInfo.TrustedCAFile
 	}
-	if overTLS(etcd.ListenPeerUrls) {
+	if slices.ContainsFunc(etcd.ListenPeerUrls, etcdconf.UsesTLS) {
 		files[certificates.EtcdPeer], files[certificates.EtcdPeerCA] = etcd.PeerTLSInfo.CertFile, etcd.PeerTLSInfo.TrustedCAFile
 	}
 	r.certificates.Add(files)
@@ -180,11 +180,6 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 		add(certificates.EtcdPeer, etcd.ListenPeerUrls, etcd.AdvertisePeerUrls, etcd.PeerTLSInfo)
 	}
 	return all
-}
-
-// overTLS reports whether etcd uses the files that its configuration names.
-func overTLS(listens []url.URL) bool {
-	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
 }
 
 // forceOnce clears force-new-cluster if an earlier start has performed it: the members that have joined since would be dropped.
