@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -134,14 +135,11 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 // putStream stores what fill writes.
 func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
-	filled := make(chan struct{})
-	go func() {
-		defer close(filled)
-		_ = writer.CloseWithError(fill(writer))
-	}()
+	var filling sync.WaitGroup
+	filling.Go(func() { _ = writer.CloseWithError(fill(writer)) })
 	digest, err := store.PutOnce(ctx, a.store, name, reader)
 	_ = reader.Close() // makes fill fail if it still writes
-	<-filled
+	filling.Wait()
 	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
 }
 

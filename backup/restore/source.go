@@ -11,6 +11,7 @@ import (
 	"hash"
 	"io"
 	"runtime/debug"
+	"sync"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -93,16 +94,15 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 // startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
 func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var reading sync.WaitGroup
+	reading.Go(func() {
 		chunks := bufio.NewWriterSize(writer, chunk)
 		_, err := chunks.ReadFrom(r)
 		_ = writer.CloseWithError(cmp.Or(err, chunks.Flush())) // never fails
-	}()
+	})
 	return reader, func() {
 		_ = reader.Close() // never fails
-		<-done
+		reading.Wait()
 	}
 }
 

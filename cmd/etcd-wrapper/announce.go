@@ -18,9 +18,9 @@ type announcer struct {
 // announce logs how to use the member once it is ready, and notifies systemd of that and of the stop, if systemd started
 // this process. A goroutine does that: a service manager that reads nothing must not delay a stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
-	ready, stopping, sent := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(sent)
+	ready, stopping := make(chan struct{}), make(chan struct{})
+	var announcing sync.WaitGroup
+	announcing.Go(func() {
 		select {
 		case <-ready:
 			p.logUsage(log, forUsers)
@@ -31,11 +31,11 @@ func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 			<-stopping
 			notifySystemd(log, daemon.SdNotifyStopping)
 		}
-	}()
+	})
 	stop := sync.OnceFunc(func() { close(stopping) })
 	return announcer{ready: sync.OnceFunc(func() { close(ready) }), stop: stop, end: func() {
 		stop()
-		<-sent
+		announcing.Wait()
 	}}
 }
 

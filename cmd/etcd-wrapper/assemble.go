@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -154,9 +155,8 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 // watch keeps the log and the termination message up to date, and announces that the member is ready, until end is called.
 func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		p.report.Watch(ctx, log, func() {
 			if err := c.message.Prepare(p.report.KilledMessage(c.CrashNotePath())); err != nil {
 				log.Debug().Err(err).Msg("cannot prepare the termination message for a kill")
@@ -167,10 +167,10 @@ func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.
 			}
 			happened(h)
 		})
-	}()
+	})
 	return func() {
 		cancel()
-		<-ended
+		watching.Wait()
 	}
 }
 
@@ -221,20 +221,19 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	} else if err := server.UseTemporary(); err != nil {
 		return nil, exitcode.ServerTaken, err
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var serving sync.WaitGroup
+	serving.Go(func() {
 		if err := server.Serve(); err != nil {
 			p.driver.ListenerLost(err)
 		}
-	}()
+	})
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 		if err := server.Shutdown(ctx); err != nil {
 			log.Info().Err(err).Msg(cutOff)
 		}
-		<-ended
+		serving.Wait()
 	}, exitcode.Clean, nil
 }
 
