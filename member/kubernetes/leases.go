@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -277,7 +278,7 @@ func (l *Leases) update(
 			return name, current.Spec.HolderIdentity, nil
 		}
 		err = l.server.Patch(ctx, leases, name, lease{Metadata: leaseMetadata{ResourceVersion: current.Metadata.ResourceVersion}, Spec: spec})
-		if !IsConflict(err) {
+		if failed, ok := errors.AsType[*StatusError](err); !ok || failed.Status != http.StatusConflict {
 			return name, spec.HolderIdentity, err
 		}
 	}

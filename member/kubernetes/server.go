@@ -100,12 +100,6 @@ func (e *StatusError) Error() string {
 	}
 }
 
-// IsConflict reports whether err means that the object was changed concurrently.
-func IsConflict(err error) bool {
-	failed, ok := errors.AsType[*StatusError](err)
-	return ok && failed.Status == http.StatusConflict
-}
-
 // Get reads an object from the pod's namespace.
 func (s *Server) Get(ctx context.Context, kind Kind, name string, object any) error {
 	return s.do(ctx, http.MethodGet, kind, name, nil, object)
