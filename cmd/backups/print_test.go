@@ -119,6 +119,8 @@ func TestListing_sidecar(t *testing.T) {
 	assert.Contains(t, text, "\nrevision:9 30 "+terminal.FormatTime(began)+", 3 deltas, 1.0 MiB")
 	assert.Contains(t, printed(t, listing.WithNames()), "\nFull-0-9-1 30 "+terminal.FormatTime(began))
 	assert.NotContains(t, text, "no backups")
+	listing.Sidecar[0].Full = "v2/Full-\x1b[2J-9-1"
+	assert.Contains(t, printed(t, listing.WithNames()), `Full-\x1b[2J-9-1`, "anyone who can write to the store chooses the names")
 }
 
 func TestPruneResult_Print(t *testing.T) {

@@ -258,5 +258,6 @@ func TestSidecarMetrics(t *testing.T) {
 	} {
 		require.Contains(t, w.Body.String(), "\netcd_wrapper_"+line)
 	}
+	require.NotContains(t, w.Body.String(), `mode="unrequested",verdict="lost"`, "nothing was requested that could be lost")
 	require.NotContains(t, w.Body.String(), `verdict="restore"`, "a word that is no result is not counted as one")
 }

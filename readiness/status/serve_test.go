@@ -275,14 +275,20 @@ func TestControlCharactersAreEscaped(t *testing.T) {
 		require.Equal(t, shown, document)
 	}
 	require.Equal(t, documentOf("x509: \x1b[2J\u009b31m"), evil, "the source's own is left alone")
-	reply, err := client.Get(honest.URL + "/lifecycle")
-	require.NoError(t, err)
-	defer reply.Body.Close()
-	require.Equal(t, "application/json", reply.Header.Get("Content-Type"))
-	text, err := io.ReadAll(reply.Body)
-	require.NoError(t, err)
-	require.NotContains(t, string(text), "\u009b")
-	require.NotContains(t, string(text), "u001b")
+	for path, kind := range map[string]string{"/lifecycle": "application/json", "/lifecycle?watch": "text/event-stream"} {
+		reply, err := client.Get(honest.URL + path)
+		require.NoError(t, err)
+		defer reply.Body.Close()
+		require.Equal(t, kind, reply.Header.Get("Content-Type"))
+		text, last := "", ""
+		for lines := bufio.NewScanner(reply.Body); last != "}" && !strings.HasPrefix(last, "data: ") && lines.Scan(); {
+			last = lines.Text()
+			text += last
+		}
+		require.Contains(t, text, `x509: \\x1b[2J`)
+		require.NotContains(t, text, "\u009b")
+		require.NotContains(t, text, "u001b")
+	}
 }
 
 // documentOf returns a document in which every field is set and every text is the same.
