@@ -149,8 +149,8 @@ func (s *subject) beginUntil(t *testing.T, holds func(backup.Facts) bool, what s
 	s.eventually(t, holds, what)
 }
 
-// begin starts backups and waits for the first full snapshot of this run.
-func (s *subject) begin(t *testing.T) {
+// start starts backups and waits for the first full snapshot of this run.
+func (s *subject) start(t *testing.T) {
 	t.Helper()
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot")
 }
@@ -185,7 +185,7 @@ func soon(t *testing.T) context.Context {
 
 func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.begin(t)
+	s.start(t)
 	s.end(t)
 	s.put(t, 100) // the caller does not read any more
 	revision := s.etcd.Revision()
@@ -197,7 +197,7 @@ func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 
 func TestFlush_endsWithItsContext(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.begin(t)
+	s.start(t)
 	s.end(t)
 	s.put(t, 10)
 	s.etcd.Server.Stop()

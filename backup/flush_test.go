@@ -40,7 +40,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 // closedBehind makes backups, ends them, and closes etcd with something that the store has not.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
-	s.begin(t)
+	s.start(t)
 	before()
 	s.end(t)
 	s.put(t, 10)
@@ -101,7 +101,7 @@ func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
 func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	slow := &stuck{Store: memory.New(), release: make(chan struct{})}
 	s := newSubjectIn(t, slow, archive.Verified)
-	s.begin(t)
+	s.start(t)
 	slow.hangs.Store(true)
 	s.put(t, 1)
 	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
@@ -175,7 +175,7 @@ func TestFlush_sendsFewRequests(t *testing.T) {
 // Leases and users may exist before the first key.
 func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.begin(t)
+	s.start(t)
 	s.end(t)
 	_, err := s.etcd.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 // Leases and users change no revision, so the last revision does not show that they are new.
 func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.begin(t)
+	s.start(t)
 	s.end(t)
 	_, err := s.etcd.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func TestFilesOfKilledRestoreTestsAreRemoved(t *testing.T) {
 	}
 	gone := []string{left("scratch", 0), left("scratch-1", 48*time.Hour)}
 	stays := []string{left("scratch-2", 0), left("scratched", 48*time.Hour)}
-	s.begin(t)
+	s.start(t)
 	s.end(t)
 	for _, dir := range gone {
 		assert.NoDirExists(t, dir)

@@ -195,7 +195,7 @@ func TestFlushSpool_uploadsNothingUnsignedToASignedStore(t *testing.T) {
 // Opening the spool takes long if it has many segments, and etcd already serves: a client may compact what no segment has.
 func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.begin(t)
+	s.start(t)
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "a segment to continue from")
 	s.nextRun(t)

@@ -145,7 +145,7 @@ func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 }
 
 func TestAck_startOpensTheGateOnceTheStoreHasTheVolume(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	last := s.put("not", "stored")
 	s.options.Ack, s.options.Interval = ack.NewGate(), 0
@@ -161,7 +161,7 @@ func TestAck_startOpensTheGateOnceTheStoreHasTheVolume(t *testing.T) {
 
 // Another cluster might be about to take the store over, which a read does not prevent.
 func TestAck_startOpensTheGateOnlyAfterAnUpload(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	s.options.Ack, s.options.Interval = ack.NewGate(), 0
 	uploading, release := s.hold()

@@ -54,7 +54,7 @@ func (s *stand) requireUntouched(sentence ...string) {
 func TestInspection_restoredGenerationIsNotExtended(t *testing.T) {
 	for name, runs := range map[string]bool{"when it starts": false, "while it runs": true} {
 		t.Run(name, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			s.end()
 			if !runs {
 				s.restored()
@@ -83,7 +83,7 @@ func (s *stand) other(rows ...format.Row) {
 func TestInspection_otherHistoryOrOlderData(t *testing.T) {
 	for says, further := range map[string]byte{"revision 3 there differs from that of the data": 1, "the data ends at revision 3": 100} {
 		t.Run(says, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			s.end()
 			own := s.current()
 			row := own[len(own)-1]
@@ -141,7 +141,7 @@ func (s *stand) write(count int, value string) (last int64) {
 func TestInspection_storeOfAnotherCluster(t *testing.T) {
 	for cluster, want := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
 		t.Run(cluster, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			other := s.twin("c0ffee")
 			other.put("first", "value")
 			other.is(cluster, 1)
@@ -212,7 +212,7 @@ func TestVolume_recordsTheWriterBeforeTheFirstUpload(t *testing.T) {
 }
 
 func TestVolume_recordsTheEndOfTheStore(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	last := s.put("a", "1")
 	s.awaitStored(last)
 	require.NoError(t, s.Flush(t.Context()))
@@ -269,20 +269,20 @@ func (s *stand) compactedMeanwhile() {
 	s.compact(s.write(10, "meanwhile"))
 }
 
-// requireGoesOn checks that another chain with everything starts after the gap.
-func (s *stand) requireGoesOn() {
+// requireContinues checks that another chain with everything starts after the gap.
+func (s *stand) requireContinues() {
 	s.Helper()
 	s.putAndFlush("a", "afterwards")
 	s.requireAllKept()
 }
 
 func TestInspection_continuesAfterAGapInTheStore(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	first, second := s.store, memory.New()
 	for _, s.store = range []*memory.Store{first, second, first} {
 		s.compactedMeanwhile()
 		s.run()
-		s.requireGoesOn()
+		s.requireContinues()
 	}
 }
 
@@ -308,7 +308,7 @@ func TestInspection_lostGenerationIsNotCreatedAgain(t *testing.T) {
 	s.is(clusterID, 2)
 	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
 	s.run()
-	s.requireTrouble("restore its generation.json")
+	s.requireProblem("restore its generation.json")
 }
 
 func TestEmptiedStore_keepsTheGenerationOfTheData(t *testing.T) {
@@ -324,7 +324,7 @@ func TestEmptiedStore_keepsTheGenerationOfTheData(t *testing.T) {
 
 // The spool belongs to the volume, and continues where compaction has left nothing to compare.
 func TestSpool_isUploadedAfterCompaction(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	s.put("a", "waits")
 	s.BeforeCompaction(t.Context())
@@ -379,7 +379,7 @@ func segmentsIn(t *testing.T, dir string) (names []string) {
 // waitingStand returns a stand that was stopped with a queued write, and whose store is reachable again.
 func waitingStand(t *testing.T) *stand {
 	t.Helper()
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Err: &store.Unavailable{}})
 	s.put("a", "acknowledged")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")

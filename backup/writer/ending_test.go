@@ -78,7 +78,7 @@ func (s *stand) requireSuperseded(upTo int64) {
 }
 
 func TestGenerationEnd_foundAtTheNextUpload(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	upTo := s.succeed()
 	s.put("a", "behind the end")
 	s.requireSuperseded(upTo)
@@ -138,7 +138,7 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 
 // A full snapshot that starts a chain continues after the position where a restore ends the generation.
 func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
 	s.run()
@@ -159,7 +159,7 @@ func (s *stand) requireSupersededBeside(upTo int64) {
 
 // The process was killed between the full snapshot and the segment that makes it count.
 func TestChain_interruptedStartIsCompleted(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
 	s.run()
@@ -169,13 +169,13 @@ func TestChain_interruptedStartIsCompleted(t *testing.T) {
 	s.end()
 	s.store.ClearFaults()
 	s.run()
-	s.requireGoesOn()
+	s.requireContinues()
 	_, head = s.newest()
 	require.Nil(t, head.Unlinked)
 }
 
 func TestStop_lastObjectIsFinal(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	_, head := s.newest()
 	require.False(t, head.Newest().Released)
 	s.end()
@@ -197,7 +197,7 @@ func TestStop_lastObjectIsFinal(t *testing.T) {
 }
 
 func TestGenerationEnd_oneOfTwoStartsTheNext(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.succeed()
 	a := s.backups()
 	of, head := s.newest()
@@ -255,7 +255,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 
 // Another cluster with the same keys may have stored it. etcd's data is not a copy of that cluster's.
 func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.putAndFlush("a", "1")
 	last := s.head().Revision()
 	s.end()
@@ -268,9 +268,9 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	require.NoError(t, a.Commit(t.Context(), full))
 	before := s.contents()
 	s.run()
-	s.requireTrouble("is another cluster's: it has backups of cluster beef, and this is " + clusterID)
+	s.requireProblem("is another cluster's: it has backups of cluster beef, and this is " + clusterID)
 	s.put("a", "2")
 	s.requireNothingFlushed()
 	assert.Empty(t, s.superseded)
-	s.requireThere(before)
+	s.requireUnchanged(before)
 }

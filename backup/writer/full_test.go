@@ -23,7 +23,7 @@ import (
 )
 
 func TestFullSnapshot_withinAChain(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	for round := range 3 {
 		last := s.put("a", fmt.Sprint(round))
 		done := s.full()
@@ -172,7 +172,7 @@ func TestFullSnapshot_noTransactionDuringTheUpload(t *testing.T) {
 }
 
 func TestFullSnapshot_hangingStore(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.asked()
 	s.eventually(storesItsCopy, "it is copied")
@@ -322,7 +322,7 @@ func TestChain_failedCopyLeavesNothing(t *testing.T) {
 func TestSpool_isNotUploadedWithoutAFullSnapshot(t *testing.T) {
 	for name, writes := range map[string]int{"nothing more is written": 0, "more is": 1} {
 		t.Run(name, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 			for range 3 {
 				s.put("a", "waits")
@@ -350,7 +350,7 @@ func (s *stand) requireNothingLoose() {
 
 // A full snapshot includes everything before it: if the process died, the segments that it has overtaken would never be uploaded.
 func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
 	between := s.put("a", "1")
 	s.put("a", "2")

@@ -124,8 +124,8 @@ func (s *stand) clock(at int64) *atomic.Int64 {
 	return &wall
 }
 
-// begun returns a stand with a chain.
-func begun(t *testing.T) *stand {
+// startedStand returns a stand with a chain.
+func startedStand(t *testing.T) *stand {
 	t.Helper()
 	s := newStand(t).run()
 	s.putAndFlush("first", "value")
@@ -182,8 +182,8 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
-// requireTrouble waits for a problem and checks its message.
-func (s *stand) requireTrouble(says string) {
+// requireProblem waits for a problem and checks its message.
+func (s *stand) requireProblem(says string) {
 	s.Helper()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
 	assert.Contains(s, s.Facts().Trouble.Message, says)

@@ -43,8 +43,8 @@ func (s *stand) contents() map[string][]byte {
 	return all
 }
 
-// requireThere checks that no object was changed or deleted.
-func (s *stand) requireThere(before map[string][]byte) {
+// requireUnchanged checks that no object was changed or deleted.
+func (s *stand) requireUnchanged(before map[string][]byte) {
 	s.Helper()
 	for name, content := range before {
 		now, exists := s.store.Content(name)
@@ -124,7 +124,7 @@ func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 				s.awaitStored(s.put("b", fmt.Sprint(i)))
 			}
 			require.NoError(t, s.Flush(t.Context()))
-			s.requireThere(before)
+			s.requireUnchanged(before)
 			assert.Equal(t, s.Facts().LastFull.Name(), s.requireAllKept().Full.Name())
 			assert.Equal(t, test.fulls, s.Facts().Fulls)
 			s.requireChains(test.chains)
@@ -142,7 +142,7 @@ func TestInspection_foreignObjectNames(t *testing.T) {
 		"gen/000777/generation.json":                                                 "x",
 		"gen/000777/full/0000000000000000009-20301122T120010Z/manifest.json":         "x",
 	}
-	s := begun(t)
+	s := startedStand(t)
 	for i := range int64(300) {
 		forged[archive.SegmentName(1, format.After(s.etcd.Revision()+10+i))] = "x"
 	}
@@ -160,12 +160,12 @@ func TestInspection_foreignObjectNames(t *testing.T) {
 		assert.Nil(t, s.Facts().Trouble)
 		assert.Zero(t, s.Facts().BrokenSince)
 	}
-	s.requireThere(s.contents())
+	s.requireUnchanged(s.contents())
 }
 
 // A restore creates the next generation only after it has ended the one before.
 func TestInspection_prematureGeneration(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	s.run(func(w *Writer) { w.pace.successor, w.pace.verifyOwner = 10*time.Millisecond, 10*time.Millisecond })
 	require.NoError(t, s.backups().BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
@@ -192,7 +192,7 @@ func (s *stand) empty() {
 }
 
 func TestEmptiedStore_newChainAtTheNextWrites(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.awaitStored(s.put("a", "1"))
 	s.check()
 	s.empty()

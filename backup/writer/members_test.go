@@ -369,7 +369,7 @@ func TestUsers_olderStateIsNotUploaded(t *testing.T) {
 }
 
 func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	var caughtUp atomic.Bool
 	is, past := s.options.Etcd, s.lagging()
 	now := func() Etcd {
@@ -438,7 +438,7 @@ func (s *stand) storeAUser() {
 // past returns a stand whose leader is of the previous term and lacks a stored user.
 func past(t *testing.T) *stand {
 	t.Helper()
-	s := begun(t)
+	s := startedStand(t)
 	paused := s.paused()
 	s.storeAUser()
 	s.options.Etcd, s.options.SpoolDir = paused, filepath.Join(t.TempDir(), "spool")

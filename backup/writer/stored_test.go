@@ -15,7 +15,7 @@ import (
 
 // checked returns a stand whose last stored segment the next check has to find.
 func checked(t *testing.T) *stand {
-	s := begun(t)
+	s := startedStand(t)
 	for i := range 3 {
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}

@@ -35,7 +35,7 @@ func TestUnreachableStore_spoolsWithoutGaps(t *testing.T) {
 		"only readable": {Err: memory.ErrDenied, Op: memory.Put},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			s.store.Inject(fault)
 			var last int64
 			for round := range 3 {
@@ -76,7 +76,7 @@ func TestLostReplies_areNoProblem(t *testing.T) {
 }
 
 func TestHangingStore_delaysNoCapture(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Hang: true})
 	for round := range 3 {
 		last := s.put("a", fmt.Sprint(round))
@@ -107,7 +107,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	start := time.Now()
 	last := s.put("a", "2")
 
-	s.requireTrouble("--backup-signing-key: its public key is not in --backup-trusted-keys")
+	s.requireProblem("--backup-signing-key: its public key is not in --backup-trusted-keys")
 	s.eventually(func(f Facts) bool { return f.BehindFor > 300*time.Millisecond && f.Behind == 1 }, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
 	_, err = s.FullNow(t.Context(), "asked for")
@@ -120,7 +120,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 
 // A disk may return different bytes than were written, at each read.
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	theirs := formattest.NewKeys(t)
 	s.run(func(w *Writer) {
@@ -128,7 +128,7 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	})
 	start := time.Now()
 	s.put("a", "1")
-	s.requireTrouble("the segment cannot be read back from the volume; capturing it again")
+	s.requireProblem("the segment cannot be read back from the volume; capturing it again")
 	times := s.Facts().Trouble.Count
 	s.eventually(func(f Facts) bool {
 		return f.Trouble != nil && f.Trouble.Count > times+1 && f.BehindFor > 300*time.Millisecond
@@ -142,10 +142,10 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 }
 
 func TestWriter_reportsNoProgress(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.do(func() { s.pace.overdue, s.health.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
-	s.requireTrouble(fmt.Sprintf("revision %d is not stored after ", last))
+	s.requireProblem(fmt.Sprintf("revision %d is not stored after ", last))
 	s.do(func() { s.health.notBefore = time.Time{} })
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }
@@ -167,7 +167,7 @@ func TestLag_keepsTheOldestTime(t *testing.T) {
 func TestFlush_failureReportsWhatIsMissing(t *testing.T) {
 	for name, starts := range map[string]bool{"it is away": false, "it is away from the start": true} {
 		t.Run(name, func(t *testing.T) {
-			s := begun(t)
+			s := startedStand(t)
 			stored := s.put("a", "1")
 			s.awaitStored(stored)
 			if starts {
@@ -189,7 +189,7 @@ func TestFlush_failureReportsWhatIsMissing(t *testing.T) {
 }
 
 func TestRestart_continuesFromSpoolAndDatabase(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	last := s.put("a", "spooled")
 	s.BeforeCompaction(t.Context())
@@ -210,7 +210,7 @@ func TestRestart_continuesFromSpoolAndDatabase(t *testing.T) {
 }
 
 func TestGap_causesAFullSnapshotAtOnce(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	s.put("a", "1")
 	s.put("a", "2")
@@ -285,7 +285,7 @@ func TestHangingStore_isReported(t *testing.T) {
 }
 
 func TestFailures_areCounted(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.do(func() {
 		s.health.failed(opSegment, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.currentProblem().Count)
@@ -306,7 +306,7 @@ func TestFailures_areCounted(t *testing.T) {
 }
 
 func TestSpool_damagedSegmentIsRecaptured(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	for i := range 3 {
 		s.put("a", fmt.Sprint(i))
@@ -326,7 +326,7 @@ func TestSpool_damagedSegmentIsRecaptured(t *testing.T) {
 
 // The volume may be full, or become read-only.
 func TestUnwritableVolume_stillUploads(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	making := filepath.Join(s.options.SpoolDir, "making")
 	require.NoError(t, os.RemoveAll(making))
 	for i := range 5 {
@@ -409,7 +409,7 @@ func TestLateListing_startsNoNewChain(t *testing.T) {
 			} else {
 				s.do(func() { s.take(expired, payload{}) })
 			}
-			s.requireTrouble("its listing ends at revision")
+			s.requireProblem("its listing ends at revision")
 			assert.Contains(t, s.Facts().Trouble.Message, " is there")
 			last := s.put("a", "meanwhile")
 			s.BeforeCompaction(t.Context())
@@ -425,7 +425,7 @@ func TestLateListing_startsNoNewChain(t *testing.T) {
 }
 
 func TestSegment_replacedByAnotherCluster(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	s.end()
 	generation, head := s.newest()
 	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {

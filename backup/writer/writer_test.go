@@ -45,7 +45,7 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 }
 
 func TestIdle_uploadsNothing(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().Behind)
 	assert.Less(t, s.Facts().BehindFor, time.Second, "etcd's own bookkeeping may just have changed")
@@ -57,7 +57,7 @@ func TestIdle_uploadsNothing(t *testing.T) {
 }
 
 func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
-	s := begun(t) // a full snapshot that already has them would leave nothing to segments
+	s := startedStand(t) // a full snapshot that already has them would leave nothing to segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	s.addUser("someone")
@@ -146,7 +146,7 @@ func TestTimes_neverDecrease(t *testing.T) {
 }
 
 func TestTimes_findTheirRevision(t *testing.T) {
-	s := begun(t)
+	s := startedStand(t)
 	first := s.put("a", "1")
 	s.awaitStored(first)
 	between := time.Now()

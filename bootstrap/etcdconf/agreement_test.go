@@ -292,7 +292,7 @@ func newOracle(t testing.TB) *oracle {
 
 func (o *oracle) ask(t *testing.T, document string) result {
 	if o.process == nil {
-		o.begin(t)
+		o.start(t)
 	}
 	require.NoError(t, json.NewEncoder(o.in).Encode(document))
 	var answer result
@@ -303,7 +303,7 @@ func (o *oracle) ask(t *testing.T, document string) result {
 	return answer
 }
 
-func (o *oracle) begin(t *testing.T) {
+func (o *oracle) start(t *testing.T) {
 	o.process = exec.Command(os.Args[0])
 	o.process.Env = append(os.Environ(), oracleEnv+"="+o.path)
 	in, err := o.process.StdinPipe()

@@ -87,7 +87,7 @@ func TestOldEtcd_oldDatabase(t *testing.T) {
 func TestOldEtcd_loweredData(t *testing.T) {
 	optIn(t)
 	n := heldAt3_5(t, 1)[0]
-	n.says(`"readable":true`)
+	n.awaitWord(`"readable":true`)
 	early, err := os.ReadFile(n.database())
 	require.NoError(t, err)
 	n.put(20, 420)
@@ -112,7 +112,7 @@ func TestOldEtcd_restoredSnapshot(t *testing.T) {
 	}))
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.at(dataversion.Of3_5) // the snapshot says 3.6
-	n.says(`"readable":true`)
+	n.awaitWord(`"readable":true`)
 	n.put(30, 40)
 	n.kill()
 	n.readByOld(40)
@@ -174,7 +174,7 @@ func TestOldEtcd_loweredDataAfterKills(t *testing.T) {
 		keys += 10
 		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the instant is what is tried
 	}
-	n.says(`"readable":true`)
+	n.awaitWord(`"readable":true`)
 	n.kill()
 	n.readByOld(keys)
 }

@@ -182,8 +182,8 @@ func (n *node) at(v dataversion.Version) {
 	})
 }
 
-// says waits for a text in the log.
-func (n *node) says(word string) {
+// awaitWord waits for a text in the log.
+func (n *node) awaitWord(word string) {
 	n.t.Helper()
 	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })
 }

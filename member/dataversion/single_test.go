@@ -21,7 +21,7 @@ func TestNewMember_startsAt3_5(t *testing.T) {
 	})
 	require.Equal(t, "3.5.0", first, "the first version already")
 	require.Regexp(t, `^3\.5\.\d+\+3\.6\.\d+$`, n.versions().Server)
-	n.says("the cluster runs at 3.5")
+	n.awaitWord("the cluster runs at 3.5")
 	require.NotContains(t, n.log.String(), `"cluster-version":"3.6"`)
 	n.stop()
 }
@@ -36,14 +36,14 @@ func TestDowngrade_dataAt3_6(t *testing.T) {
 
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.at(dataversion.Of3_5)
-	n.says(`"phase":"holding"`)
+	n.awaitWord(`"phase":"holding"`)
 	require.Equal(t, "true", n.downgrading(), "until it has been started again")
 	n.kill()
 
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.holds(5)
 	n.eventually("etcd ends the downgrade", func() bool { return n.downgrading() == "false" })
-	n.says(`"phase":"kept"`)
+	n.awaitWord(`"phase":"kept"`)
 	n.at(dataversion.Of3_5)
 	n.stop()
 

@@ -40,12 +40,12 @@ func newCluster(t *testing.T) *cluster {
 	for _, run := range c.runs {
 		run.AwaitReady()
 	}
-	c.quiet = c.beWrittenTo()
+	c.quiet = c.startWriters()
 	return c
 }
 
-// beWrittenTo has a client write through any member that answers, until the test ends or the returned function is called.
-func (c *cluster) beWrittenTo() (stop func()) {
+// startWriters has a client write through any member that answers, until the test ends or the returned function is called.
+func (c *cluster) startWriters() (stop func()) {
 	c.t.Helper()
 	var endpoints []string
 	for _, p := range c.pods {

@@ -46,9 +46,9 @@ type ack struct {
 // removed at some cycles and restored at others.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
-	livesOut(t, func(t *testing.T, _ int) *victim {
+	killLoop(t, func(t *testing.T, _ int) *victim {
 		m := newMember(t)
-		m.asWhoMayNotWriteEverywhere()
+		m.asUnprivilegedUser()
 		return newVictim(m, m.awayOrClosed())
 	})
 }
@@ -57,23 +57,23 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
-	livesOut(t, func(t *testing.T, number int) *victim {
+	killLoop(t, func(t *testing.T, number int) *victim {
 		way, bucket := service.another(t), fmt.Sprintf("bucket-%d", number)
 		way.make(t, bucket)
 		return newVictim(way.member(t, bucket, "--recover=never"), failing(way.proxy))
 	})
 }
 
-// livesOut runs all cycles, each group of them with its own volume and store.
-func livesOut(t *testing.T, begin func(t *testing.T, number int) *victim) {
+// killLoop runs all cycles, each group of them with its own volume and store.
+func killLoop(t *testing.T, begin func(t *testing.T, number int) *victim) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
 			t.Parallel()
 			v := begin(t, done/lifetime)
 			for cycle := range min(lifetime, *cycles-done) {
-				v.lives(cycle)
+				v.cycle(cycle)
 			}
-			v.endsWell()
+			v.stopAndVerify()
 		})
 	}
 }
@@ -84,8 +84,8 @@ func newVictim(m *member, faults []fault) *victim {
 	return &victim{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
-// lives is one run, which ends by SIGKILL.
-func (v *victim) lives(cycle int) {
+// cycle runs the program once, and ends it by SIGKILL.
+func (v *victim) cycle(cycle int) {
 	v.T.Helper()
 	run := v.Start()
 	if v.dice.IntN(5) == 0 {
@@ -203,8 +203,8 @@ func (v *victim) pass(run *harness.Run, most time.Duration) {
 	}
 }
 
-// endsWell stops the last run in order: then the store has all acknowledged writes.
-func (v *victim) endsWell() {
+// stopAndVerify stops the last run in order: then the store has all acknowledged writes.
+func (v *victim) stopAndVerify() {
 	v.T.Helper()
 	run := v.StartReady()
 	v.write("the last", "write")

@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// onlyAsAWhole skips a slow test unless all tests run.
-func onlyAsAWhole(t *testing.T) {
+// onlyWithWhole skips a slow test unless all tests run.
+func onlyWithWhole(t *testing.T) {
 	t.Helper()
 	if !*whole {
 		t.Skip("skipped: part of make test-backup")

@@ -42,8 +42,8 @@ func told(run *harness.Run) facts.Backups {
 	return facts.Backups{}
 }
 
-// awaitTold waits until the process reports on its backups.
-func awaitTold(run *harness.Run, what string, is func(facts.Backups) bool) {
+// awaitReported waits until the process reports on its backups.
+func awaitReported(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
 }

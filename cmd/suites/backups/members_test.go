@@ -80,7 +80,7 @@ func TestKilledLeader_chainContinues(t *testing.T) {
 
 func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	t.Parallel()
-	onlyAsAWhole(t)
+	onlyWithWhole(t)
 	c := newCluster(t)
 	c.awaitGrowth()
 	writer := c.writer()

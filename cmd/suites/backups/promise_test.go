@@ -174,7 +174,7 @@ func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitReported(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
 	assert.True(t, told(run).LastVerification.Passed, told(run).LastVerification.Reason)
 	run.StopCleanly()
 	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)

@@ -76,7 +76,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			m.StartAndStop()  // it would wait for a store that may have data
 			m.Flags = all
 			run := m.StartReady()
-			awaitTold(run, "it is refused", inTrouble)
+			awaitReported(run, "it is refused", hasProblem)
 			m.write("key", "value")
 			var told []string
 			for _, path := range []string{"/", "/lifecycle", "/metrics", "/backup", "/readyz?verbose", "/statemachine.svg"} {
@@ -116,13 +116,13 @@ func TestFiles_permissions(t *testing.T) {
 	there := m.found()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
-	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitReported(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitTold(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && inTrouble(b) })
+	awaitReported(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
 	away := m.found()
 	rename(t, m.mount+".away", m.mount)
-	awaitTold(run, "it is brought", wellAgain)
+	awaitReported(run, "it is brought", recovered)
 	out := filepath.Join(m.Dir, "made")
 	require.NoError(t, os.Mkdir(out, 0o700))
 	m.Env = append(m.Env, "TMPDIR="+out)

@@ -28,13 +28,13 @@ func TestServers_backupAndRestore(t *testing.T) {
 		service.make(t, "bucket")
 		s := &story{member: service.member(t, "bucket")}
 		run := s.isBackedUp()
-		s.answersWhoAsks()
+		s.runCommands()
 		s.isStopped(run)
 		s.isKilled()
 		s.isExported("latest", s.latest)
 		s.isExported(fmt.Sprint("revision:", s.then), s.at)
 		s.losesItsVolume()
-		s.isRestoredElsewhere()
+		s.requireRestoredElsewhere()
 	})
 }
 
@@ -45,12 +45,12 @@ func (s *story) isBackedUp() *harness.Run {
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
 	run.AwaitStored(s.then)
-	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitReported(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	return run
 }
 
-// answersWhoAsks runs commands next to the member, which provides the store's settings.
-func (s *story) answersWhoAsks() {
+// runCommands runs commands next to the member, which provides the store's settings.
+func (s *story) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
 	assert.Contains(s.T, s.visit("backup", "now"), "is in the store")
@@ -111,8 +111,8 @@ func (s *story) losesItsVolume() {
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 
-// isRestoredElsewhere makes the data directory of an etcd that does not run.
-func (s *story) isRestoredElsewhere() {
+// requireRestoredElsewhere restores into a new data directory and checks it.
+func (s *story) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)
 	config := elsewhere.Flags[1]

@@ -31,18 +31,18 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 		service := c.start(t)
 		m := service.memberWithData(t)
 		run := m.StartReady()
-		m.requireServingInTrouble(run, "bucket not found")
+		m.requireServingWithProblem(run, "bucket not found")
 		service.make(t, "bucket")
-		awaitTold(run, "the bucket is found", wellAgain)
+		awaitReported(run, "the bucket is found", recovered)
 
 		for status, words := range map[int]string{
 			http.StatusServiceUnavailable: "store unavailable", http.StatusForbidden: "permission denied",
 		} {
 			service.proxy.Inject(storetest.Faults{Status: status})
 			m.write("refused", words)
-			m.requireServingInTrouble(run, words)
+			m.requireServingWithProblem(run, words)
 			service.proxy.Inject(storetest.Faults{})
-			awaitTold(run, "it goes on by itself after "+words, wellAgain)
+			awaitReported(run, "it goes on by itself after "+words, recovered)
 		}
 		run.StopCleanly()
 		require.Len(t, m.requireSound(t), 1, "trouble has left no gap")
@@ -94,9 +94,9 @@ func TestServers_correctedCredentials(t *testing.T) {
 	}
 	have("wrong")
 	run := m.StartReady()
-	m.requireServingInTrouble(run, "permission denied")
+	m.requireServingWithProblem(run, "permission denied")
 	have("test-secret")
-	awaitTold(run, "the new credentials are found", wellAgain)
+	awaitReported(run, "the new credentials are found", recovered)
 	run.StopCleanly()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -107,11 +107,11 @@ func TestServers_wrongAzureKey(t *testing.T) {
 	m := service.memberWithData(t)
 	m.Env = []string{"AZURE_STORAGE_KEY=YW5vdGhlcg=="}
 	run := m.StartReady()
-	m.requireServingInTrouble(run, "permission denied")
+	m.requireServingWithProblem(run, "permission denied")
 	run.StopCleanly()
 	m.Env = service.credentials
 	again := m.StartReady()
-	awaitTold(again, "the right key opens it", wellAgain)
+	awaitReported(again, "the right key opens it", recovered)
 	again.StopCleanly()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -128,7 +128,7 @@ func TestServers_backupsOfAnotherCluster(t *testing.T) {
 
 		second := service.memberWithData(t)
 		other := second.StartReady()
-		second.requireServingInTrouble(other, "another cluster's")
+		second.requireServingWithProblem(other, "another cluster's")
 		other.StopCleanly()
 		assert.Equal(t, before, second.objects(t), "nothing was touched")
 	})

@@ -14,17 +14,17 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func inTrouble(b facts.Backups) bool { return b.Problem != nil }
+func hasProblem(b facts.Backups) bool { return b.Problem != nil }
 
-func wellAgain(b facts.Backups) bool {
+func recovered(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
 // requireServing checks that etcd serves, and that the problem is shown everywhere.
-func (m *member) requireServingInTrouble(run *harness.Run, words string) {
+func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// An earlier problem may be reported once more by a process that has just got an answer.
-	awaitTold(run, "the trouble is told", func(b facts.Backups) bool { return inTrouble(b) && strings.Contains(b.Problem.Message, words) })
+	awaitReported(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, told(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
 	assert.Equal(m.T, 200, run.Readyz())
@@ -43,16 +43,16 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	rename(t, m.mount, away)
 	run := m.StartReady()
 	m.write("before", "the folder was there")
-	m.requireServingInTrouble(run, m.mount)
+	m.requireServingWithProblem(run, m.mount)
 	assert.NoDirExists(t, m.mount, "nothing is created where a volume is to be mounted")
 	rename(t, away, m.mount)
-	awaitTold(run, "it recovers by itself", wellAgain)
+	awaitReported(run, "it recovers by itself", recovered)
 	run.StopCleanly()
 	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
 }
 
-// asWhoMayNotWriteEverywhere drops root's capabilities to override file permissions.
-func (m *member) asWhoMayNotWriteEverywhere() {
+// asUnprivilegedUser drops root's capabilities to override file permissions.
+func (m *member) asUnprivilegedUser() {
 	m.T.Helper()
 	if os.Geteuid() == 0 {
 		m.Under = []string{"setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"}
@@ -62,12 +62,12 @@ func (m *member) asWhoMayNotWriteEverywhere() {
 func TestReadOnlyFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.asWhoMayNotWriteEverywhere()
+	m.asUnprivilegedUser()
 	require.NoError(t, os.Chmod(m.dir, 0o500))
 	run := m.StartReady()
-	m.requireServingInTrouble(run, "permission denied")
+	m.requireServingWithProblem(run, "permission denied")
 	require.NoError(t, os.Chmod(m.dir, 0o700))
-	awaitTold(run, "it recovers by itself", wellAgain)
+	awaitReported(run, "it recovers by itself", recovered)
 	run.StopCleanly()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -84,7 +84,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	second.StartReady().StopCleanly() // into its own folder
 	second.keepIn(first.depot)
 	other := second.StartReady()
-	second.requireServingInTrouble(other, "another cluster's")
+	second.requireServingWithProblem(other, "another cluster's")
 	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", told(other).Problem.Message)
 	other.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
@@ -112,7 +112,7 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 
 	m.keepIn(first)
 	again := m.StartReady()
-	m.requireServingInTrouble(again, "another cluster's")
+	m.requireServingWithProblem(again, "another cluster's")
 	again.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }

@@ -229,7 +229,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
+	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	enableAuthentication(t, c.pods[0].Etcd(), "root")
 	last := c.pods[2]
 	c.runs[2].Kill()
@@ -247,7 +247,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 func TestLostMember_rootByCertificate(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
+	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // as in --etcd-client-cert-path
 	last := c.pods[2]
 	c.runs[2].Kill()
@@ -265,7 +265,7 @@ func TestLostMember_olderDataVersion(t *testing.T) {
 	for _, p := range pods {
 		p.Flags = append(p.Flags, "--etcd-data-version=3.5")
 	}
-	c := begin(t, pods)
+	c := startThree(t, pods)
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)
@@ -378,7 +378,7 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 5))
+	c := startThree(t, harness.StandaloneMembers(t, 5))
 	for _, i := range []int{2, 4} {
 		c.runs[i].Kill()
 		lose(c.pods[i])

@@ -34,7 +34,7 @@ func writesAreBackSoon(t *testing.T, size int) {
 		p.Config["quota-backend-bytes"] = 32 << 20
 		p.WriteConfigFile()
 	}
-	c := begin(t, pods)
+	c := startThree(t, pods)
 	etcd := pods[0].Etcd()
 	put := func(etcd *clientv3.Client, key string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -72,7 +72,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods := harness.StandaloneMembers(t, 3)
 	pods[0].Config["quota-backend-bytes"] = 1 << 20
 	pods[0].WriteConfigFile()
-	c := begin(t, pods)
+	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
 		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // in use, so that no defragmentation makes room; a busy machine may take too long
 		return c.alarmed()

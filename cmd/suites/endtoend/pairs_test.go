@@ -49,7 +49,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
-	c := begin(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
+	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	last := c.pods[2]
 	c.runs[2].Kill()
 	lose(last)
@@ -101,7 +101,7 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 		p.Config["initial-cluster"] = strings.ReplaceAll(fmt.Sprint(p.Config["initial-cluster"]), fmt.Sprintf(",%s=%s", fourth.Config["name"], fourth.PeerURL()), "")
 		p.WriteConfigFile()
 	}
-	c := begin(t, pods[:3])
+	c := startThree(t, pods[:3])
 	c.runs[1].Kill()
 	run := fourth.Start()
 	explains(t, run, "start those that do not run")

@@ -99,11 +99,11 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	promoteByHand(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	noteIsGone(first) // lost again, it is a voter that is lost
+	awaitNoteRemoved(first) // lost again, it is a voter that is lost
 }
 
-// noteIsGone checks that the cluster remembers nothing of a learner any more.
-func noteIsGone(p *harness.Pod) {
+// awaitNoteRemoved checks that the cluster remembers nothing of a learner any more.
+func awaitNoteRemoved(p *harness.Pod) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the note is gone", func() bool {
 		out, log, code := p.Begin("etcdctl", "lease", "list").Wait()
@@ -127,6 +127,6 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()
 	c.requireWhole()
-	noteIsGone(c.pods[0])
+	awaitNoteRemoved(c.pods[0])
 	assert.Empty(t, run.Log.Containing(personsLearner))
 }

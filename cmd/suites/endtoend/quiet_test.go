@@ -54,7 +54,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 				p.Config["unsafe-no-fsync"] = true // only to be quicker: what a process has written stays when it is killed
 				p.WriteConfigFile()
 			}
-			c := begin(t, pods)
+			c := startThree(t, pods)
 			c.quietly(6_000 + snapshots) // an etcd that is 5,000 entries behind what is committed refuses requests
 			before := c.pods[0].Revision()
 			run := c.runs[2]

@@ -90,8 +90,8 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	return out.String(), dir
 }
 
-// assertSaid checks that something is printed, in this order.
-func assertSaid(t *testing.T, printed string, said ...string) {
+// assertPrinted checks that something is printed, in this order.
+func assertPrinted(t *testing.T, printed string, said ...string) {
 	t.Helper()
 	rest := printed
 	for _, text := range said {
@@ -113,12 +113,12 @@ func TestReadmeCommands(t *testing.T) {
 		typed(block(t, readme, "bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get"))+
 		typed(block(t, readme, "zstd -dc"), "NAME", "$(ls .run/backups/gen/000001/full | head -n 1)")+
 		"stopped\n"+inAnother("make run")+"stopped\n")
-	assertSaid(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "restore points", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
+	assertPrinted(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "restore points", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
 		"out.db holds revision 2", "greeting\ngoodbye\n", "restored snapshot")
 	assert.DirExists(t, filepath.Join(dir, "restored", "member"))
 	log, err := os.ReadFile(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	assertSaid(t, string(log), "the volume is empty; the cluster is restored to revision 3", "sanity validation")
+	assertPrinted(t, string(log), "the volume is empty; the cluster is restored to revision 3", "sanity validation")
 
 	recorded := recording(printed)
 	committed, err := os.ReadFile(recordingFile)
@@ -170,7 +170,7 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 		"etcd-wrapper etcdctl get greeting\nstopped\n"+
 		"mkdir bucket\n"+inAnother(last(t, moving))+
 		"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
-	assertSaid(t, printed, "revision 2", "snap.db holds revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
+	assertPrinted(t, printed, "revision 2", "snap.db holds revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store was founded")
 }

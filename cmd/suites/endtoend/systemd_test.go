@@ -116,7 +116,7 @@ func TestHostFiles_startAMember(t *testing.T) {
 				"/srv/etcd-backups", "$PWD/backups")
 			printed, _ := follow(t, "mkdir volume backups\n"+inAnother(here.Replace(command))+
 				"etcd-wrapper etcdctl put greeting hello\nstored 2\netcd-wrapper backup verify\nstopped\n")
-			assertSaid(t, printed, "OK\n", "the result is in the store")
+			assertPrinted(t, printed, "OK\n", "the result is in the store")
 		})
 	}
 }

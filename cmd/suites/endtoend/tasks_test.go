@@ -32,7 +32,7 @@ stored 5
 echo now: $(etcd-wrapper etcdctl get --prefix /registry)
 stopped
 `)
-	assertSaid(t, printed, "deleted /registry/one", "deleted /registry/two", "now: /registry/one 1 /registry/two 2")
+	assertPrinted(t, printed, "deleted /registry/one", "deleted /registry/two", "now: /registry/one 1 /registry/two 2")
 }
 
 func TestPageCommands_freeSpace(t *testing.T) {
@@ -49,14 +49,14 @@ etcd-wrapper etcdctl alarm list
 etcd-wrapper etcdctl put key after
 stopped
 `)
-	assertSaid(t, printed, "alarm:NOSPACE", "compacted revision", "$ etcd-wrapper etcdctl alarm list\nOK\n")
+	assertPrinted(t, printed, "alarm:NOSPACE", "compacted revision", "$ etcd-wrapper etcdctl alarm list\nOK\n")
 }
 
 func TestPageCommands_removePreservedCopies(t *testing.T) {
 	t.Parallel()
 	printed, dir := follow(t, inAnother("make run")+"mkdir .run/new.etcd.aside-20261122T120000Z\n"+
 		task(t, "etcd-wrapper status\ndu", "VOLUME", ".run")+"stopped\n")
-	assertSaid(t, printed, "Serving", "new.etcd.aside-20261122T120000Z")
+	assertPrinted(t, printed, "Serving", "new.etcd.aside-20261122T120000Z")
 	assert.NoDirExists(t, filepath.Join(dir, ".run", "new.etcd.aside-20261122T120000Z"))
 	assert.DirExists(t, filepath.Join(dir, ".run", "new.etcd", "member"))
 }
@@ -71,7 +71,7 @@ func TestPageCommands_rebuildAfterQuorumLoss(t *testing.T) {
 	printed, _ := follow(t, "cat >etcd.yaml <<EOF\n"+string(config)+"EOF\nmkdir volume backups\n"+
 		inAnother(before)+"etcd-wrapper etcdctl put greeting hello\nstored 2\nstopped\nrm -r volume/new.etcd\n"+
 		inAnother(start.Text)+"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
-	assertSaid(t, printed, `"Revision" : 100000`, `"Value" : "hello"`)
+	assertPrinted(t, printed, `"Revision" : 100000`, `"Value" : "hello"`)
 }
 
 func TestPageCommands_migrateFromKubeadm(t *testing.T) {
@@ -96,13 +96,13 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 		strings.NewReplacer(own...).Replace(strings.Join(exports[:2], "\n"))+"\n"+
 		inAnother(strings.NewReplacer("/var/lib", "$PWD/lib", "/srv/etcd-backups", "$PWD/backups", "/etc/etcd/", "").Replace(exports[2]))+
 		"etcd-wrapper etcdctl get greeting\nstopped\n")
-	assertSaid(t, printed, "restored snapshot", "greeting\nhello\n")
+	assertPrinted(t, printed, "restored snapshot", "greeting\nhello\n")
 }
 
 func TestPageCommands_rehearseRestore(t *testing.T) {
 	t.Parallel()
 	printed, dir := follow(t, inAnother("make run")+"etcd-wrapper etcdctl put greeting hello\nstored 2\n"+
 		task(t, "etcd-wrapper backup verify", "time:-15m", "latest")+"stopped\n")
-	assertSaid(t, printed, "the result is in the store", "snap.db holds revision 2")
+	assertPrinted(t, printed, "the result is in the store", "snap.db holds revision 2")
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
 }

@@ -34,10 +34,10 @@ type three struct {
 
 func newThree(t *testing.T) *three {
 	t.Helper()
-	return begin(t, harness.StandaloneMembers(t, 3))
+	return startThree(t, harness.StandaloneMembers(t, 3))
 }
 
-func begin(t *testing.T, pods []*harness.Pod, flags ...string) *three {
+func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	t.Helper()
 	c := &three{T: t, pods: pods}
 	for _, p := range c.pods {
@@ -77,7 +77,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 	t.Helper()
 	store := filepath.Join(t.TempDir(), "store")
 	require.NoError(t, os.Mkdir(store, 0o700))
-	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
+	c := startThree(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
 	c.runs[0].AwaitStored(c.pods[0].Revision())
 	return c
 }

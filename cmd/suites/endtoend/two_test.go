@@ -82,7 +82,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 				require.NoError(t, os.Mkdir(store, 0o700))
 				flags = append(flags, "--backup-store=file://"+store, "--backup-interval=200ms")
 			}
-			c := begin(t, harness.StandaloneMembers(t, 2), flags...)
+			c := startThree(t, harness.StandaloneMembers(t, 2), flags...)
 			if test.stored {
 				c.runs[0].AwaitStored(c.pods[0].Revision())
 			}

@@ -33,7 +33,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	follower.ExpectTerminationMessage()
 	var acknowledged []string
 	run := follower.Start()
-	for losses := 0; readyOrDead(run); losses++ {
+	for losses := 0; awaitReadyOrExit(run); losses++ {
 		require.Less(t, losses, 20, "its database is ahead at some moment")
 		attach(run, harness.Spot{Call: "fdatasync", Path: wal(follower)}.Hit(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {

@@ -67,8 +67,8 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// nothingIsLost checks that every acknowledged write is there.
-func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*harness.GapWriter) {
+// requireNothingLost checks that every acknowledged write is there.
+func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.GapWriter) {
 	t.Helper()
 	for _, w := range writers {
 		reply, err := c.Get(t.Context(), w.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())

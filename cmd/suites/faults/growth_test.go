@@ -205,15 +205,15 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	first.lead(members)
 	for _, leaves := range []*isolated{members[2], members[1]} {
 		first.reconfigure("etcdctl", "member", "remove", first.known()[leaves.name].id())
-		leaves.endsAsRemoved()
+		leaves.exitsAsRemoved()
 	}
 	first.awaitReady()
 	assert.Len(t, first.known(), 1)
-	w.nothingIsLost(members, end())
+	w.requireNothingLost(members, end())
 }
 
-// endsAsRemoved takes either of the ways in which etcd notices: it may trip over its own absence from the list of members first.
-func (m *isolated) endsAsRemoved() {
+// exitsAsRemoved accepts both ways in which etcd notices: it may trip over its own absence from the list of members first.
+func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
 	status := m.exit()
 	log, err := os.ReadFile(m.file("log"))
@@ -235,7 +235,7 @@ func (m *isolated) lead(members []*isolated) {
 	}
 }
 
-func (w *wires) nothingIsLost(members []*isolated, writers []*harness.GapWriter) {
+func (w *wires) requireNothingLost(members []*isolated, writers []*harness.GapWriter) {
 	w.t.Helper()
 	longest := harness.Longest(writers)
 	failed := 0
@@ -243,5 +243,5 @@ func (w *wires) nothingIsLost(members []*isolated, writers []*harness.GapWriter)
 		failed += len(writer.Failed)
 	}
 	w.t.Logf("the longest gap of %d writers: %s; %d writes failed, of that writer: %v", len(writers), longest.Gap, failed, longest.Failed)
-	nothingIsLost(w.t, w.client(members), writers)
+	requireNothingLost(w.t, w.client(members), writers)
 }

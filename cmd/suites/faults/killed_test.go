@@ -31,7 +31,7 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 		seen := watchOrder(p)
 		run := p.Start()
 		dieAfter(run, 1+dice.IntN(110))
-		if readyOrDead(run) && p.TryPut(key, key, 2*time.Second) == nil {
+		if awaitReadyOrExit(run) && p.TryPut(key, key, 2*time.Second) == nil {
 			acknowledged[key] = key
 		}
 		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may be dead
@@ -63,7 +63,7 @@ func dieAfter(run *harness.Run, lines int) {
 	}()
 }
 
-func readyOrDead(run *harness.Run) (ready bool) {
+func awaitReadyOrExit(run *harness.Run) (ready bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, "ready or dead", func() bool {
 		select {

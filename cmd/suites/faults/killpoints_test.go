@@ -28,7 +28,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			p.Straced(here(p, at).Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 			seen := watchOrder(p)
 			run := p.Start()
-			if readyOrDead(run) {
+			if awaitReadyOrExit(run) {
 				send(syscall.SIGTERM)(run)
 			}
 			status := run.Exit(harness.Patience)

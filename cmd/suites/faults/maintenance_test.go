@@ -50,11 +50,11 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Seconds, last.BytesBefore>>20, last.BytesAfter>>20)
 		assert.Equal(t, "threshold", last.Origin)
 	}
-	nobodyWaitedLong(t, writers)
-	nothingIsLost(t, c, writers)
+	requireShortGaps(t, writers)
+	requireNothingLost(t, c, writers)
 }
 
-func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
+func requireShortGaps(t *testing.T, writers []*harness.GapWriter) {
 	t.Helper()
 	longest := harness.Longest(writers)
 	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Gap, longest.At.UTC().Format(time.StampMilli))
@@ -88,7 +88,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 		end := harness.StartWriters(t, 4, func() *clientv3.Client { return clientOfAll(t, pods) })
 		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
 		writers := end()
-		nobodyWaitedLong(t, writers)
+		requireShortGaps(t, writers)
 		all = append(all, writers...)
 		killsOneThatStandsStill(t, pods, runs, round)
 	}
@@ -101,7 +101,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	reply, err := c.Get(t.Context(), "/kept/000001")
 	require.NoError(t, err)
 	require.Len(t, reply.Kvs, 1)
-	nothingIsLost(t, c, all)
+	requireNothingLost(t, c, all)
 	for _, run := range runs {
 		run.StopCleanly()
 	}
@@ -208,7 +208,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 		for _, run := range runs {
 			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 		}
-		everybodyAsks(t, pods)
+		maintainAll(t, pods)
 		for i, p := range pods {
 			runs[i].StopCleanly()
 			runs[i] = p.StartReady()
@@ -221,8 +221,8 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	}
 }
 
-// everybodyAsks has each member defragmented by command and by a client, and leadership moved by a client.
-func everybodyAsks(t *testing.T, pods []*harness.Pod) {
+// maintainAll has each member defragmented by command and by a client, and leadership moved by a client.
+func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {
 		harness.Eventually(t, "nobody else has its turn", func() bool {

@@ -52,7 +52,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	for _, w := range writers {
 		assert.True(t, excused || len(w.Failed) == 0, "no write is refused: %v", w.Failed)
 	}
-	nothingIsLost(t, clientOfAll(t, pods), writers)
+	requireNothingLost(t, clientOfAll(t, pods), writers)
 }
 
 // tooBusy reports whether a member has logged that writes were not held back in time.

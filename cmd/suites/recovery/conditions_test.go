@@ -24,7 +24,7 @@ type condition struct {
 var conditions = []condition{
 	{"the store is away for a while", func(c *trio, _ *member) func() { // not for good: an empty volume waits for it
 		c.depot.away()
-		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			rest(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
 			c.depot.back()
 		}, c.dice)
@@ -36,7 +36,7 @@ var conditions = []condition{
 	{"another stands still for a while", func(c *trio, victim *member) func() {
 		still := c.other(victim).run
 		still.Signal(syscall.SIGSTOP)
-		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			rest(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
 			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // it may have been killed
 		}, c.dice)
@@ -47,14 +47,14 @@ var conditions = []condition{
 		return func() { victim.Under = before }
 	}},
 	{"values are huge", func(c *trio, _ *member) func() {
-		return goesOn(func(ctx context.Context, _ *rand.Rand) {
+		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for value := strings.Repeat("huge", 300<<10); ctx.Err() == nil; rest(ctx, 250*time.Millisecond) {
 				_, _ = c.etcd.Put(ctx, "brief/huge", value) // there may be no quorum
 			}
 		}, c.dice)
 	}},
 	{"a member that never comes is added, and removed", func(c *trio, _ *member) func() { // no member is replaced meanwhile
-		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
 			asked, cancel := context.WithTimeout(ctx, patience)
 			_, _ = c.etcd.MemberAddAsLearner(asked, []string{nowhere}) // there may be no quorum
@@ -66,28 +66,28 @@ var conditions = []condition{
 		}, c.dice)
 	}},
 	{"another leads every moment", func(c *trio, _ *member) func() {
-		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			for ; ctx.Err() == nil; rest(ctx, time.Second) {
 				c.handOver(ctx, dice)
 			}
 		}, c.dice)
 	}},
 	{"databases are defragmented", func(c *trio, _ *member) func() {
-		return goesOn(func(ctx context.Context, dice *rand.Rand) {
+		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			for ; ctx.Err() == nil; rest(ctx, time.Second) {
 				_, _ = c.etcd.Defragment(ctx, c.members[dice.IntN(len(c.members))].Endpoint()) // it may be down
 			}
 		}, c.dice)
 	}},
 	{"leases come and go", func(c *trio, _ *member) func() {
-		return goesOn(func(ctx context.Context, _ *rand.Rand) {
+		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for ; ctx.Err() == nil; rest(ctx, 10*time.Millisecond) {
 				_, _ = c.etcd.Grant(ctx, 1) // there may be no quorum
 			}
 		}, c.dice)
 	}},
 	{"what was overwritten is compacted away", func(c *trio, _ *member) func() {
-		return goesOn(func(ctx context.Context, _ *rand.Rand) {
+		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for ; ctx.Err() == nil; rest(ctx, time.Second) {
 				if now, err := c.etcd.Get(ctx, "any", clientv3.WithCountOnly()); err == nil {
 					_, _ = c.etcd.Compact(ctx, now.Header.Revision) // as above
@@ -109,8 +109,8 @@ func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()
 	return drawn.name + ", while " + also.name, also.holds(c, victim)
 }
 
-// goesOn runs something until ends is called, which waits for its end.
-func goesOn(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
+// inBackground runs something until ends is called, which waits for its end.
+func inBackground(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), returning)
 	done := make(chan struct{})

@@ -20,12 +20,12 @@ type disaster struct {
 var disasters = []disaster{
 	{"killed", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
-		c.perhapsCopy()
+		c.maybeCopy()
 		return c.whole()
 	}},
 	{"stopped in order", nil, func(c *cluster, stop func()) outcome {
 		c.stopInOrder(stop)
-		c.perhapsCopy()
+		c.maybeCopy()
 		return c.whole()
 	}},
 	{"volume lost", nil, func(c *cluster, stop func()) outcome {
@@ -84,7 +84,7 @@ var disasters = []disaster{
 		c.store.back()
 		return outcome{}
 	}},
-	{"asked to go back", nil, (*cluster).goesBack},
+	{"asked to go back", nil, (*cluster).restoreToRevision},
 }
 
 // whole is a recovery of a volume that nothing has happened to.
@@ -103,7 +103,7 @@ func (c *cluster) hasCopy() bool { return c.old != "" }
 
 func (c *cluster) canBeSlow() bool { return c.store.slow != nil }
 
-func (c *cluster) perhapsCopy() {
+func (c *cluster) maybeCopy() {
 	if c.dice.IntN(2) == 0 {
 		c.old = keep(c.Pod)
 	}
@@ -162,8 +162,8 @@ func (c *cluster) waitForStore() {
 	c.cutOff()
 }
 
-// goesBack asks for a revision that the store has.
-func (c *cluster) goesBack(stop func()) outcome {
+// restoreToRevision asks for a revision that the store has.
+func (c *cluster) restoreToRevision(stop func()) outcome {
 	c.T.Helper()
 	stop()
 	harness.Eventually(c.T, "the window is known", func() bool {

@@ -35,7 +35,7 @@ func TestKilledRecovery_sameResult(t *testing.T) {
 
 // spots are the calls of a recovery on what is its own, what it builds, what it moves and where it notes how far it is, and on the
 // store, where it claims the next generation.
-func (s *stricken) spots(t *testing.T) (spots []harness.Spot) {
+func (s *strickenMember) spots(t *testing.T) (spots []harness.Spot) {
 	t.Helper()
 	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
 		if s.ofRecovery(at.Path) {
@@ -46,17 +46,17 @@ func (s *stricken) spots(t *testing.T) (spots []harness.Spot) {
 	return append(spots, harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
-func (s *stricken) ofRecovery(path string) bool {
+func (s *strickenMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
 	named := !strings.HasPrefix(filepath.Base(path), ".new-") // at random, so the next run has others
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
 // dieAt kills a recovery there, if the call is made, and holds the next start against how it has to end.
-func (s *stricken) dieAt(t *testing.T, at harness.Spot) {
+func (s *strickenMember) dieAt(t *testing.T, at harness.Spot) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
-	s.strikeAgain()
+	s.reset()
 	s.Straced(at.Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 	run := s.Start()
 	died := false
@@ -128,7 +128,7 @@ func TestPowerLoss_sameResult(t *testing.T) {
 			s := newStricken(t, stroke.happens, stroke.asides)
 			disk = harness.NewDisk(s.Pod, diskSize)
 			for steps, more := 1, true; more; steps += some(5) {
-				s.strikeAgain()
+				s.reset()
 				run := s.Start()
 				harness.Eventually(t, "recovery goes on", func() bool { return s.steps(run) >= steps || run.Readyz() == 200 })
 				more = run.Readyz() != 200
@@ -140,6 +140,6 @@ func TestPowerLoss_sameResult(t *testing.T) {
 }
 
 // steps returns the number of steps of recovery so far.
-func (s *stricken) steps(run *harness.Run) int {
+func (s *strickenMember) steps(run *harness.Run) int {
 	return len(run.Log.Containing(`"message":"recovery: `))
 }

@@ -51,8 +51,8 @@ func (l *ledger) acknowledge(done *attempt, revision int64) {
 	l.seen = max(l.seen, revision)
 }
 
-// saw records a revision that a client received.
-func (l *ledger) saw(revision int64) {
+// observe records a revision that a client received.
+func (l *ledger) observe(revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen = max(l.seen, revision)

@@ -152,14 +152,14 @@ var misfortunes = []misfortune{
 		for _, each := range victims {
 			each.run = each.Start(quiet)
 		}
-		c.askAllToGoBack()
+		c.requestRestoreOfAll()
 	}, true},
 	{"two volumes lost", nil, func(c *trio, m *member) {
 		for _, each := range []*member{m, c.other(m)} {
 			each.run.Kill()
 			lose(each.Pod)
 		}
-		c.askAllToGoBack()
+		c.requestRestoreOfAll()
 	}, true},
 }
 
@@ -210,8 +210,8 @@ func (c *trio) writeUntilStored(revision int64) {
 	})
 }
 
-// askAllToGoBack is the way out where no quorum is left: the same request for all members.
-func (c *trio) askAllToGoBack() {
+// requestRestoreOfAll restarts all members with the same restore request, as without a quorum.
+func (c *trio) requestRestoreOfAll() {
 	c.pass(4 * time.Second)
 	for _, each := range c.members {
 		each.run.Kill()

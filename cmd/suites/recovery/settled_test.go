@@ -26,12 +26,12 @@ func (c *cluster) settle(after *outcome) {
 		sum.add(func(f *figures) { f.restores++ })
 	}
 	if after != nil {
-		c.requireWhatIsOwed(*after, restored, at)
+		c.requireAcknowledged(*after, restored, at)
 	}
 	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not go back")
 	wrong, undone := c.book.settle(have, at, true)
 	require.Empty(c.T, wrong)
-	c.book.saw(revision)
+	c.book.observe(revision)
 	if restored {
 		c.must = at
 	}
@@ -54,8 +54,8 @@ func (c *cluster) everything() (have found, revision int64, cluster string) {
 	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
 }
 
-// requireWhatIsOwed holds the revision that is back against what had to survive.
-func (c *cluster) requireWhatIsOwed(after outcome, restored bool, at int64) {
+// requireAcknowledged checks that the restored revision has every write that had to survive.
+func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	c.T.Helper()
 	switch {
 	case after.exactly != 0:

@@ -75,7 +75,7 @@ func (c *trio) settle() {
 	wrong, undone := c.book.settle(lasting(reply.Kvs), reply.Header.Revision, false)
 	require.Empty(c.t, wrong)
 	require.Zero(c.t, undone)
-	c.book.saw(reply.Header.Revision)
+	c.book.observe(reply.Header.Revision)
 	c.requireEqual()
 	c.informer.requireRight()
 	c.watching = c.informer.listed()

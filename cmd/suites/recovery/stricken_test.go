@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stricken is a member alone that something has happened to. Copies of its volume and store bring that moment back.
-type stricken struct {
+// strickenMember is a single member after a disaster. Copies of its volume and store restore that moment.
+type strickenMember struct {
 	*harness.Pod
 	depot
 	asides int // that there are when it has recovered
@@ -31,9 +31,9 @@ var strokes = []struct {
 }
 
 // newStricken has a volume and a store of which the strike is the last that happened.
-func newStricken(t *testing.T, happens func(p *harness.Pod), asides int) *stricken {
+func newStricken(t *testing.T, happens func(p *harness.Pod), asides int) *strickenMember {
 	t.Helper()
-	s := &stricken{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), asides: asides}
+	s := &strickenMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), asides: asides}
 	s.Flags = append(s.Flags, s.flag())
 	first := s.StartReady()
 	s.Put("key", "value")
@@ -45,15 +45,15 @@ func newStricken(t *testing.T, happens func(p *harness.Pod), asides int) *strick
 	return s
 }
 
-// strikeAgain brings that moment back.
-func (s *stricken) strikeAgain() {
+// reset restores the copies of the volume and the store.
+func (s *strickenMember) reset() {
 	s.T.Helper()
 	s.copyAll(s.Volume+".then", s.Volume)
 	s.copyAll(s.dir+".then", s.dir)
 }
 
 // copyAll gives a directory the content of another. The directory itself stays: it may be where something is mounted.
-func (s *stricken) copyAll(from, to string) {
+func (s *strickenMember) copyAll(from, to string) {
 	s.T.Helper()
 	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`
 	out, err := exec.Command("sh", "-c", script, from, to).CombinedOutput()
@@ -61,7 +61,7 @@ func (s *stricken) copyAll(from, to string) {
 }
 
 // requireEnd starts the member, and checks the result.
-func (s *stricken) requireEnd(t *testing.T, where string) {
+func (s *strickenMember) requireEnd(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()
 	assert.Equal(t, "value", s.Get("key"), where)
