@@ -174,7 +174,7 @@ func (e *KeyError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Cause }
 
-// problem returns a KeyError with a formatted problem; the format may wrap a cause with %w.
+// keyErrorf returns a KeyError with a formatted problem; the format may wrap a cause with %w.
 func keyErrorf(key, format string, operands ...any) error {
 	err := fmt.Errorf(format, operands...)
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
@@ -192,7 +192,7 @@ func quote(value string) string {
 	return strconv.Quote(shorten(value))
 }
 
-// clip shortens text to maxQuoted characters.
+// shorten cuts text to maxQuoted characters.
 func shorten(text string) string {
 	if runes := []rune(text); len(runes) > maxQuoted {
 		return string(runes[:maxQuoted]) + "…"

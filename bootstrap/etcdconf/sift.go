@@ -150,7 +150,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 	return fmt.Sprintf("unknown key %s%s is ignored", within(name), meant)
 }
 
-// plain is a key without the differences that are easily overlooked.
+// normalize returns a key without the differences that are easily overlooked.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance returns the Levenshtein distance of two words.
@@ -215,7 +215,7 @@ func typeError(key string, value any, expected reflect.Type) error {
 	return keyErrorf(key, "must be %s, not %s", describeType(expected), describeValue(value, expected))
 }
 
-// wanted describes the values that a type takes.
+// describeType describes the values that a type takes.
 func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():

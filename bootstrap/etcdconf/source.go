@@ -67,7 +67,7 @@ func (s Source) Load() (Document, error) {
 	return Document{YAML: raw, DataDir: dataDir}, nil
 }
 
-// expanded replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
+// expandVariables replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
 // unknown, the text stays.
 func expandVariables(raw []byte, pod, namespace string) []byte {
 	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
@@ -233,7 +233,7 @@ func completeCluster(mapping map[string]any) error {
 // compareNames sorts etcd-main-10 after etcd-main-9.
 func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-// rewritten encodes a document, with its purpose in a comment on the first line.
+// encode returns a document as YAML, with its purpose in a comment on the first line.
 func encode(mapping map[string]any, made string) ([]byte, error) {
 	document, err := yaml.Marshal(mapping)
 	if err != nil {

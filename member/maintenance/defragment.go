@@ -115,7 +115,7 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 	return nil
 }
 
-// note stores and logs the result of a defragmentation.
+// record stores and logs the result of a defragmentation.
 func (k *Maintainer) record(o state.Defragmentation) {
 	k.mu.Lock()
 	k.state.LastDefragmentation = &o

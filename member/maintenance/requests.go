@@ -138,7 +138,7 @@ func (a *pause) begin(why string) (end func()) {
 	}
 }
 
-// done returns a channel that is closed when the pause ends, or nil if there is none.
+// endNotify returns a channel that is closed when the pause ends, or nil if there is none.
 func (a *pause) endNotify() <-chan struct{} {
 	if p := a.period.Load(); p != nil {
 		return p.over

@@ -201,7 +201,7 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addProblems adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
+// addErrors adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)

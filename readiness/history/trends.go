@@ -33,7 +33,7 @@ type reading struct {
 	revision      int64
 }
 
-// measure adds a point to each series when it is due.
+// recordTrends adds a point to each series when it is due.
 func (h *History) recordTrends(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
