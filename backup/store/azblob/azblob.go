@@ -41,7 +41,7 @@ func New(place wire.Place, account string) (*Store, error) {
 	if !accountName.MatchString(account) {
 		return nil, fmt.Errorf("account %q is not the name of a storage account; account= or AZURE_STORAGE_ACCOUNT gives it", account)
 	}
-	client, err := wire.NewClient(place.Options)
+	client, err := wire.NewClient(place.CAPath)
 	if err != nil {
 		return nil, err
 	}

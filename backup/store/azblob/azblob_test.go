@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -35,8 +34,8 @@ func created(w http.ResponseWriter, _ *http.Request) {
 func TestAzure_requestFailures(t *testing.T) {
 	withKey(t)
 	storetest.RunFaults(t, storetest.Dialect{
-		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
-			s, err := New(wire.Place{Bucket: "container", Endpoint: endpoint, Options: wire.Options{Patience: patience}}, "account")
+		Open: func(t *testing.T, endpoint *url.URL) store.Store {
+			s, err := New(wire.Place{Bucket: "container", Endpoint: endpoint}, "account")
 			require.NoError(t, err)
 			return s
 		},

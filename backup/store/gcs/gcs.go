@@ -37,7 +37,7 @@ func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
 	}
-	client, err := wire.NewClient(place.Options)
+	client, err := wire.NewClient(place.CAPath)
 	if err != nil {
 		return nil, err
 	}

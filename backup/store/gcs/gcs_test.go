@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -47,8 +46,8 @@ func TestGCS_requestFailures(t *testing.T) {
 		return storetest.Refusal{Status: status, Code: code, Create: store.ErrUnavailable, Delete: store.ErrUnavailable}
 	}
 	storetest.RunFaults(t, storetest.Dialect{
-		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
-			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{Patience: patience}})
+		Open: func(t *testing.T, endpoint *url.URL) store.Store {
+			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint})
 			require.NoError(t, err)
 			return s
 		},

@@ -146,7 +146,7 @@ func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	require.NoError(t, os.WriteFile(bundle, certificate, 0o600))
 	endpoint, err := url.Parse(server.URL)
 	require.NoError(t, err)
-	s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{CAPath: bundle}})
+	s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, CAPath: bundle})
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.NoError(t, s.Delete(t.Context(), "a"))

@@ -90,7 +90,7 @@ func open(raw string) (store.Store, error) {
 	if parsed.Scheme == "file" {
 		return openFolder(parsed)
 	}
-	place := wire.Place{Bucket: parsed.Host, Options: wire.Options{CAPath: keys.Get("ca")}}
+	place := wire.Place{Bucket: parsed.Host, CAPath: keys.Get("ca")}
 	if value := keys.Get("endpoint"); value != "" {
 		if place.Endpoint, err = wire.ParseEndpoint(value); err != nil {
 			return nil, fmt.Errorf("key endpoint %w", err)

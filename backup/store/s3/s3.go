@@ -51,7 +51,7 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := wire.NewClient(place.Options)
+	client, err := wire.NewClient(place.CAPath)
 	if err != nil {
 		return nil, err
 	}

@@ -74,8 +74,8 @@ func TestS3_requestFailures(t *testing.T) {
 		return storetest.Refusal{Status: status, Code: code, Create: want, Delete: want}
 	}
 	storetest.RunFaults(t, storetest.Dialect{
-		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
-			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{Patience: patience}}, "", true)
+		Open: func(t *testing.T, endpoint *url.URL) store.Store {
+			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint}, "", true)
 			require.NoError(t, err)
 			return s
 		},

@@ -17,13 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/store/wire"
 )
 
 // Dialect describes how the servers of a store respond, for a test server with arbitrary faults.
 type Dialect struct {
-	// Open returns a store at an endpoint, with a patience for stalled requests.
-	Open func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store
+	// Open returns a store at an endpoint.
+	Open func(t *testing.T, endpoint *url.URL) store.Store
 	// Created responds to a request that creates an object, and which was read.
 	Created func(w http.ResponseWriter, r *http.Request)
 	// Deleted is the status of a deletion.
@@ -48,15 +47,9 @@ type Refusal struct {
 // RunFaults tests a store against a server with faults.
 func RunFaults(t *testing.T, d Dialect) {
 	for name, test := range map[string]func(*testing.T){
-		"a server that does not respond fails the request":                d.testStalledServer,
-		"a response that trickles fails the request":                      d.testSlowResponse,
 		"a truncated response does not look complete":                     d.testTruncatedResponse,
-		"a lost reply is resolved":                                        d.testLostReply,
 		"a response of another server is no success":                      d.testUnexpectedResponse,
-		"backups need no right to delete":                                 d.testDenyDelete,
 		"the probe notices a store that overwrites":                       d.testOverwrite,
-		"a locked object exists":                                          d.testLocked,
-		"an upload that stalls fails":                                     d.testStalledUpload,
 		"every method returns the error that fits a response":             d.testRefusals,
 		"a clock that differs is reported":                                d.testSkew,
 		"a missing bucket is not an empty one":                            d.testMissing,
@@ -66,8 +59,6 @@ func RunFaults(t *testing.T, d Dialect) {
 		t.Run(name, test)
 	}
 }
-
-const soon = 100 * time.Millisecond
 
 // Serve starts a server that ends with the test. Its handler is called when the body was read, so that the server notices when the
 // client leaves.
@@ -103,27 +94,7 @@ func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
 
 func (d Dialect) open(t *testing.T, handler http.HandlerFunc) store.Store {
 	t.Helper()
-	return d.Open(t, Serve(t, handler), patience)
-}
-
-// openOnce returns a store whose server has an object "x" once it was created: create responds to that, again to later attempts, and
-// remove to deletions.
-func (d Dialect) openOnce(t *testing.T, create func(w http.ResponseWriter, r *http.Request), again, remove Refusal) store.Store {
-	t.Helper()
-	var created atomic.Bool
-	return d.open(t, func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Method == http.MethodGet:
-			writeHeader(w, "1")
-			_, _ = io.WriteString(w, "x")
-		case r.Method == http.MethodDelete:
-			d.Refuse(w, remove)
-		case created.CompareAndSwap(false, true):
-			create(w, r)
-		default:
-			d.Refuse(w, again)
-		}
-	})
+	return d.Open(t, Serve(t, handler))
 }
 
 // writeHeader writes the headers of a response to reading an object.
@@ -131,40 +102,6 @@ func writeHeader(w http.ResponseWriter, length string) {
 	w.Header().Set("Content-Length", length)
 	w.Header().Set("ETag", `"1"`)
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
-}
-
-func (d Dialect) testStalledServer(t *testing.T) {
-	var asked atomic.Int32
-	s := d.Open(t, Serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
-		<-r.Context().Done()
-	}), soon)
-	var all sync.WaitGroup
-	calls := methods(testContext(t), s)
-	delete(calls, "create in two pieces") // a busy machine may not take the first one in time
-	for _, call := range calls {
-		all.Go(func() {
-			err := call()
-			assert.ErrorIs(t, err, store.ErrUnavailable)
-			assert.ErrorContains(t, err, "no data was transferred")
-		})
-	}
-	all.Wait()
-	assert.EqualValues(t, len(calls), asked.Load(), "a stalled request is not repeated")
-}
-
-func (d Dialect) testSlowResponse(t *testing.T) {
-	s := d.Open(t, Serve(t, func(w http.ResponseWriter, r *http.Request) {
-		writeHeader(w, "1000000")
-		drop := time.NewTicker(soon / 10)
-		defer drop.Stop()
-		for r.Context().Err() == nil {
-			_, _ = io.WriteString(w, "x")
-			_ = http.NewResponseController(w).Flush()
-			<-drop.C
-		}
-	}), 10*soon) // a busy machine does not count as a stall
-	assert.ErrorIs(t, readError(t, s), store.ErrUnavailable)
 }
 
 // readError returns the error that ends reading an object whose response starts.
@@ -186,15 +123,6 @@ func (d Dialect) testTruncatedResponse(t *testing.T) {
 	})
 	assert.ErrorIs(t, readError(t, s), store.ErrUnavailable)
 	assert.ErrorIs(t, listError(testContext(t), s, ""), store.ErrUnavailable)
-}
-
-func (d Dialect) testLostReply(t *testing.T) {
-	lose := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	s := d.openOnce(t, lose, d.Exists, d.Denied)
-	_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
-	require.NoError(t, err)
-	_, err = store.PutOnce(testContext(t), s, "a", strings.NewReader("y"))
-	assert.ErrorIs(t, err, store.ErrExists)
 }
 
 // testUnexpectedResponse tests a console, a proxy or a captive portal that answers every request with success and a web page.
@@ -220,51 +148,17 @@ func (d Dialect) testUnexpectedResponse(t *testing.T) {
 	}
 }
 
-func (d Dialect) testDenyDelete(t *testing.T) {
-	d.assertProbe(t, d.openOnce(t, d.Created, d.Exists, d.Denied), true, store.ErrDenied)
-}
-
-func (d Dialect) assertProbe(t *testing.T, s store.Store, createIfAbsent bool, remove error) {
-	t.Helper()
-	abilities, err := store.Probe(testContext(t), s)
-	require.NoError(t, err)
-	assert.Equal(t, createIfAbsent, abilities.CreateIfAbsent)
-	assert.ErrorIs(t, abilities.Delete, remove)
-}
-
 func (d Dialect) testOverwrite(t *testing.T) {
-	d.assertProbe(t, d.open(t, func(w http.ResponseWriter, r *http.Request) {
+	abilities, err := store.Probe(testContext(t), d.open(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			w.WriteHeader(d.Deleted)
 			return
 		}
 		d.Created(w, r)
-	}), false, nil)
-}
-
-// testLocked tests a bucket that is locked as a whole: some servers check the lock before the condition.
-func (d Dialect) testLocked(t *testing.T) {
-	s := d.openOnce(t, d.Created, d.Locked, d.Locked)
-	for range 2 {
-		_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
-		require.NoError(t, err)
-	}
-	_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("y"))
-	assert.ErrorIs(t, err, store.ErrExists)
-	d.assertProbe(t, d.openOnce(t, d.Created, d.Locked, d.Locked), true, store.ErrLocked)
-}
-
-// testStalledUpload tests an upload that is larger than the buffers between two processes.
-func (d Dialect) testStalledUpload(t *testing.T) {
-	over := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
-	t.Cleanup(server.Close)
-	t.Cleanup(func() { close(over) }) // before the server is closed
-	endpoint, err := url.Parse(server.URL)
+	}))
 	require.NoError(t, err)
-	err = d.Open(t, endpoint, soon).Put(testContext(t), "a", Pattern(1, wire.PieceSize))
-	assert.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "no data was transferred")
+	assert.False(t, abilities.CreateIfAbsent)
+	assert.NoError(t, abilities.Delete)
 }
 
 func (d Dialect) testRefusals(t *testing.T) {
@@ -313,7 +207,7 @@ func (d Dialect) testMissing(t *testing.T) {
 }
 
 func (d Dialect) testUnreachable(t *testing.T) {
-	s := d.Open(t, &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, patience)
+	s := d.Open(t, &url.URL{Scheme: "http", Host: "127.0.0.1:1"})
 	assertFailure(t, s, store.ErrUnavailable)
 	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(testContext(t), "a")))
 }

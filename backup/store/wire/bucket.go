@@ -20,7 +20,7 @@ type Place struct {
 	Bucket   string   // or container
 	Prefix   string   // of all names: empty, or ending with a slash
 	Endpoint *url.URL // nil: the cloud's own
-	Options
+	CAPath   string   // see NewClient
 }
 
 // Bucket implements store.Store for servers that speak HTTP.

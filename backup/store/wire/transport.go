@@ -4,7 +4,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -28,20 +27,15 @@ const (
 	patience = time.Minute
 )
 
-// Options are the settings of connections in the URL of a store.
-type Options struct {
-	CAPath   string        // PEM bundle that replaces the system's; read again when it changes
-	Patience time.Duration // how long a request may stall; 0 means a minute
-}
-
-// NewClient returns a client that does not follow redirects, so that credentials stay with the store. It does not connect yet; the
-// error describes a problem with the CA bundle.
-func NewClient(options Options) (*http.Client, error) {
-	rotating := &reloadingTransport{caPath: options.CAPath}
+// NewClient returns a client that does not follow redirects, so that credentials stay with the store. Unless caPath is empty, it is
+// a PEM bundle that replaces the system's, and is read again when it changes. NewClient does not connect yet; the error describes a
+// problem with the bundle.
+func NewClient(caPath string) (*http.Client, error) {
+	rotating := &reloadingTransport{caPath: caPath}
 	if _, err := rotating.transport(); err != nil {
 		return nil, err
 	}
-	return withoutRedirects(&stallDetector{next: rotating, patience: cmp.Or(options.Patience, patience)}), nil
+	return withoutRedirects(&stallDetector{next: rotating, patience: patience}), nil
 }
 
 func withoutRedirects(transport http.RoundTripper) *http.Client {
@@ -53,7 +47,7 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 
 // IdentityClient returns a client for servers of credentials, to which the CA bundle of a store does not apply.
 func IdentityClient() *http.Client {
-	client, _ := NewClient(Options{}) // only a CA bundle can be wrong
+	client, _ := NewClient("") // only a CA bundle can be wrong
 	return client
 }
 

@@ -22,8 +22,8 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-func client(t *testing.T, options Options) *http.Client {
-	client, err := NewClient(options)
+func client(t *testing.T, caPath string) *http.Client {
+	client, err := NewClient(caPath)
 	require.NoError(t, err)
 	return client
 }
@@ -35,10 +35,23 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 }
 
 func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
-	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	_, err := client(t, Options{Patience: 50 * time.Millisecond}).Get(target)
-	assert.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "no data was transferred for 50ms")
+	over, sent := make(chan struct{}), 0
+	target := serve(t, func(http.ResponseWriter, *http.Request) { <-over })
+	t.Cleanup(func() { close(over) }) // before the server is closed
+	c := &Client{HTTP: client(t, "")}
+	detector := c.HTTP.Transport.(*stallDetector)
+	next := detector.next
+	detector.patience, detector.next = 50*time.Millisecond, roundTripper(func(request *http.Request) (*http.Response, error) {
+		sent++
+		return next.RoundTrip(request)
+	})
+	c.Authorize = func(*http.Request) error { return nil }
+	for i, body := range [][]byte{nil, make([]byte, PieceSize)} { // the second is larger than the buffers between two processes
+		_, err := c.Do(t.Context(), Request{Method: http.MethodPut, URL: target, Body: body}, http.StatusOK)
+		assert.ErrorIs(t, err, store.ErrUnavailable)
+		assert.ErrorContains(t, err, "no data was transferred for 50ms")
+		assert.Equal(t, i+1, sent, "a stalled request is not repeated")
+	}
 }
 
 func TestTheEndOfTheContextIsNotUnavailable(t *testing.T) {
@@ -47,13 +60,13 @@ func TestTheEndOfTheContextIsNotUnavailable(t *testing.T) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	require.NoError(t, err)
-	_, err = client(t, Options{}).Do(request)
+	_, err = client(t, "").Do(request)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.NotErrorIs(t, err, store.ErrUnavailable)
 }
 
 func TestABundleMustBeARegularFile(t *testing.T) {
-	_, err := NewClient(Options{CAPath: "/dev/zero"})
+	_, err := NewClient("/dev/zero")
 	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
 }
 
@@ -66,11 +79,11 @@ func TestConnectionErrorsRepeatNothingOfTheResponse(t *testing.T) {
 				_ = connection.Close()
 			}
 		})
-		_, err := client(t, Options{}).Get(target)
+		_, err := client(t, "").Get(target)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
 		assert.NotContains(t, err.Error(), "SECRET")
 	}
-	_, err := client(t, Options{}).Get("http://127.0.0.1:1")
+	_, err := client(t, "").Get("http://127.0.0.1:1")
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "connection refused")
 }
@@ -79,7 +92,7 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(server.Close)
 	path := certificates.NewAuthority(t, "stranger").Bundle()
-	client := client(t, Options{CAPath: path})
+	client := client(t, path)
 	_, err := client.Get(server.URL)
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorContains(t, err, "certificate")
@@ -149,7 +162,7 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 				w.WriteHeader(one.status)
 			}
 		})
-		c := &Client{HTTP: client(t, Options{}), Authorize: func(*http.Request) error { return nil }}
+		c := &Client{HTTP: client(t, ""), Authorize: func(*http.Request) error { return nil }}
 		c.Reason = func(int, http.Header, []byte) string { return "" }
 		response, err := c.Do(t.Context(), Request{Method: http.MethodGet, URL: target, Once: one.once}, 200)
 		assert.Equal(t, one.good > one.want, err != nil, one)
@@ -165,7 +178,7 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	target := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 	})
-	response, err := client(t, Options{}).Get(target)
+	response, err := client(t, "").Get(target)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusTemporaryRedirect, response.StatusCode)
 	Discard(response)

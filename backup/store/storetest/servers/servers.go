@@ -7,15 +7,15 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/ports"
 )
 
 var wanted = flag.Bool("servers", false, "run the tests that need real servers of object stores")
@@ -58,46 +58,34 @@ func Azure(t *testing.T) *url.URL {
 // patience limits the start of a server, which takes seconds on a busy machine.
 const patience = 2 * time.Minute
 
-// start runs a server at a free port, and tries others if the port is taken meanwhile.
+// start runs a server and returns its endpoint, with the path, when it responds. It ends with the test.
 func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
-	var err error
-	for range 3 {
-		listener, failed := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, failed)
-		endpoint := &url.URL{Scheme: "http", Host: listener.Addr().String(), Path: path}
-		require.NoError(t, listener.Close())
-		if err = run(t, endpoint, command(endpoint.Port())); err == nil {
-			return endpoint
-		}
-	}
-	require.NoError(t, err)
-	return nil
-}
-
-// run starts a server, which ends with the test, and returns when it responds.
-func run(t *testing.T, endpoint *url.URL, command *exec.Cmd) error {
+	endpoint := &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t)), Path: path}
 	var output bytes.Buffer
-	command.Stdout, command.Stderr = &output, &output
-	require.NoError(t, command.Start())
+	server := command(endpoint.Port())
+	server.Stdout, server.Stderr = &output, &output
+	require.NoError(t, server.Start())
 	ended := make(chan struct{})
 	go func() {
-		_ = command.Wait()
+		_ = server.Wait()
 		close(ended)
 	}()
 	t.Cleanup(func() {
-		_ = command.Process.Kill()
+		_ = server.Process.Kill()
 		<-ended
 	})
 	client := &http.Client{Timeout: patience}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if response, err := client.Get(endpoint.String()); err == nil {
-			return response.Body.Close()
+			_ = response.Body.Close()
+			return endpoint
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("%s ended: %s", filepath.Base(command.Path), &output)
+			require.FailNow(t, "the server has ended", "%s: %s", server.Path, &output)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("%s does not respond", filepath.Base(command.Path))
+	require.FailNow(t, "the server does not respond", server.Path)
+	return nil
 }
