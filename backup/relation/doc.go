@@ -17,9 +17,8 @@
 //
 // # The relations
 //
-// Judge reduces the two to a Case, a product of small enumerations, and looks it up in Rules: the first rule that fits wins, and the last one fits
-// all. Each Relation has one sentence and one way out. testdata/judge.golden has the answer to every case, so a change of a rule shows what else it
-// changes.
+// Judge reduces the two to a Case, a product of small enumerations, which decide maps to a Relation. Each Relation has one sentence and one way
+// out. testdata/judge.golden has the answer to every case, so a change of a rule shows what else it changes.
 //
 // As an example, take a volume that was rolled back to yesterday's copy. Its identity names the store's cluster and newest generation, and its
 // highest revision is below the store's end: Behind. A clone of the volume that was written to elsewhere names the same generation, and has as

@@ -1,7 +1,5 @@
 package relation
 
-import "slices"
-
 // Case is all that the relation depends on.
 type Case struct {
 	State   State
@@ -36,14 +34,6 @@ const (
 	Newest    Place = "newest generation"  // or data that name none
 	Ended     Place = "ended generation"   // a later one exists
 	NotListed Place = "unknown generation" // nor a later one
-)
-
-// Cases lists every value of each part of a Case.
-var (
-	states = []State{NoData, Damaged, Valid}
-	names  = []Names{Nothing, This, Another}
-	places = []Place{Void, Objects, Manifest, Reserved, Newest, Ended, NotListed}
-	rows   = []Rows{NotCompared, Equal, Different}
 )
 
 func caseOf(data Data, s Store, adopt bool) Case {
@@ -84,66 +74,41 @@ func placeOf(names Names, generation int, s Store) Place {
 	}
 }
 
-// rule is a line of the table: a case that has one of each is in the relation. An empty list, and a nil, take any.
-type rule struct {
-	states   []State
-	names    []Names
-	places   []Place
-	owned    *bool
-	lacks    *bool
-	rows     []Rows
-	resumes  *bool
-	adopts   *bool
-	relation Relation
-}
-
-func (r rule) fits(c Case) bool {
-	return oneOf(r.states, c.State) && oneOf(r.names, c.Names) && oneOf(r.places, c.Place) && oneOf(r.rows, c.Rows) &&
-		equal(r.owned, c.Owned) && equal(r.lacks, c.Lacks) && equal(r.resumes, c.Resumes) && equal(r.adopts, c.Adopts)
-}
-
-func oneOf[T comparable](list []T, value T) bool {
-	return len(list) == 0 || slices.Contains(list, value)
-}
-
-func equal(wanted *bool, value bool) bool { return wanted == nil || *wanted == value }
-
-func decide(c Case) Relation { return decideBy(Rules, c) }
-
-func decideBy(rules []rule, c Case) Relation {
-	for _, r := range rules {
-		if r.fits(c) {
-			return r.relation
-		}
-	}
-	return Same
-}
-
-var (
-	yes, no = new(true), new(false)
-	valid   = []State{Valid}
-	invalid = []State{NoData, Damaged}
-	present = []State{Damaged, Valid}
-	unnamed = []Names{Nothing}
-)
-
-// Rules are the table. The first rule that fits wins; a case that none fits is Same.
-var Rules = []rule{
-	{nil, nil, []Place{Void}, nil, nil, nil, nil, nil, Empty},
-	{valid, nil, []Place{Objects}, nil, nil, nil, nil, nil, Empty}, // the writer founds the store for these data
-	{nil, nil, []Place{Objects}, nil, nil, nil, nil, nil, Nameless},
-	{valid, nil, nil, nil, nil, nil, nil, yes, Adopted},
-	{invalid, nil, []Place{Reserved}, nil, nil, nil, nil, nil, Emptied},
-	{nil, nil, nil, nil, nil, nil, nil, yes, Ours},
-	{present, []Names{Another}, nil, nil, nil, nil, nil, nil, OtherCluster},
-	{invalid, nil, nil, no, nil, nil, nil, nil, OtherOwner},
-	{invalid, nil, []Place{Manifest}, nil, nil, nil, nil, nil, Founded},
-	{invalid, nil, nil, nil, nil, nil, nil, nil, Ours},
+// decide returns the relation of a case. A case that no rule fits is Same.
+func decide(c Case) Relation {
+	isValid := c.State == Valid
+	switch {
+	case c.Place == Void, c.Place == Objects && isValid: // the writer founds the store for these data
+		return Empty
+	case c.Place == Objects:
+		return Nameless
+	case c.Adopts && isValid:
+		return Adopted
+	case c.Place == Reserved && !isValid:
+		return Emptied
+	case c.Adopts:
+		return Ours
+	case c.Names == Another && c.State != NoData:
+		return OtherCluster
+	case !isValid && !c.Owned:
+		return OtherOwner
+	case !isValid && c.Place == Manifest:
+		return Founded
+	case !isValid:
+		return Ours
 
 	// Valid data of a store with a cluster.
-	{nil, unnamed, nil, nil, nil, nil, no, nil, Unclaimed},
-	{nil, nil, []Place{Ended}, nil, nil, nil, no, nil, Succeeded}, // unless their own cluster has created it, by an adoption
-	{nil, nil, []Place{NotListed}, nil, nil, nil, nil, nil, Unnumbered},
-	{nil, nil, nil, nil, nil, []Rows{Different}, nil, nil, Copied},
-	{nil, nil, []Place{Newest}, nil, yes, nil, nil, nil, Behind},
+	case c.Names == Nothing && !c.Resumes:
+		return Unclaimed
+	case c.Place == Ended && !c.Resumes: // otherwise their own cluster has created the later one, by an adoption
+		return Succeeded
+	case c.Place == NotListed:
+		return Unnumbered
+	case c.Rows == Different:
+		return Copied
+	case c.Place == Newest && c.Lacks:
+		return Behind
+	default:
+		return Same
+	}
 }

@@ -32,11 +32,6 @@ const (
 	Adopted      Relation = "adopted"       // the user has named the store's cluster for the data to continue in it
 )
 
-// Relations has all of them, in the order of their definition.
-var Relations = []Relation{
-	Empty, Nameless, Founded, Emptied, Ours, Same, Behind, Succeeded, Copied, Unnumbered, Unclaimed, OtherCluster, OtherOwner, Adopted,
-}
-
 // State describes the data on a member's volume.
 type State string
 
