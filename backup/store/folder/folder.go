@@ -113,7 +113,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return context.Cause(ctx)
 	}
 	err := s.remove(name)
-	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return s.failed("cannot delete "+name, err)

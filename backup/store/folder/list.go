@@ -154,9 +154,6 @@ const leftoverAge = time.Hour
 // Sweep implements store.Sweeper. It removes temporary files that did not grow for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
-	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {
-		return 0, nil
-	}
 	if err != nil {
 		return 0, s.failed("cannot sweep", err)
 	}
