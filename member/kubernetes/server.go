@@ -147,7 +147,7 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 
 func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name string, content []byte) (*http.Request, error) {
 	if s.Client == nil {
-		client, err := wire.NewClient(wire.Options{CAPath: filepath.Join(s.account.Dir, "ca.crt")})
+		client, err := wire.NewClient(filepath.Join(s.account.Dir, "ca.crt"))
 		if err != nil {
 			return nil, err
 		}
