@@ -59,8 +59,8 @@ func TestBackoff_unusableAnswers(t *testing.T) {
 		status bootstrap.InitializationStatus
 		answer func(context.Context) error
 	}{
-		"silent":                             {bootstrap.New, func(context.Context) error { return errStage }},
-		"with a word that nobody here knows": {unknownWord, fineAlways},
+		"silent":               {bootstrap.New, func(context.Context) error { return errStage }},
+		"with an unknown word": {unknownWord, fineAlways},
 	} {
 		t.Run(story, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -26,17 +26,17 @@ func TestIsOnlyVoter(t *testing.T) {
 		raft     uint64 // and that raft has not
 		alone    bool
 	}{
-		"the only voter":                     {quorum.JointConfig{set(self)}, nil, 0, 0, true},
-		"a learner beside it":                {quorum.JointConfig{set(self)}, set(other), 0, 0, true},
-		"the log may bring another voter":    {quorum.JointConfig{set(self)}, nil, 1, 0, false},
-		"raft is behind etcd":                {quorum.JointConfig{set(self)}, nil, 0, 1, false},
-		"two voters":                         {quorum.JointConfig{set(self, other)}, nil, 0, 0, false},
-		"another one leaves":                 {quorum.JointConfig{set(self), set(self, other)}, nil, 0, 0, false},
-		"another one comes":                  {quorum.JointConfig{set(self, other), set(self)}, nil, 0, 0, false},
-		"a learner itself":                   {quorum.JointConfig{set(other)}, set(self), 0, 0, false},
-		"it was removed":                     {quorum.JointConfig{set(other)}, nil, 0, 0, false},
-		"it was removed, and nobody is left": {quorum.JointConfig{set()}, nil, 0, 0, false},
-		"raft has ended":                     {quorum.JointConfig{}, nil, 0, 0, false},
+		"the only voter":                       {quorum.JointConfig{set(self)}, nil, 0, 0, true},
+		"with a learner":                       {quorum.JointConfig{set(self)}, set(other), 0, 0, true},
+		"the log may bring another voter":      {quorum.JointConfig{set(self)}, nil, 1, 0, false},
+		"raft is behind etcd":                  {quorum.JointConfig{set(self)}, nil, 0, 1, false},
+		"two voters":                           {quorum.JointConfig{set(self, other)}, nil, 0, 0, false},
+		"another one leaves":                   {quorum.JointConfig{set(self), set(self, other)}, nil, 0, 0, false},
+		"another one comes":                    {quorum.JointConfig{set(self, other), set(self)}, nil, 0, 0, false},
+		"a learner itself":                     {quorum.JointConfig{set(other)}, set(self), 0, 0, false},
+		"it was removed":                       {quorum.JointConfig{set(other)}, nil, 0, 0, false},
+		"it was removed, and no voter is left": {quorum.JointConfig{set()}, nil, 0, 0, false},
+		"raft has ended":                       {quorum.JointConfig{}, nil, 0, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

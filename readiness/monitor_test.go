@@ -127,7 +127,7 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		"corrupt":                       {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
 		"listener":                      {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space":                      {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
-		"files that are gone":           {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
+		"deleted files":                 {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
 		"a volume that is nearly full":  {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
 		"too new":                       {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
 		"a database that stands still":  {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},

@@ -32,7 +32,7 @@ func lost(t *testing.T) (w *world, clock *time.Time) {
 func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 	const locked = "nobody has added to it for a while, and nothing may be removed"
 	for name, action := range map[string]func(w *world, clock *time.Time){
-		"nobody has added to it for a while": func(_ *world, clock *time.Time) { *clock = clock.Add(90 * time.Second) },
+		"no uploads for a while": func(_ *world, clock *time.Time) { *clock = clock.Add(90 * time.Second) },
 		locked: func(w *world, clock *time.Time) {
 			*clock = clock.Add(90 * time.Second)
 			w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
@@ -139,10 +139,10 @@ func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 		still time.Duration
 		away  func(w *world) memory.Fault
 	}{
-		"while it is asked whether somebody writes": {time.Nanosecond, func(w *world) memory.Fault {
+		"during the check for a writer": {time.Nanosecond, func(w *world) memory.Fault {
 			return memory.Fault{Op: memory.List, Prefix: w.manifest(), Err: store.ErrUnavailable}
 		}},
-		"while somebody may write": {90 * time.Second, func(*world) memory.Fault { return memory.Fault{Err: store.ErrUnavailable} }},
+		"while another process may write": {90 * time.Second, func(*world) memory.Fault { return memory.Fault{Err: store.ErrUnavailable} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)

@@ -77,7 +77,7 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 		"itself":          {configured: Identity{"etcd-1", []string{"http://b:2"}, cluster}},
 		"its address":     {configured: Identity{"etcd-0", []string{"http://b:1"}, cluster}},
 		"another":         {configured: Identity{"etcd-0", []string{"http://a:1"}, cluster}, err: `is that of member "etcd-1" at ["http://b:1"], not of member "etcd-0" at ["http://a:1"]`},
-		"nobody's so far": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "another name and other peer URLs"},
+		"not initialized": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "another name and other peer URLs"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer

@@ -24,9 +24,9 @@ func fingerprintOf(t *testing.T, dir string) []byte {
 // Not even a start that lasts for a moment only may be missed.
 func TestFingerprint_changesWhenEtcdOpensTheData(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, dir string){
-		"killed while it wrote":         func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
-		"killed when it had just begun": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
-		"closed":                        func(t *testing.T, dir string) { datadirtest.RequireStarts(t, dir, "key-050") },
+		"killed while it wrote":       func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
+		"killed just after its start": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
+		"closed":                      func(t *testing.T, dir string) { datadirtest.RequireStarts(t, dir, "key-050") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)

@@ -175,10 +175,10 @@ func TestCopy_comparesHistories(t *testing.T) {
 		then func(t *testing.T, original, copied store.Store)
 		err  string // if empty, Copy succeeds again
 	}{
-		"nothing happens":                    {func(*testing.T, store.Store, store.Store) {}, ""},
-		"the original goes on":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},
-		"the original goes on and is merged": {func(t *testing.T, original, _ store.Store) { l.goOn(t, original); merge(t, original) }, ""},
-		"the original is restored from":      {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
+		"nothing happens":                      {func(*testing.T, store.Store, store.Store) {}, ""},
+		"the original continues":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},
+		"the original continues and is merged": {func(t *testing.T, original, _ store.Store) { l.goOn(t, original); merge(t, original) }, ""},
+		"the original is restored from":        {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
 		"the original is pruned": {func(t *testing.T, original, _ store.Store) {
 			l.lose(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
 			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
@@ -191,7 +191,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 			require.NoError(t, copied.Put(t.Context(), "gen/000001/tested/20261122T120000Z.json", strings.NewReader("{}")))
 		}, ""},
 		"a rehearsal on the copy": {func(t *testing.T, _, copied store.Store) { rehearse(t, copied) }, "which memory://test/ lacks: a cluster was started on it"},
-		"a rehearsal while the original goes on": {func(t *testing.T, original, copied store.Store) {
+		"a rehearsal while the original continues": {func(t *testing.T, original, copied store.Store) {
 			rehearse(t, copied)
 			l.goOn(t, original)
 			l.goOn(t, original)
@@ -200,14 +200,14 @@ func TestCopy_comparesHistories(t *testing.T) {
 			rehearse(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
 		}, "which memory://test/ lacks"},
-		"a rehearsal while the original goes on and is merged": {func(t *testing.T, original, copied store.Store) {
+		"a rehearsal while the original continues and is merged": {func(t *testing.T, original, copied store.Store) {
 			rehearse(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
 			l.goOn(t, original)
 			l.goOn(t, original)
 			merge(t, original)
 		}, "gen/000001/segment/"},
-		"a cluster goes on in the copy": {func(t *testing.T, _, copied store.Store) { l.goOn(t, copied) }, "gen/000001/segment/"},
+		"a cluster continues in the copy": {func(t *testing.T, _, copied store.Store) { l.goOn(t, copied) }, "gen/000001/segment/"},
 		"a reservation in the copy": {func(t *testing.T, _, copied store.Store) {
 			require.NoError(t, copied.Put(t.Context(), "reservation/0000000000000999999", strings.NewReader("{}")))
 		}, "the reservation of revision 999999"},

@@ -14,7 +14,7 @@ func TestDescribeLowSpace(t *testing.T) {
 		is     maintenance.Volume
 		scarce string
 	}{
-		"nobody has looked":              {maintenance.Volume{}, ""},
+		"not inspected":                  {maintenance.Volume{}, ""},
 		"half of it":                     {maintenance.Volume{Free: 5 * gib, Size: 10 * gib, Copy: gib}, ""},
 		"a tenth":                        {maintenance.Volume{Free: gib, Size: 10 * gib}, ""},
 		"less than a tenth":              {maintenance.Volume{Free: gib / 2, Size: 10 * gib}, "512.0 MiB of 10.0 GiB are free"},

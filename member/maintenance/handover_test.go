@@ -107,11 +107,11 @@ func TestMoveLeader_concurrentClients(t *testing.T) {
 
 func TestLeave_leadershipStays(t *testing.T) {
 	for why, change := range map[string]func(*stand){
-		"another one leads":            func(s *stand) { s.cluster.now.leader = 2 },
-		"it is alone":                  func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
-		"a client defragments it":      func(s *stand) { s.busy = true },
-		"nobody is up to date":         func(s *stand) { s.cluster.nobody = true },
-		"the others cannot be told so": func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") },
+		"another one leads":       func(s *stand) { s.cluster.now.leader = 2 },
+		"it is alone":             func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
+		"a client defragments it": func(s *stand) { s.busy = true },
+		"no member is up to date": func(s *stand) { s.cluster.nobody = true },
+		"the announcement fails":  func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") },
 	} {
 		s := left(t, change)
 		assert.Empty(t, s.cluster.gaveTo(), why)

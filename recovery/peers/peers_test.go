@@ -21,14 +21,14 @@ func TestQuery_membership(t *testing.T) {
 		action func(*town)
 		want   Membership
 	}{
-		"all know it":       {func(*town) {}, Started},
-		"one is away":       {func(w *town) { w.fakes[0].away.Store(true) }, Claimed},
-		"nobody answers":    {func(w *town) { w.fakes[0].away.Store(true); w.fakes[1].away.Store(true) }, Unknown},
-		"nobody has it":     {func(w *town) { w.list = without(w.list) }, Unlisted},
-		"it was added":      {func(w *town) { w.list = unstarted(99)(w.list) }, Added},
-		"it is expected":    {func(w *town) { w.list = unstarted(w.peers.initialID)(w.list) }, Expected},
-		"one has forgotten": {func(w *town) { w.alter(0, without) }, Claimed},
-		"one has not heard of it": {func(w *town) {
+		"all know it":        {func(*town) {}, Started},
+		"one is away":        {func(w *town) { w.fakes[0].away.Store(true) }, Claimed},
+		"no member answers":  {func(w *town) { w.fakes[0].away.Store(true); w.fakes[1].away.Store(true) }, Unknown},
+		"no member lists it": {func(w *town) { w.list = without(w.list) }, Unlisted},
+		"it was added":       {func(w *town) { w.list = unstarted(99)(w.list) }, Added},
+		"it is expected":     {func(w *town) { w.list = unstarted(w.peers.initialID)(w.list) }, Expected},
+		"one has forgotten":  {func(w *town) { w.alter(0, without) }, Claimed},
+		"one member does not list it": {func(w *town) {
 			w.list = without(w.list)
 			w.alter(0, func(list []Member) []Member { return unstarted(99)(append(list, Member{})) })
 		}, Claimed},
@@ -85,7 +85,7 @@ func TestQuery_blocked(t *testing.T) {
 		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 reports that it is connected"},
 		"one of the past":                    {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
 		"one of another's":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
-		"an address that is somebody else's": {func(w *town) {
+		"another member's address": {func(w *town) {
 			w.peers.checkOwnURLs = func(context.Context, []string) error { return errors.New("another process answers") }
 		}, "watched for 1m0s: another process answers"},
 	} {

@@ -65,7 +65,7 @@ func TestClosed_lastState(t *testing.T) {
 func TestClosed_fullSnapshot(t *testing.T) {
 	for name, write := range map[string]func(*clientv3.Client) error{
 		"of one that was written to": func(client *clientv3.Client) error { _, err := client.Put(t.Context(), "k", "v"); return err },
-		"of one that nobody used":    func(*clientv3.Client) error { return nil },
+		"of an unused one":           func(*clientv3.Client) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			closed, _, path := closed(t, write)

@@ -30,7 +30,7 @@ var fates = map[string]struct {
 	"broken": {func(_ *three, p *harness.Pod) {
 		harness.FlipBits(p.T, p.Database(), 0, 16<<10)
 	}, "the data on the volume cannot be used: ", 1},
-	"put back": {func(c *three, p *harness.Pod) {
+	"rolled back": {func(c *three, p *harness.Pod) {
 		old := filepath.Join(p.Dir, "old")
 		require.NoError(c, os.CopyFS(old, os.DirFS(p.Volume)))
 		run := p.StartReady()
@@ -322,7 +322,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	last := c.pods[2]
 	last.ExpectTerminationMessage()
 	c.runs[2].Kill()
-	fates["put back"].happens(c, last)
+	fates["rolled back"].happens(c, last)
 
 	run := last.Start("--recover=never")
 	require.Equal(t, 2, run.Exit(harness.Patience))
@@ -388,7 +388,7 @@ func TestLostMember_twoOfFive(t *testing.T) {
 	c.runs[4].AwaitReady()
 	c.requireWhole()
 	c.runs[3].Kill()
-	fates["put back"].happens(c, c.pods[3])
+	fates["rolled back"].happens(c, c.pods[3])
 	c.pods[3].StartReady()
 	c.requireWhole()
 	assert.Len(t, preserved(c.pods[3]), 1)

@@ -56,7 +56,7 @@ func TestLedger_findsViolations(t *testing.T) {
 		message string
 	}{
 		"lost":            {func(_, _, _ *attempt) found { return found{} }, 6, "was acknowledged at revision 5"},
-		"gone back":       {func(first, _, _ *attempt) found { return holding(first, 5) }, 9, "was acknowledged after it"},
+		"rolled back":     {func(first, _, _ *attempt) found { return holding(first, 5) }, 9, "was acknowledged after it"},
 		"from the future": {func(_, _, last *attempt) found { return holding(last, 9) }, 8, "undone or never done"},
 		"made up":         {func(_, _, _ *attempt) found { return holding(&attempt{token: "x"}, 5) }, 4, "nobody wrote"},
 		"another time":    {func(first, _, _ *attempt) found { return holding(first, 6) }, 6, "as of 6"},
