@@ -24,7 +24,7 @@ type chain struct {
 
 	tail      *format.Start   // start of the next segment; nil if it is unknown
 	epoch     int             // counts the times that the tail was replaced: positions of different epochs do not compare
-	last      format.Position // end of the last segment with content that this process captured, or the end that it found later
+	last      format.Position // of the last segment with content that this process captured, or the end that it found later
 	markers   []format.Marker // since the last capture
 	lastTime  time.Time       // latest time written in this generation
 	small     bucketState

@@ -373,6 +373,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.do(func() {
+		s.health.requestedAt = time.Now()
 		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it started
 	})
 	s.do(func() {

@@ -60,6 +60,9 @@ func (w *Writer) watchInterval() time.Duration {
 
 // handleResult turns the result of an inspection into an event.
 func (w *Writer) handleResult(result inspection, err error) {
+	if (err == nil || result.isEndCorrupt(err)) && time.Since(w.health.requestedAt) > requestTimeout {
+		err = errors.New("the result is too old: the process was suspended")
+	}
 	w.health.requestedAt, w.inspectedAt = time.Time{}, time.Now()
 	if err == nil && result.head.Ending() != nil {
 		result.event, result.successor = succeeded, result.head.Ending().Successor

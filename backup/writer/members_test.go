@@ -508,3 +508,30 @@ func TestLeader_olderTermWithoutAnotherLeader(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")
 	s.requireUsers(0)
 }
+
+// What is stored while a process is suspended may be merged and deleted by the time it continues: the position is free again, but used.
+func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
+	for name, ends := range map[string]func(w *Writer, head archive.Head){
+		"in an upload": func(w *Writer, head archive.Head) {
+			w.health.requestedAt = time.Now().Add(-w.pace.headValid)
+			w.uploads.finish(Spooled{Manifest: *head.Segment}, nil)
+		},
+		"in an inspection": func(w *Writer, head archive.Head) {
+			w.take(expired, payload{})
+			w.health.requestedAt = time.Now().Add(-requestTimeout)
+			result := inspection{storeView: w.remote.storeView}
+			result.head = head
+			w.handleResult(result, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := startedStand(t)
+			s.do(func() {
+				require.True(t, s.remote.isEndKnown())
+				ends(s.Writer, s.remote.head)
+				assert.False(t, s.remote.isEndKnown())
+			})
+			s.requireWhole()
+		})
+	}
+}
