@@ -1,7 +1,10 @@
 package disk
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"io/fs"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,6 +74,29 @@ func TestRead_hangingMount(t *testing.T) {
 		require.Equal(t, "late", string(content))
 		require.EqualValues(t, 2, begun.Load(), "it is read anew")
 	})
+}
+
+func TestReadRoots(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	root := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(path, root, 0o600))
+	pool, err := ReadRoots(path)
+	require.NoError(t, err)
+	_, err = server.Certificate().Verify(x509.VerifyOptions{Roots: pool})
+	require.NoError(t, err)
+	for content, reason := range map[string]string{
+		"":           "CA bundle " + path + " holds no certificate",
+		"-----BEGIN": "CA bundle " + path + " holds no certificate",
+		string(root) + strings.Repeat("\n", maxBundle): "cannot read CA bundle " + path + ": it has more than 1048576 bytes",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := ReadRoots(path)
+		assert.EqualError(t, err, reason)
+	}
+	_, err = ReadRoots(path + ".absent")
+	assert.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 func FuzzRead(f *testing.F) {
