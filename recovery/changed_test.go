@@ -90,18 +90,38 @@ func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
 		"later rows differ":           &relation.RowsError{Err: why, First: 6, Last: 7},
 		"earlier rows differ":         &relation.RowsError{Err: why, First: 3, Last: 4},
 		"the user wants to keep them": &relation.RowsError{Err: why, First: 5, Last: 5},
+		"another data directory":      &relation.RowsError{Err: why, First: 5, Last: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
 			w.put("a", "b", "c")
 			w.backUp(1)
 			w.changeOnDisk()
-			require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, err))
-			if name == "the user wants to keep them" {
+			dir := w.member.DataDir
+			switch name {
+			case "the user wants to keep them":
 				w.options.Adopt = ours
+			case "another data directory":
+				dir += "-2"
 			}
+			require.NoError(t, w.recovery().RecordMismatch(dir, err))
 			w.requireStarts()
 			assert.Empty(t, w.preserved())
 		})
 	}
+}
+
+// A change by the disk does not excuse what a copy has written.
+func TestCopyWithAValueThatTheDiskChangedIsNotReplaced(t *testing.T) {
+	w := newFilledWorld(t)
+	w.put("a", "b", "c")
+	w.backUp(1)
+	w.copyVolume()
+	w.put("d", "e")
+	w.backUp(1)
+	w.rollBack()
+	w.changeOnDisk()
+	w.put("x")
+	w.requireRefused("revision 6 on the volume differs")
+	assert.Empty(t, w.preserved())
 }

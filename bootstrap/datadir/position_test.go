@@ -329,6 +329,16 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
+// A value that was kept and a deletion agree with the log, although it does not have them.
+func TestChangedRevisions_afterOtherRequests(t *testing.T) {
+	dir, put := datadirtest.Initialized(t), clientv3.OpPut
+	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
+		clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpDelete("b")}, nil), put("c", "2"))
+	requireChanged(t, dir)
+	changeRow(t, dir, func(row *mvccpb.KeyValue) { row.Value[0] ^= 1 })
+	requireChanged(t, dir, last)
+}
+
 // The log of a copy has what the copy has written, and a log that does not reach back proves nothing.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
@@ -415,10 +425,12 @@ func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 		"the same value again":              put("a", "constant"),
 		"the same key without a value":      put("a", ""),
 		"the same value, which was refused": clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant")}),
+		"with values of another size":       clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("x", "1"), put("y", "2")}),
+		"with a value that was to be kept":  clientv3.OpTxn(nil, nil, []clientv3.Op{put("a", "constant"), put("z", "", clientv3.WithIgnoreValue())}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
-			putAll(t, dir, put("a", "constant"), put("x", "1"), put("y", "2"))
+			putAll(t, dir, put("a", "constant"), put("x", ""), put("y", ""))
 			start := position(t, dir).Index
 			last := putAll(t, dir, first, put("b", "1"), put("c", "2"), put("d", "3"), put("e", "4"), put("f", "5"))
 			replaceLog(t, dir, func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry) {
