@@ -114,8 +114,8 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}
-	explains(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, and 2 have to; etcd-main-2 runs no etcd, and has no data of use; if data are lost for good, start one member")
-	explains(t, c.runs[2], "etcd-main-1 runs no etcd, and has no data of use")
+	explains(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, and 2 have to; etcd-main-2 runs no etcd, and has no usable data; if the data are lost for good, start one member")
+	explains(t, c.runs[2], "etcd-main-1 runs no etcd, and has no usable data")
 }
 
 // Each alone would find that all others agree with it.
