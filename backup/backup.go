@@ -216,7 +216,7 @@ func (b *Backups) Unconfirmed() string {
 	if b.options.Ack.IsOpen() && behind < confirmLimit {
 		return ""
 	}
-	reason := "no upload has ended yet"
+	reason := "this process has uploaded nothing in the last minute"
 	if behind >= confirmLimit {
 		reason = fmt.Sprintf("no answer for %s", behind.Truncate(time.Second))
 	}

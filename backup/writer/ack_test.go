@@ -231,6 +231,40 @@ func TestAck_validityStartsWithTheUpload(t *testing.T) {
 	s.do(func() { assert.True(t, s.remote.uploadedAt.Before(started)) })
 }
 
+// The object may exist since an attempt that failed, and others judge by it whether this cluster is active.
+func TestAck_validityStartsWithTheFirstAttempt(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	began := make(chan time.Time, 1)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, Err: memory.ErrLostReply, ReplyLost: true, Times: 1, First: func() { began <- time.Now() }})
+	s.store.Inject(memory.Fault{Op: memory.Get, Prefix: segments, Err: memory.ErrServerError})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, First: s.store.ClearFaults}) // the second attempt
+	s.requireConfirmed(s.stored(s.put("a", "2")))
+	first := <-began
+	s.do(func() { assert.False(t, s.remote.uploadedAt.After(first)) })
+}
+
+// The clock may have been set forward, or the machine suspended.
+func TestAck_closedGateIsOpenedByAHeartbeat(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	require.NoError(t, s.Flush(t.Context()))
+	before := s.Facts().Segments
+	s.do(func() { s.options.Ack.Confirm(0, 0, time.Now()); s.capture() })
+	s.eventually(func(f Facts) bool { return f.Segments > before }, "a heartbeat is stored")
+	require.True(t, s.options.Ack.IsOpen())
+}
+
+func TestAck_captureOfAnEarlierChainAnswersNobody(t *testing.T) {
+	s := confirming(t).run()
+	s.requireConfirmed(s.stored(s.put("a", "1")))
+	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
+	s.end()
+	require.False(t, s.chain.isAsked())
+	s.chain.reset()
+	assert.True(t, s.chain.isAsked(), "its end says nothing about another chain")
+}
+
 // A read of the store does not show others that this cluster is active.
 func TestAck_heartbeatFollowsTheLastUpload(t *testing.T) {
 	s := confirming(t).run()

@@ -168,9 +168,7 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 		for _, bucket := range changed {
 			c.small.digests[bucket.Name] = capture.Digest(bucket)
 		}
-		if beyond { // small buckets are read with the last rows
-			c.complete = complete{request, c.tail.Position}
-		}
+		c.complete = complete{request, c.tail.Position} // small buckets are read with the last rows
 	}
 	return draft.more, nil
 }

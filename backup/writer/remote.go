@@ -37,7 +37,7 @@ type remote struct {
 	*driver
 	storeView
 	storedAt   time.Time       // when head was last read or written
-	uploadedAt time.Time       // when the last successful upload of a segment started; zero if there was none
+	uploadedAt time.Time       // when the first attempt of the last successful upload of a segment started; zero if there was none
 	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
 	seen       archive.Head    // end of the chain as last read, whether or not this member continues from it
 	newerSince time.Time       // since when a later leader has written that end; zero if none has

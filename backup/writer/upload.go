@@ -22,8 +22,10 @@ type base struct {
 // uploads stores the queued segments.
 type uploads struct {
 	base
-	stored int64 // segments that this process has stored
-	bytes  int64 // of these segments
+	stored int64           // segments that this process has stored
+	bytes  int64           // of these segments
+	trying format.Position // of the last segment that was uploaded
+	tried  time.Time       // when its first attempt started, which may have created the object even if it failed
 }
 
 // errUnreadable reports that a segment in the spool can no longer be read, or differs from what was written.
@@ -37,6 +39,9 @@ func (u *uploads) start() {
 	}
 	next, generation := queued[0], u.remote.generation.Number
 	u.health.requestedAt = time.Now()
+	if next.Position != u.trying {
+		u.trying, u.tried = next.Position, u.health.requestedAt
+	}
 	u.job(u.health.uploadTimeout(), func(ctx context.Context) func() {
 		content, err := u.chain.spool.Open(next)
 		if err != nil {
@@ -69,7 +74,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.stored++
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
-	u.remote.uploadedAt = started
+	u.remote.uploadedAt = u.tried
 	u.remote.storedAt = started // what was stored since, while this process may have been suspended, is not known
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")

@@ -224,12 +224,11 @@ func (w *Writer) pause() time.Duration {
 // capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore never replaces an active
 // cluster.
 func (w *Writer) capture() {
-	last := w.remote.storedAt
+	due := time.Since(w.remote.storedAt) >= w.pace.heartbeat
 	if w.options.Ack != nil { // only an upload shows others that this cluster is active
-		last = w.remote.uploadedAt
+		due = time.Since(w.remote.uploadedAt) >= w.pace.heartbeat || !w.options.Ack.IsOpen()
 	}
-	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
-		time.Since(last) >= w.pace.heartbeat
+	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly && due
 	if gap := w.chain.capture(heartbeat); gap != nil {
 		w.handleCompaction(gap)
 	}

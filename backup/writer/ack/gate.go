@@ -14,7 +14,8 @@ const Validity = time.Minute
 // A Gate knows what the store has confirmed. The writer of the backups sets that; replies wait for it. It starts closed. All methods may be
 // called from any goroutine.
 type Gate struct {
-	wake chan struct{} // has an element if a reply has started to wait
+	wake chan struct{}    // has an element if a reply has started to wait
+	wall func() time.Time // the wall clock: the monotonic one stands still while a machine is suspended
 
 	mu       sync.Mutex
 	revision int64     // last revision in the store; 0 while the gate is closed
@@ -27,7 +28,8 @@ type Gate struct {
 
 // NewGate returns a closed gate.
 func NewGate() *Gate {
-	return &Gate{wake: make(chan struct{}, 1), changed: make(chan struct{})}
+	wall := func() time.Time { return time.Now().Round(0) }
+	return &Gate{wake: make(chan struct{}, 1), wall: wall, changed: make(chan struct{})}
 }
 
 // Wait returns nil once the store has a revision, or an error if ctx or the gate has ended.
@@ -65,7 +67,9 @@ func (g *Gate) wait(ctx context.Context, stored func() bool) error {
 }
 
 // isOpen reports whether the store is known to be this cluster's. The caller holds the lock.
-func (g *Gate) isOpen() bool { return g.revision > 0 && time.Now().Before(g.until) }
+func (g *Gate) isOpen() bool {
+	return g.revision > 0 && time.Now().Before(g.until) && g.wall().Before(g.until.Round(0))
+}
 
 // IsOpen reports whether replies pass that depend on nothing new.
 func (g *Gate) IsOpen() bool {
@@ -100,7 +104,8 @@ func (g *Gate) Requests() uint64 {
 }
 
 // Confirm sets what the store has: all revisions up to one, and all that the calls of WaitAll up to a request wait for. A lower revision than
-// before means that the store has lost some. uploaded is when the last successful upload started.
+// before means that the store has lost some. uploaded is when the first attempt of the last successful
+// upload started.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

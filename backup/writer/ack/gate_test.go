@@ -140,6 +140,16 @@ func TestGateIsOpenWhileTheStoreIsThisClusters(t *testing.T) {
 	})
 }
 
+func TestGateClosesWhileTheMachineIsSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewGate()
+		g.Confirm(3, 0, time.Now())
+		assert.True(t, g.IsOpen())
+		g.wall = func() time.Time { return time.Now().Round(0).Add(Validity) } // and the monotonic clock stands still
+		assert.False(t, g.IsOpen())
+	})
+}
+
 func TestWithoutAGateNothingWakesTheWriter(t *testing.T) {
 	var none *Gate
 	assert.Nil(t, none.Wake())
