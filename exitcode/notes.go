@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -22,7 +23,7 @@ import (
 // mode: a crash is the absence of a clean exit record.
 type CrashNote struct {
 	path string
-	file *os.File
+	file atomic.Pointer[os.File] // nil unless armed; a start that was abandoned may still arm it while the program ends
 }
 
 // The suffixes of the notes of earlier crashes.
@@ -65,7 +66,7 @@ func firstLineOf(path string) string {
 // first. Call it while the volume's lock is held, so that a second process cannot overwrite the note of the first. An
 // armed note stays as it is.
 func (n *CrashNote) Arm(loops bool) error {
-	if n.file != nil {
+	if n.file.Load() != nil {
 		return nil
 	}
 	if err := n.keep(loops); err != nil {
@@ -75,9 +76,10 @@ func (n *CrashNote) Arm(loops bool) error {
 	if err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
-	n.file = file
 	reserve(file, 16<<10)
-	if err := debug.SetCrashOutput(file, debug.CrashOptions{}); err != nil {
+	err = debug.SetCrashOutput(file, debug.CrashOptions{})
+	n.file.Store(file)
+	if err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
 	return nil
@@ -99,22 +101,22 @@ func (n *CrashNote) keep(loops bool) error {
 
 // Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's fatal failures.
 func (n *CrashNote) Leave(reason string) error {
-	if n.file == nil {
+	file := n.file.Load()
+	if file == nil {
 		return nil
 	}
-	_, err := n.file.WriteString(printable.Text(reason) + "\n")
-	return errors.Join(err, n.file.Sync())
+	_, err := file.WriteString(printable.Text(reason) + "\n")
+	return errors.Join(err, file.Sync())
 }
 
 // Discard ends an armed note whose run did not crash.
 func (n *CrashNote) Discard() error {
-	if n.file == nil {
+	file := n.file.Swap(nil)
+	if file == nil {
 		return nil
 	}
 	err := debug.SetCrashOutput(nil, debug.CrashOptions{})
-	err = errors.Join(err, n.file.Close(), os.Remove(n.path))
-	n.file = nil
-	return err
+	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
 // LastRun describes a run to the next one, for users. It never takes part in the choice of the validation mode, which

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,17 @@ func TestCrashNote_onAFullVolume(t *testing.T) {
 	stat, is := info.Sys().(*syscall.Stat_t)
 	require.True(t, is)
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
+}
+
+// A second signal ends the program while the start that arms the note is still running.
+func TestCrashNote_discardedWhileItIsArmed(t *testing.T) {
+	note := exitcode.NewCrashNote(filepath.Join(t.TempDir(), "note"))
+	var arming sync.WaitGroup
+	arming.Go(func() { assert.NoError(t, note.Arm(false)) })
+	require.NoError(t, note.Discard())
+	require.NoError(t, note.Leave("forced"))
+	arming.Wait()
+	require.NoError(t, note.Discard())
 }
 
 func TestCrashNote_isRemovedWithoutACrash(t *testing.T) {
