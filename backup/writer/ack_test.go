@@ -278,8 +278,7 @@ func TestAck_heartbeatFollowsTheLastUpload(t *testing.T) {
 func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
-	_, release := s.hold()
-	defer release()
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, Hang: true})
 	last := s.put("a", "2")
 	s.put("a", "3")
 	s.end()

@@ -15,6 +15,8 @@ import (
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newBackedUpPod(t)
+	p.Config["bcrypt-cost"] = 4 // by default a password takes a minute of a busy machine
+	p.WriteConfigFile()
 	file := filepath.Join(p.Dir, "password")
 	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))
 	p.Flags = append(p.Flags, "--root-password-file="+file)
