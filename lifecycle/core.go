@@ -46,7 +46,7 @@ const (
 // NewCore returns the machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
 
-// NewRules indexes a table. The program uses Table and Elsewhere, tests mutated copies.
+// NewRules indexes a table and the answers without a row, such as Table and Elsewhere.
 func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }

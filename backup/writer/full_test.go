@@ -398,7 +398,7 @@ func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Step == what }
 }
 
-// The first full of all takes longer than the others wait for it, so another member makes one, too.
+// The first full snapshot takes longer than the others wait for it, so another member makes one, too.
 func TestFirstFullSnapshot_laterOneIsDiscarded(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]

@@ -56,18 +56,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	} else if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	settings, err := backups.Read(c.Backups)
-	if err == nil {
-		err = settings.Keys.CheckSigning()
-	}
-	var schedule backup.Schedule
-	var rootPassword string
-	if err == nil {
-		rootPassword, err = readRootPassword(c.RootPasswordFile)
-	}
-	if err == nil {
-		schedule, err = backup.ParseSchedule(c.Backups.FullSchedule)
-	}
+	settings, schedule, rootPassword, err := c.readFiles()
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
@@ -111,6 +100,21 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	p.end = []func(){end, stopServer, endEvents, c.watch(log, p, happened), p.announcer.end}
 	return p
+}
+
+// readFiles reads the files that flags name, and what they configure. Its errors name the flag.
+func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.Schedule, rootPassword string, err error) {
+	settings, err = backups.Read(c.Backups)
+	if err == nil {
+		err = settings.Keys.CheckSigning()
+	}
+	if err == nil {
+		rootPassword, err = readRootPassword(c.RootPasswordFile)
+	}
+	if err == nil {
+		schedule, err = backup.ParseSchedule(c.Backups.FullSchedule)
+	}
+	return settings, schedule, rootPassword, err
 }
 
 // maxPassword is the length of the longest password that bcrypt takes, in bytes.
