@@ -34,7 +34,7 @@ func TestCopies_oneContinues(t *testing.T) {
 	pods := []*harness.Pod{l.Pod, l.copied()}
 	runs := []*harness.Run{pods[0].StartReady(), pods[1].StartReady()}
 	pods[0].Put("key", "of the first")
-	_, _ = pods[1].Etcd().Put(t.Context(), "key", "of the second") // it may have ended by now
+	_ = pods[1].TryPut("key", "of the second", 5*time.Second) // a client of a process that has ended waits for another one
 	stopped, running := 0, 1
 	select {
 	case <-runs[0].Ended:
