@@ -56,7 +56,7 @@ func watch(p *harness.Pod, t *testing.T) {
 		}
 	}
 	for _, watch := range opened {
-		reply, ok := <-watch
+		reply, ok := harness.Receive(t, "a watch is confirmed", watch)
 		require.True(t, ok && reply.Created, "a watch was confirmed")
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc/metadata"
 
 	"etcd-wrapper/backup/archive"
@@ -174,9 +173,7 @@ func TestRestore_oldTokensAreRejected(t *testing.T) {
 	p := newBackedUpPod(t)
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
-	survivor, err := clientv3.New(clientv3.Config{Endpoints: p.Etcd().Endpoints(), Username: "root", Password: "secret", Logger: zap.NewNop()})
-	require.NoError(t, err)
-	defer survivor.Close()
+	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
 	for range 2 { // a restored cluster's tokens are refused as well
 		refusesTokensOfBefore(p, survivor, run)
 		run = p.StartReady()

@@ -23,7 +23,9 @@ func TestStalledLogReader_delaysNothing(t *testing.T) {
 	defer reader.Close() // open to the end, and never read
 	fillPipe(t, writer)
 
-	command := exec.CommandContext(t.Context(), harness.Program, p.Arguments("--log-level=debug")...)
+	ctx, cancel := harness.WithPatience(t.Context())
+	defer cancel()
+	command := exec.CommandContext(ctx, harness.Program, p.Arguments("--log-level=debug")...)
 	command.Stderr = writer
 	require.NoError(t, command.Start())
 	run := &harness.Run{T: t, Pod: p, Cmd: command}

@@ -91,7 +91,7 @@ func TestStop_openWatches(t *testing.T) {
 	for range 3 {
 		replies := p.Etcd().Watch(context.Background(), "key")
 		p.Put("key", "value")
-		reply := <-replies
+		reply, _ := harness.Receive(t, "the watch sees the write", replies)
 		require.NoError(t, reply.Err())
 	}
 	status, took := run.Stop(syscall.SIGTERM)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/harness"
@@ -78,12 +77,10 @@ func TestTLS_bundleWithoutCertificate(t *testing.T) {
 
 func putWithoutCertificate(p *harness.Pod) error {
 	p.T.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Trust, Logger: zap.NewNop()})
-	require.NoError(p.T, err)
-	defer client.Close() // it never worked
+	client := harness.NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Trust})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	_, err = client.Put(ctx, "key", "another value")
+	_, err := client.Put(ctx, "key", "another value")
 	return err
 }
 

@@ -65,7 +65,8 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	go func() { waiting <- p.TryPut("waits too", "value", harness.Patience) }()
 
 	require.NoError(t, os.Rename(mount+".away", mount))
-	require.NoError(t, <-waiting)
+	err, _ = harness.Receive(t, "the waiting write is acknowledged", waiting)
+	require.NoError(t, err)
 	run.AwaitReady()
 	require.Equal(t, "value", p.Get("waits"))
 	run.StopCleanly()

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"sigs.k8s.io/yaml"
 
@@ -161,12 +160,7 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	for _, m := range members {
 		endpoints = append(endpoints, m.endpoint())
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)},
-	})
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _ = client.Close() })
-	return client
+	return harness.NewClient(w.t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)}})
 }
 
 // The way that docs/maintenance.md describes, with its commands.

@@ -49,17 +49,14 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 // dieAfter kills the process after the given number of lines.
 func dieAfter(run *harness.Run, lines int) {
 	go func() {
-		for {
+		for run.Log.Lines() < lines {
 			select {
 			case <-run.Ended:
 				return
-			case <-run.Log.Written():
-			}
-			if run.Log.Length() >= lines {
-				_ = run.Cmd.Process.Kill() // it may have ended
-				return
+			case <-time.After(100 * time.Microsecond):
 			}
 		}
+		_ = run.Cmd.Process.Kill() // it may have ended
 	}()
 }
 

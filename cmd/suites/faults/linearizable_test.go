@@ -14,7 +14,6 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -75,9 +74,7 @@ func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	for n := range trafficClients {
-		client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = client.Close() }) // nothing is left to lose
+		client := harness.NewClient(t, clientv3.Config{Endpoints: endpoints})
 		tr.clients.Go(func() { tr.use(ctx, client, n) })
 	}
 	return tr, func() {

@@ -37,7 +37,7 @@ func plainMembers(t *testing.T) (members []*embed.Etcd) {
 		members = append(members, member)
 	}
 	for _, member := range members {
-		<-member.Server.ReadyNotify()
+		harness.Receive(t, "plain etcd is ready", member.Server.ReadyNotify())
 	}
 	return members
 }

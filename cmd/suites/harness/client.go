@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // Etcd returns a client of the embedded etcd.
@@ -19,14 +20,32 @@ func (p *Pod) Etcd() *clientv3.Client {
 	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
 }
 
-// NewClient returns a client that ends with the test.
+// NewClient returns a client that ends with the test. Its calls fail after Patience, unless their context has a deadline.
 func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	t.Helper()
 	config.DialTimeout, config.Logger = Patience, zap.NewNop()
+	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(limitCalls(Patience)))
 	client, err := clientv3.New(config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() }) // a test may have closed it
 	return client
+}
+
+// limitCalls returns an interceptor that ends a call after that time, by a Watch, unless its context has a deadline. Its error
+// names the call, and etcd's client does not retry it.
+func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+		if _, has := ctx.Deadline(); has {
+			return invoke(ctx, method, request, reply, conn, options...)
+		}
+		limited, cancel := withTimeout(ctx, within)
+		defer cancel()
+		err := invoke(limited, method, request, reply, conn, options...)
+		if ctx.Err() == nil && limited.Err() != nil {
+			return fmt.Errorf("%s: %w", method, context.Cause(limited))
+		}
+		return err
+	}
 }
 
 // Put writes a key and returns when etcd has acknowledged it.

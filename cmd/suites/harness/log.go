@@ -19,21 +19,10 @@ type Log struct {
 	raw   []string
 	lines []Line
 	bad   []string
-	news  chan struct{} // closed with the next line
 }
 
-// Written returns a channel that is closed when there is another line.
-func (l *Log) Written() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.news == nil {
-		l.news = make(chan struct{})
-	}
-	return l.news
-}
-
-// Length returns the number of lines so far.
-func (l *Log) Length() int {
+// Lines returns the number of lines so far.
+func (l *Log) Lines() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.raw)
@@ -46,10 +35,6 @@ func (l *Log) add(raw []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.raw = append(l.raw, string(raw))
-	if l.news != nil {
-		close(l.news)
-		l.news = nil
-	}
 	parsed := Line{}
 	err := json.Unmarshal(bytes.TrimSpace(raw), &parsed)
 	if err != nil || parsed["level"] == nil || parsed["time"] == nil {

@@ -1,6 +1,8 @@
 package harness
 
 import (
+	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -8,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"etcd-wrapper/internal/clock"
 	"etcd-wrapper/lifecycle"
 )
 
@@ -83,6 +86,40 @@ func (w Watch) Took() time.Duration {
 		took, worked = max(pace.took, 1), max(pace.worked, 1)
 	}
 	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
+}
+
+// WithPatience returns a context that ends when Patience has passed by a Watch.
+func WithPatience(parent context.Context) (context.Context, context.CancelFunc) {
+	return withTimeout(parent, Patience)
+}
+
+func withTimeout(parent context.Context, within time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	watch := StartWatch()
+	go func() {
+		for left := within; left > 0; left = within - watch.Took() {
+			if clock.Sleep(ctx, left) != nil {
+				return
+			}
+		}
+		cancel(fmt.Errorf("no answer within %s", within))
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// Receive returns the next value of a channel; open is false if the channel is closed. It fails the test if that takes
+// longer than Patience.
+func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open bool) {
+	t.Helper()
+	Eventually(t, what, func() bool {
+		select {
+		case value, open = <-from:
+			return true
+		default:
+			return false
+		}
+	})
+	return value, open
 }
 
 // Eventually polls until the condition holds, and fails the test if that takes longer than Patience.

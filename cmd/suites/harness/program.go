@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,7 @@ var directory string
 // Main runs the tests of a suite, for its TestMain, and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
+	http.DefaultClient.Timeout = Patience
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	var err error
@@ -200,7 +202,7 @@ func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
 	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
-	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
+	c.cmd.Stdout, c.cmd.Stderr, c.cmd.WaitDelay = out, &c.log, Patience
 	require.NoError(p.T, c.cmd.Start())
 	go func() {
 		defer close(c.ended)
@@ -208,7 +210,7 @@ func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	}()
 	p.T.Cleanup(func() {
 		_ = c.cmd.Process.Kill() // it may have ended
-		<-c.ended
+		Receive(p.T, c.cmd.String()+" ends, as it is killed", c.ended)
 	})
 	return c
 }
@@ -224,7 +226,7 @@ func (c *Command) Printed() string {
 // Wait waits for the end of the command and returns what it printed, what it wrote to stderr and its exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
-	Eventually(c.t, c.cmd.String()+" ends", func() bool { return isClosed(c.ended) })
+	Receive(c.t, c.cmd.String()+" ends", c.ended)
 	return c.Printed(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
@@ -233,7 +235,9 @@ func Output(t *testing.T, args ...string) string {
 	t.Helper()
 	prepare(t)
 	var stderr bytes.Buffer
-	command := exec.CommandContext(t.Context(), Program, args...)
+	ctx, cancel := WithPatience(t.Context())
+	defer cancel()
+	command := exec.CommandContext(ctx, Program, args...)
 	command.Stderr = &stderr
 	out, err := command.Output()
 	require.NoError(t, err, stderr.String())

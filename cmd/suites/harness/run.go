@@ -112,8 +112,9 @@ func (r *Run) cleanup() {
 
 // Kill sends SIGKILL and waits for the end.
 func (r *Run) Kill() {
+	r.T.Helper()
 	_ = r.Cmd.Process.Kill() // it may have ended
-	<-r.Ended
+	Receive(r.T, "the killed process ends, and its log with it", r.Ended)
 }
 
 // Signal sends a signal to a process that has not ended.

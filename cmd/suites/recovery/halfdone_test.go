@@ -18,7 +18,7 @@ func TestKilledRestore_isNotAnEmptyVolume(t *testing.T) {
 	harness.NeedStrace(t)
 	s := newStricken(t, lose, 0)
 	s.Straced(harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1}.Hit("signal=KILL:when=1")...)
-	<-s.Start().Ended
+	require.Equal(t, -1, s.Start().Exit(harness.Patience), "SIGKILL ended it")
 	s.Under = nil
 	require.NoDirExists(t, s.DataDir())
 	require.DirExists(t, s.DataDir()+".restored")

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -82,13 +81,7 @@ func (c *trio) client() *clientv3.Client {
 	for _, m := range c.members {
 		endpoints = append(endpoints, m.Endpoint())
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop(),
-		DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second,
-	})
-	require.NoError(c.t, err)
-	c.t.Cleanup(func() { _ = client.Close() }) // nothing is asked any more
-	return client
+	return harness.NewClient(c.t, clientv3.Config{Endpoints: endpoints, DialKeepAliveTime: time.Second, DialKeepAliveTimeout: time.Second})
 }
 
 func (c *trio) awaitReady() {

@@ -203,6 +203,6 @@ func (w *writes) confirmed() (keys []string) {
 // stop returns how many were acknowledged.
 func (w *writes) stop() int {
 	close(w.end)
-	<-w.ended
+	<-w.ended // each of its writes has a deadline
 	return len(w.keys)
 }

@@ -1,0 +1,34 @@
+package harness
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// Otherwise a member that hangs lets a suite run into its limit of 20 minutes, and nothing names the call.
+func TestClient_callWithoutDeadlineEnds(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
+	require.NoError(t, err)
+	defer silent.Close()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{silent.Addr().String()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(limitCalls(50 * time.Millisecond))},
+	})
+	require.NoError(t, err)
+	defer client.Close() // nothing was sent
+	for method, call := range map[string]func() error{
+		"KV/Put":   func() error { _, err := client.Put(t.Context(), "key", "value"); return err },
+		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // which etcd's client retries
+	} {
+		ended := make(chan error, 1)
+		go func() { ended <- call() }()
+		err, _ := Receive(t, "the call ends", ended)
+		require.EqualError(t, err, "/etcdserverpb."+method+": no answer within 50ms")
+	}
+}
