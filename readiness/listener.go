@@ -107,9 +107,6 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// maxCertificate is the maximum size of a certificate or key file, in bytes.
-const maxCertificate = 1 << 20
-
 // A keyPair is a certificate and its key, read from two files. They are read again at every handshake, as etcd does
 // with its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links,
 // and times are coarse.
@@ -149,11 +146,11 @@ func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 func (p *keyPair) reload() error {
-	cert, err := disk.Read(p.certFile, maxCertificate)
+	cert, err := disk.ReadCertificates(p.certFile)
 	if err != nil {
 		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, err)
 	}
-	key, err := disk.Read(p.keyFile, maxCertificate)
+	key, err := disk.ReadCertificates(p.keyFile)
 	if err != nil {
 		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, err)
 	}

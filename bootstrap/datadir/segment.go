@@ -166,40 +166,22 @@ func (f frame) parse() (record, error) {
 	return record{kind: other.Type, crc: other.Crc, data: other.Data}, nil
 }
 
-// The tags of a record's fields (etcd's server/storage/wal/walpb/record.proto).
+// The numbers of a record's fields (etcd's server/storage/wal/walpb/record.proto).
 const (
-	kindTag = 1<<3 | byte(protowire.VarintType)
-	crcTag  = 2<<3 | byte(protowire.VarintType)
-	dataTag = 3<<3 | byte(protowire.BytesType)
+	recordType = 1
+	recordCRC  = 2
+	recordData = 3
 )
 
-// parseCanonical parses type, checksum and data, if there are any, in this order and without a copy. It is on the path of every
-// start with a long log.
+// parseCanonical parses a record that has type, checksum and data, if there are any, and nothing else. It copies no data, because
+// it is on the path of every start with a long log.
 func (f frame) parseCanonical() (r record, ok bool) {
-	kind, rest, _ := consumeNumber(f.record, kindTag)
-	crc, rest, ok := consumeNumber(rest, crcTag)
-	r.kind, r.crc = int64(kind), uint32(crc) //nolint:gosec // as etcd takes them
-	if !ok || len(rest) == 0 {
-		return r, ok
+	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
+	size := 2*protowire.SizeTag(1) + protowire.SizeVarint(kind) + protowire.SizeVarint(crc)
+	if data != nil {
+		size += protowire.SizeTag(recordData) + protowire.SizeBytes(len(data))
 	}
-	if rest[0] != dataTag {
-		return r, false
-	}
-	data, n := protowire.ConsumeBytes(rest[1:])
-	r.data = data
-	return r, n == len(rest)-1
-}
-
-// consumeNumber returns the number after a tag, and the rest of the message if ok.
-func consumeNumber(message []byte, tag byte) (value uint64, rest []byte, ok bool) {
-	if len(message) == 0 || message[0] != tag {
-		return 0, nil, false
-	}
-	value, n := protowire.ConsumeVarint(message[1:])
-	if n < 0 {
-		return 0, nil, false
-	}
-	return value, message[1+n:], true
+	return record{kind: int64(kind), crc: uint32(crc), data: data}, size == len(f.record) //nolint:gosec // as etcd takes them
 }
 
 // sector is the size in bytes that a disk writes atomically.

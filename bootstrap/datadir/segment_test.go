@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -116,17 +117,18 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 	require.NoError(t, err)
 	short, err := (&walpb.Record{Type: wal.CrcType, Crc: 7}).Marshal()
 	require.NoError(t, err)
+	const kindTag, crcTag, dataTag = recordType<<3 | byte(protowire.VarintType), recordCRC<<3 | byte(protowire.VarintType), recordData<<3 | byte(protowire.BytesType)
 	for name, raw := range map[string][]byte{
 		"as etcd writes it":       content,
 		"without data":            short,
 		"empty":                   {},
-		"data first":              append([]byte{byte(dataTag), 1, 'd'}, short...),
-		"data twice":              append(append([]byte(nil), content...), byte(dataTag), 1, 'd'),
+		"data first":              append([]byte{dataTag, 1, 'd'}, short...),
+		"data twice":              append(append([]byte(nil), content...), dataTag, 1, 'd'),
 		"with an unknown field":   append(append([]byte(nil), content...), 4<<3, 1),
-		"with a longer checksum":  {byte(kindTag), 2, byte(crcTag), 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
-		"with a negative kind":    {byte(kindTag), 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, byte(crcTag), 1},
-		"data of another kind":    {byte(kindTag), 2, byte(crcTag), 1, 3 << 3, 1},
-		"with less data than due": {byte(kindTag), 2, byte(crcTag), 1, byte(dataTag), 9, 'd'},
+		"with a longer checksum":  {kindTag, 2, crcTag, 0x81, 0x80, 0x80, 0x80, 0x80, 0x01},
+		"with a negative kind":    {kindTag, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, crcTag, 1},
+		"data of another kind":    {kindTag, 2, crcTag, 1, 3 << 3, 1},
+		"with less data than due": {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
 		"cut off":                 content[:3],
 	} {
 		var want walpb.Record

@@ -274,13 +274,9 @@ var keyOf = map[string]string{
 
 // keyIn returns the key in a message of etcd's, which names command line flags, or "" if there is none.
 func keyIn(err error) string {
-	known := keysOf(reflect.TypeFor[settings]())
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
-		if _, ok := known[match[1]]; ok {
-			return match[1]
-		}
-		if strings.HasPrefix(match[1], "discovery-") {
-			return "discovery-config"
+		if key := KeyOfFlag(match[1]); key != "" {
+			return key
 		}
 	}
 	for part, key := range keyOf {
@@ -289,6 +285,34 @@ func keyIn(err error) string {
 		}
 	}
 	return ""
+}
+
+// KeyOfFlag returns the key, "section.key" inside a section, for a flag of etcd's command; "" if the file has none.
+func KeyOfFlag(flag string) string {
+	known, secured := keysOf(reflect.TypeFor[settings]()), keysOf(reflect.TypeFor[security]())
+	current, isOld := strings.CutPrefix(flag, "experimental-")
+	option, isSocket := strings.CutPrefix(flag, "socket-")
+	secure, section := flag, clientSection
+	if peer, is := strings.CutPrefix(flag, "peer-"); is {
+		secure, section = peer, peerSection
+	}
+	if _, allowed, is := strings.Cut(secure, "cert-allowed-"); is {
+		secure = "allowed-" + allowed
+	}
+	switch {
+	case known[flag] != nil:
+		return flag
+	case secured[secure] != nil:
+		return section + "." + secure
+	case isOld && known[current] != nil:
+		return current
+	case isSocket && keysOf(known["socket-options"])[option] != nil:
+		return "socket-options." + option
+	case strings.HasPrefix(flag, "discovery-"):
+		return "discovery-config"
+	default:
+		return ""
+	}
 }
 
 // replacement returns the key that replaces one which etcd 3.6 reads but no longer uses, or "". Remove it with etcd 3.7.

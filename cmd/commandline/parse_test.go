@@ -93,7 +93,7 @@ func TestParse_errorsNameTheFlag(t *testing.T) {
 		"--backup-ack":                                         {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
 		"--backup-ack=stored: only with --backup-store":        {"--standalone", "--backup-ack=stored"},
 		"--backup-spool-limit":                                 {"--standalone", "--backup-spool-limit=much"},
-		"--backup-spool-limit: 1Mi":                            {"--standalone", "--backup-spool-limit=1Mi"},
+		"--backup-spool-limit: 1048576 bytes":                  {"--standalone", "--backup-spool-limit=1Mi"},
 		"--backup-recipients":                                  {"--standalone", "--backup-recipients=x"},
 		"--backup-identities":                                  {"--standalone", "--backup-identities=x"},
 		"--backup-signing-key":                                 {"--standalone", "--backup-signing-key=x"},
@@ -132,7 +132,6 @@ func TestBytes(t *testing.T) {
 		var size Bytes
 		require.NoError(t, size.UnmarshalText([]byte(text)), text)
 		assert.Equal(t, expected, size)
-		assert.Equal(t, text, size.String())
 	}
 	for _, text := range []string{"", "Gi", "-1", "1.5Gi", "1 Gi", "1gi", "8388608Ti", "1Pi", "0x10"} {
 		var size Bytes

@@ -219,7 +219,7 @@ type Backups struct {
 const (
 	minInterval = 100 * time.Millisecond // unless clients wait for the store
 	maxInterval = time.Hour
-	minSpool    = 32 << 20 // bytes
+	minSpool    = 32 << 20 // bytes, 32Mi
 )
 
 // AckStored is the value of --backup-ack with which clients wait for the store.
@@ -242,7 +242,7 @@ func (f *Backups) validateFor(standalone bool) error {
 	case *f.Interval < shortest || *f.Interval > maxInterval:
 		return fmt.Errorf("--backup-interval: %v is not between %v and %v", *f.Interval, shortest, maxInterval)
 	case f.SpoolLimit < minSpool:
-		return fmt.Errorf("--backup-spool-limit: %v is less than %v", f.SpoolLimit, Bytes(minSpool))
+		return fmt.Errorf("--backup-spool-limit: %d bytes are less than 32Mi", f.SpoolLimit)
 	}
 	for flag, path := range map[string]string{
 		"--backup-recipients": f.Recipients, "--backup-identities": f.Identities,

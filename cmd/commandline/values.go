@@ -164,16 +164,6 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a size, such as 1Gi or 500M", text)
 }
 
-// String is the size in the largest unit that it is a whole number of.
-func (b Bytes) String() string {
-	for _, unit := range units {
-		if int64(b)%unit.bytes == 0 && b != 0 {
-			return strconv.FormatInt(int64(b)/unit.bytes, 10) + unit.name
-		}
-	}
-	return "0"
-}
-
 // Port is a TCP port, written as Go reads numbers.
 type Port uint16
 

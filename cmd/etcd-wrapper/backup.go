@@ -142,7 +142,7 @@ func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
 		if err := checkDirectory("TMPDIR", dir); err != nil {
-			return nil, usageError{err}
+			return nil, &exitcode.FinalError{Status: exitcode.Usage, Err: err}
 		}
 		return do(ctx, settings, filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())))
 	})

@@ -60,7 +60,7 @@ func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	flags.VisitAll(func(f *flag.Flag) {
 		instead, is := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
 		if !is {
-			assert.Contains(t, flagOnly, f.Name)
+			assert.Contains(t, []string{"config-file", "client-crl-file", "peer-crl-file", "raft-read-timeout", "raft-write-timeout"}, f.Name)
 			return
 		}
 		keys++

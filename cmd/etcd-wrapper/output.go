@@ -107,11 +107,6 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 // errInterrupted reports that a signal interrupted the command.
 var errInterrupted = errors.New("interrupted; nothing was left behind")
 
-// usageError is an error in a flag that is found while a command runs.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
 // backupStatus returns the exit status of an error. Damaged backups have a status of their own, because nothing on
 // this machine can repair them.
 func backupStatus(err error) exitcode.Code {
@@ -142,13 +137,8 @@ func backupStatus(err error) exitcode.Code {
 			return known.status
 		}
 	}
-	var usage usageError
-	switch {
-	case errors.As(err, &usage):
-		return exitcode.Usage
-	case archive.Unusable(err):
+	if archive.Unusable(err) {
 		return exitcode.BackupFailed
-	default:
-		return exitcode.ToolFailed
 	}
+	return exitcode.StatusOf(err, exitcode.ToolFailed)
 }

@@ -163,19 +163,6 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// changed returns when the member became ready or unready.
-func (h *readinessHistory) changed() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.since
-}
-
-func (h *readinessHistory) isReady() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.ready
-}
-
 // note records a change at the time of readySince. It returns false if there is none.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()

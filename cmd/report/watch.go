@@ -123,7 +123,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 
 // logCondition repeats a lasting condition, less and less often.
 func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
-	subject, quiet := w.conditionSince(run, is.Headline)
+	subject, quiet := w.conditionSince(run, is)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -136,13 +136,12 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 }
 
 // conditionSince returns the time since which a condition lasts; quiet reports that there is none.
-func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
-	ready := w.readiness.isReady()
-	if is.Health == status.HealthDegraded {
+func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (since time.Time, quiet bool) {
+	if is.Headline.Health == status.HealthDegraded {
 		return w.degraded, false
 	}
 	if run.State == lifecycle.Serving {
-		return w.readiness.changed(), ready
+		return is.ReadySince, is.Ready
 	}
 	return run.PhaseSince, false
 }

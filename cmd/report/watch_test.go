@@ -139,7 +139,7 @@ func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
 	said := func(line string, after time.Duration) string {
 		log.Reset()
-		is, now := status.Document{Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
+		is, now := status.Document{Ready: true, Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
 		if strings.Contains(line, "degraded") {
 			is.Headline.Health = status.HealthDegraded
 		}
@@ -147,7 +147,6 @@ func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 		w.logCondition(run, is, now)
 		return log.String()
 	}
-	w.readiness.note(true, "", lifecycle.Serving, time.Unix(1.7e9, 0))
 	assert.Empty(t, said("Serving, ready", 0))
 	assert.JSONEq(t, `{"level":"warn","message":"Serving, degraded: no space"}`, said("Serving, degraded: no space", time.Second))
 	assert.Empty(t, said("Serving, degraded: no space", 2*time.Second))
@@ -196,7 +195,6 @@ func TestDocument_readinessChangesInTransitions(t *testing.T) {
 	h := readinessHistory{since: at(0)}
 	assert.False(t, h.note(false, "", lifecycle.Query, at(1)))
 	require.True(t, h.note(true, "", lifecycle.Serving, at(10)))
-	assert.Equal(t, at(10), h.changed())
 	require.True(t, h.note(false, "quorum: no leader", lifecycle.Serving, at(30)))
 	steps := h.mergeInto([]status.Transition{{At: at(5), Event: "a"}, {At: at(20), Event: "b"}})
 	var events []string

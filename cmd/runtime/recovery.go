@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"etcd-wrapper/readiness/status"
@@ -32,11 +31,6 @@ func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Stored == 0)
 }
 
-// lasting lists the states of recovery that may take long.
-var lasting = []recovery.State{
-	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
-}
-
 // RecoveryProgress describes what recovery waits for or how far it is, and since when; empty in states that take no time.
 func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
@@ -46,13 +40,13 @@ func (r *Runtime) RecoveryProgress() string {
 }
 
 func describeRecovery(is recovery.Progress) string {
-	if !slices.Contains(lasting, is.State) {
+	doing, far := status.DescribeRecovery(string(is.State)), is.Reason
+	if doing == "" {
 		return ""
 	}
-	far := is.Reason
 	if is.State == recovery.Build && is.Rate > 0 {
 		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
 			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Round(is.Left()))
 	}
-	return fmt.Sprintf("recovery has been %s since %s: %s", status.DescribeRecovery(string(is.State)), is.Since.UTC().Format(time.RFC3339), far)
+	return fmt.Sprintf("recovery has been %s since %s: %s", doing, is.Since.UTC().Format(time.RFC3339), far)
 }
