@@ -48,6 +48,24 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
+// Otherwise a restore test that root ran by hand would leave a record that the service could not read.
+func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can create files for another user")
+	}
+	s := open(t)
+	require.NoError(t, os.Chown(s.directory, 65532, 65533))
+	require.NoError(t, s.Put(t.Context(), "a/b/c", strings.NewReader("x")))
+	require.NoError(t, filepath.WalkDir(s.directory, func(_ string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := entry.Info()
+		require.NoError(t, err)
+		owner := info.Sys().(*syscall.Stat_t)
+		assert.Equal(t, []uint32{65532, 65533}, []uint32{owner.Uid, owner.Gid}, entry.Name())
+		return nil
+	}))
+}
+
 // nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading it succeeds.
 func nothingToRead(t *testing.T, s *Store, name string) {
 	t.Helper()
