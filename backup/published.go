@@ -107,7 +107,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	if result.Outcome != archive.Verified {
 		return
 	}
-	reason := "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
+	reason := "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(time.Millisecond).String()
 	if result.Hash != nil {
 		reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", result.Hash.Revision, result.Hash.Hash)
 	}

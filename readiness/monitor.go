@@ -109,9 +109,9 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 
 // logChange puts the whole change into the message, so that operators need not read the fields.
 func (m *Monitor) logChange(was, is Check) {
-	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" is ok again"
+	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" ok"
 	if is.Status != OK {
-		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s is %s: %s", is.Name, is.Status, is.Reason)
+		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s %s: %s", is.Name, is.Status, is.Reason)
 	}
 	m.log.WithLevel(level).Str("check", is.Name).Str("from", was.Status).Str("to", is.Status).Msg(sentence)
 }

@@ -168,7 +168,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noSpace = true })
 		pass(10 * time.Second)
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
-		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"message":"readiness check space is degraded: writes are refused (compact`} {
+		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"message":"readiness check space degraded: writes are refused (compact`} {
 			require.Contains(t, log.String(), field)
 		}
 	})

@@ -24,9 +24,9 @@ type Capabilities struct {
 
 // String returns a sentence for users.
 func (a Capabilities) String() string {
-	sentence := "the store refuses to overwrite: several members may write to it"
+	sentence := "the store supports create-if-absent; several members may write to it"
 	if !a.CreateIfAbsent {
-		sentence = "the store overwrites objects in spite of create-if-absent: let one member only write to it"
+		sentence = "the store ignores create-if-absent and overwrites objects: let only one member write to it"
 	}
 	if a.Delete != nil {
 		sentence += "; old backups cannot be removed"

@@ -44,7 +44,7 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 	if v.verdict != nil && v.state == state && time.Since(v.at) <= resultTTL {
 		return v.verdict
 	}
-	log.Info().Msg("validation begins")
+	log.Info().Msg("validation starts")
 	warnings, err := v.Run(ctx, dataDir, mode)
 	for _, warning := range warnings {
 		log.Warn().Msg(warning)

@@ -31,7 +31,7 @@ func TestAValidationIsLogged(t *testing.T) {
 	require.NoError(t, os.Remove(dir+"/member/snap/db"))
 	validator := Validator{Run: Verify}
 	require.ErrorContains(t, validator.Validate(t.Context(), dir, bootstrap.Sanity, zerolog.New(&log)), "there is no database "+dir)
-	assert.JSONEq(t, `{"level":"info","message":"validation begins"}`, log.String())
+	assert.JSONEq(t, `{"level":"info","message":"validation starts"}`, log.String())
 }
 
 // repeated returns a validation of a real directory that always has the same result, and how often the directory was read.

@@ -255,12 +255,12 @@ func (o Listing) Print(to io.Writer) error {
 }
 
 func (g GenerationListing) print(b *strings.Builder, now time.Time) {
-	head := fmt.Sprintf("cluster %s, since %s", printable.Line(g.Cluster), terminal.FormatTime(g.Created))
+	head := "since " + terminal.FormatTime(g.Created)
 	if g.Parent != 0 {
 		head += fmt.Sprintf(", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
 	}
 	b.WriteString("\n" + terminal.Wrapped(fmt.Sprintf("generation %d, ", g.Number), head) + "\n\n")
-	var facts [][]string
+	facts := [][]string{{"cluster", printable.Line(g.Cluster)}}
 	for _, window := range g.Windows {
 		facts = append(facts, []string{"restore points", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.FormatTime(window.Begin), terminal.FormatTime(window.End))})
 		if window.Beyond != "" {

@@ -61,7 +61,8 @@ func TestListing_Print(t *testing.T) {
 	overview := Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}
 	text := printed(t, overview)
 	for _, line := range []string{
-		"generation 2, cluster 1c45, since " + terminal.FormatTime(began) + ", restored from generation 1 at revision 40",
+		"generation 2, since " + terminal.FormatTime(began) + ", restored from generation 1 at revision 40",
+		"cluster 1c45",
 		"restore points revisions 42 to 77, " + terminal.FormatTime(began) + " to " + terminal.FormatTime(began.Add(time.Hour)),
 		"last verified yes, revision 42, 1m30s ago",
 		"segments 2 objects, 2.0 MiB",

@@ -62,7 +62,8 @@ func TestBackupList(t *testing.T) {
 	flag := kept(t)
 	status, out, log := visit("list", flag)
 	require.Equal(t, exitcode.Clean, status, log)
-	assert.Contains(t, out, "generation 1, cluster c1")
+	assert.Contains(t, out, "generation 1, since ")
+	assert.Regexp(t, `(?m)^cluster +c1$`, out)
 	status, out, _ = visit("list", flag, "-o", "json")
 	require.Equal(t, exitcode.Clean, status)
 	var document map[string]any

@@ -54,7 +54,7 @@ func runEtcdctl(args []string, s streams) error {
 	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
-		s.report(zerolog.WarnLevel, "etcdctl gets no endpoint and certificates from the stored configuration", err)
+		s.report(zerolog.WarnLevel, "etcdctl runs without this member's endpoint and certificates", err)
 	}
 	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only there
 	return ctlv3.Start()
@@ -89,7 +89,7 @@ func etcdctlSettings() ([]toolFlag, error) {
 		err = yaml.Unmarshal(content, &access)
 	}
 	if err != nil {
-		err = fmt.Errorf("cannot use the stored configuration: %w", err)
+		err = fmt.Errorf("cannot read the stored configuration: %w; name it with ETCD_WRAPPER_STORED_CONFIG_PATH, or set --endpoints", err)
 	}
 	known := []toolFlag{{"endpoints", access.endpoints()}}
 	if !strings.HasPrefix(known[0].value, "http:") {

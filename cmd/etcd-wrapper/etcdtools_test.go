@@ -25,7 +25,7 @@ func TestEtcdutl(t *testing.T) {
 func TestEtcdctl_missingConfiguration(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_STORED_CONFIG_PATH", filepath.Join(t.TempDir(), "missing"))
 	_, err := etcdctlSettings()
-	require.ErrorContains(t, err, "cannot use the stored configuration")
+	require.ErrorContains(t, err, "cannot read the stored configuration")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 

@@ -44,9 +44,9 @@ type lastExit struct {
 
 // Reasons if a run could not record how it ended.
 const (
-	reasonKilled  = "it recorded no end: it was killed (SIGKILL, out of memory), its node or power failed, or the volume was full"
+	reasonKilled  = "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"
 	reasonRunning = "another process holds the volume"
-	reasonNoNote  = "the volume has no note about it"
+	reasonNoNote  = "no run has left a note on the volume"
 )
 
 // newLastRun reads what the last run left on the volume. It changes nothing.

@@ -153,10 +153,11 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 		}
 		all.add("process", d.Started, "start", health, "the process started"+last)
 	}
+	at := cmp.Or(d.ReadySince, now)
 	if d.NewCluster { // without recovery, a lost volume looks like that
-		all.add("cluster", now, "start", status.HealthOK, "new cluster: the data directory was empty")
+		all.add("cluster", at, "start", status.HealthOK, "new cluster: the data directory was empty")
 	}
-	if at := cmp.Or(d.ReadySince, now); d.Ready {
+	if d.Ready {
 		all.add(true, at, "readiness", status.HealthOK, "ready")
 	} else {
 		all.add(false, at, "readiness", status.HealthFailed, d.Headline.Summary)

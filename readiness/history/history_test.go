@@ -210,6 +210,9 @@ func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 	} {
 		assert.Equal(t, []string{message}, added(t, change))
 	}
+	assert.Equal(t, []string{"start ok new cluster: the data directory was empty", "readiness ok ready"}, added(t, func(d *status.Document) {
+		d.NewCluster, d.Ready, d.ReadySince = true, true, began.Add(time.Second/2)
+	}), "a cluster is new before it is ready")
 	assert.Len(t, added(t, func(d *status.Document) {
 		second := d.Started.Truncate(time.Second)
 		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: second}, LastVerification: &facts.Verification{At: second}}

@@ -1,6 +1,8 @@
 package page_test
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +31,23 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
+// healthy makes a document that of a member that was upgraded and has had no problem. README shows it.
+func healthy(d *status.Document) {
+	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
+	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
+	d.Timeline = slices.DeleteFunc(d.Timeline, func(e status.TimelineEvent) bool { return e.Kind == "problem" })
+	d.Timeline[0] = status.TimelineEvent{At: d.Timeline[0].At, Kind: "start", Health: "ok", Message: "the process started"}
+	t := &status.Trends{Interval: 2, Until: before(time.Second)}
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range 100 {
+		grown, load := float32(i)/100, 1+0.2*random.Float32()
+		t.Write, t.Read, t.Fsync = append(t.Write, .003*load), append(t.Read, .0006*load), append(t.Fsync, .004*load*load)
+		t.BackupLag, t.Revisions = append(t.BackupLag, .3+.4*random.Float32()), append(t.Revisions, 300*load)
+		t.DBSize, t.DBInUse = append(t.DBSize, 2.25*(1<<30)), append(t.DBInUse, (1.4+.1*grown)*(1<<30))
+	}
+	d.Trends = t
+}
+
 // states are the ten that pictures are taken of.
 func states() map[string]status.Document {
 	with := func(d status.Document, change func(*status.Document)) status.Document {
@@ -38,7 +57,7 @@ func states() map[string]status.Document {
 	}
 	closed := func(d *status.Document) { d.Member = state.Member{Name: "etcd-main-0"} }
 	return map[string]status.Document{
-		"serving":  cluster(well()),
+		"serving":  with(well(), healthy),
 		"degraded": cluster(behind()),
 		"nospace": with(well(), func(d *status.Document) {
 			d.DBSize = 8 << 30

@@ -13,7 +13,7 @@ import (
 
 // validated returns the validations of a run.
 func validated(run *harness.Run) (modes []string) {
-	for _, begun := range run.Log.Matching(harness.Line{"message": "validation begins"}) {
+	for _, begun := range run.Log.Matching(harness.Line{"message": "validation starts"}) {
 		modes = append(modes, begun["mode"].(string))
 	}
 	return modes
