@@ -34,7 +34,7 @@ func (d Done) Error() string { return fmt.Sprintf("done, with exit status %d", i
 func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(commands, append(options,
 		kong.Name("etcd-wrapper"),
-		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
+		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
 		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are explained once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
@@ -64,6 +64,9 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	}
 	context, err := parser.Parse(read)
 	if err = cmp.Or(done, err); err != nil {
+		if flag, problem, _ := strings.Cut(err.Error(), ": "); strings.HasSuffix(problem, ` but got "EOL" (<EOL>)`) {
+			err = fmt.Errorf("%s: needs a value", flag)
+		}
 		return nil, err
 	}
 	return context.Selected().Target.Addr().Interface(), nil

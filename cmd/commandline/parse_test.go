@@ -83,6 +83,8 @@ func TestParse_errorsNameTheFlag(t *testing.T) {
 		`--defrag-threshold: "5" is not a duration, such as`:   {"--defrag-threshold=free=45%,min=100Mi,pause=5"},
 		`--etcd-ready-timeout: "5" is not a duration, such as`: {"--etcd-ready-timeout=5"},
 		"--log-level":                                          {"--log-level=loud"},
+		"--log-format: needs a value":                          {"--log-format"},
+		"--backup-interval: needs a value":                     {"--standalone", "--backup-interval"},
 		"--backup-restore-host-prt":                            {"--backup-restore-host-prt=:1"},
 		"--backup-store":                                       {"--backup-store=file:///b"},
 		"--adopt":                                              {"--standalone", "--backup-store=file:///b", "--adopt=beef"},

@@ -33,7 +33,7 @@ type StartEtcd struct {
 	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"Fail if etcd takes longer to become ready. 0 waits forever."`
 
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
-	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep the fetched configuration here for debugging."`
+	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep a copy of etcd's configuration here. etcdctl takes endpoint and certificates from it."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: validate the data directory in this program."`
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	RootPasswordFile string    `name:"root-password-file" group:"etcd" placeholder:"PATH" help:"With --standalone: create the user root in a new cluster, with the password in this file, and enable authentication. A cluster with keys or users stays as it is."`
@@ -172,7 +172,7 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 // StoreFlags are the flags that reading backups takes, which start-etcd shares with the commands. The packages below backup refuse a URL
 // or a key that is wrong, with errors that start with the flag.
 type StoreFlags struct {
-	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"Store the backups at this URL: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= after a question mark. In start-etcd only with --standalone."`
+	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"URL of the backups: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= after a question mark. In start-etcd only with --standalone."`
 	Identities  string `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities to decrypt backups with."`
 	TrustedKeys string `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"File of ed25519 public keys (PEM). Backups that none of them signed are rejected."`
 }

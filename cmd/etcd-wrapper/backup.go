@@ -24,7 +24,7 @@ import (
 
 // backupCommand groups the commands about backups.
 type backupCommand struct {
-	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the last test restore."`
+	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the last restore test."`
 	Now    backupNowCommand    `cmd:"" name:"now" help:"Make the wrapper that runs on this host take a full snapshot, and wait for it."`
 	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Test a backup by restoring it, and record the result."`
 	Export backupExportCommand `cmd:"" name:"export" help:"Export a revision as a stock etcd snapshot, for etcdutl snapshot restore."`

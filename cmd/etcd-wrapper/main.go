@@ -50,7 +50,7 @@ type commandLine struct {
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
 	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script of a shell."`
 	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of an etcd that does not run. Changes nothing."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of an etcd that is not running. Changes nothing."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; restores run it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
 	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Complete a word; the shells' completion scripts run it."`

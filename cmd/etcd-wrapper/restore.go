@@ -25,7 +25,7 @@ type restoreCommand struct {
 	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore this stock etcd snapshot instead of a store."`
 	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Create this data directory. It must be empty or absent."`
 	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Default is a single member on loopback."`
-	Token          string `name:"token" env:"-" help:"Set the token of the restored cluster. Members that restore the same revision each on its own need the same token, which no cluster ever had. Default is a new one."`
+	Token          string `name:"token" env:"-" help:"Set the token of the restored cluster. Members that each restore the same revision need the same token, one that no cluster has had. Default is a new one."`
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {

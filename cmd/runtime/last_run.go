@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,13 +42,6 @@ type lastExit struct {
 	reason string
 	loops  bool // it did not serve
 }
-
-// Reasons if a run could not record how it ended.
-const (
-	reasonKilled  = "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"
-	reasonRunning = "another process holds the volume"
-	reasonNoNote  = "no run has left a note on the volume"
-)
 
 // newLastRun reads what the last run left on the volume. It changes nothing.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
@@ -88,7 +82,7 @@ func (l *lastRun) read() lastExit {
 	case orderly && last.Status != exitcode.Clean:
 		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case noted && !orderly:
-		return is(status.ExitKilled, reasonKilled+l.firstOf(last))
+		return is(status.ExitKilled, "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
 	case noted && !last.Served: // the record is older: there was none, and the stop left it so
@@ -96,7 +90,7 @@ func (l *lastRun) read() lastExit {
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
 	default:
-		return is(status.ExitUnknown, reasonNoNote)
+		return is(status.ExitUnknown, "no run has left a note on the volume")
 	}
 }
 
@@ -124,16 +118,14 @@ func (l *lastRun) ended() lastExit {
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = lastExit{class: status.ExitUnknown, reason: reasonRunning}
+	l.last = lastExit{class: status.ExitUnknown, reason: "another process holds the volume"}
 }
 
 // nothingOn reports whether a volume was never used. What file systems create themselves does not count.
 func nothingOn(volume string) bool {
 	entries, err := os.ReadDir(volume)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true
-	}
-	return err == nil && (len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "lost+found")
+	entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
+	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
 // warn logs an end that needs attention.

@@ -140,6 +140,7 @@ func (s *Store) failed(doing string, err error) error {
 
 // translate adds the error of package store that fits an error of the file system.
 func translate(err error) error {
+	number, _ := errors.AsType[syscall.Errno](err)
 	switch {
 	case errors.Is(err, store.ErrNoBucket):
 		return err
@@ -149,18 +150,15 @@ func translate(err error) error {
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: %w", store.ErrDenied, err)
-	case isTemporary(err):
+	case slices.Contains(temporaryErrors, number):
 		return &store.Unavailable{Cause: err}
 	default:
 		return err
 	}
 }
 
-// isTemporary reports whether the next attempt may succeed.
-func isTemporary(err error) bool {
-	number, _ := errors.AsType[syscall.Errno](err)
-	return slices.Contains([]syscall.Errno{
-		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
-		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
-	}, number)
+// temporaryErrors are those after which the next attempt may succeed.
+var temporaryErrors = []syscall.Errno{
+	syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
+	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
 }

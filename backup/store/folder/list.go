@@ -162,16 +162,14 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(ignoreNotExist(err), context.Cause(ctx))
 		}
-		if !entry.Type().IsRegular() || !strings.HasPrefix(entry.Name(), temporary) || !old(entry) {
+		if !entry.Type().IsRegular() || !strings.HasPrefix(entry.Name(), temporary) {
+			return nil
+		}
+		if info, err := entry.Info(); err != nil || time.Since(info.ModTime()) <= leftoverAge {
 			return nil
 		}
 		removed++
 		return ignoreNotExist(root.Remove(name))
 	})
 	return removed, s.failed("cannot sweep", err)
-}
-
-func old(entry fs.DirEntry) bool {
-	info, err := entry.Info()
-	return err == nil && time.Since(info.ModTime()) > leftoverAge
 }
