@@ -92,9 +92,12 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 			c.limit(reply.GetHeader())
 			return asStatus(ctx, err)
 		}
-	case *etcdserverpb.StatusResponse: // for those who find out why nothing is confirmed
+	case *etcdserverpb.StatusResponse: // for those who find out why nothing more is confirmed
+		if c.Revision() == 0 { // after a restart, it would be lower than before
+			err = c.Wait(ctx, 0)
+		}
 		c.limit(reply.GetHeader())
-		return nil
+		return asStatus(ctx, err)
 	case *grpc_health_v1.HealthCheckResponse:
 		return nil
 	}

@@ -269,6 +269,7 @@ func TestNothingPassesBeforeTheStoreIsKnown(t *testing.T) {
 	for _, request := range []func(ctx context.Context) error{
 		func(ctx context.Context) error { _, err := c.etcd.Get(ctx, "key"); return err },
 		func(ctx context.Context) error { _, err := c.etcd.MemberList(ctx); return err },
+		func(ctx context.Context) error { _, err := c.etcd.Status(ctx, c.endpoint()); return err },
 	} {
 		done := c.start(request)
 		c.confirmAll()
