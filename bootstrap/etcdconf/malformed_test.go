@@ -130,6 +130,7 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"initial-cluster: default=https://localhost:2380", "initial-advertise-peer-urls", "https://localhost:2380"},
 	{"initial-cluster: default=http://10.0.0.2:2380\ninitial-advertise-peer-urls: http://10.0.0.1:2380", "initial-advertise-peer-urls", "10.0.0.2"},
 	{"initial-cluster: 'default=http://a:1,default=http://a:2'\ninitial-advertise-peer-urls: http://a:1", "initial-advertise-peer-urls", "a:2"},
+	{"initial-cluster: 'default=http://10.0.0.2:2380,b=http://b:1'\ninitial-advertise-peer-urls: http://10.0.0.1:2380", "initial-advertise-peer-urls", "10.0.0.2"},
 	{"initial-cluster-state: old", "initial-cluster-state", `"old"`},
 	{"initial-cluster: default=http://a:1\ndiscovery-srv: example.org", "", "discovery"},
 	{"discovery-config: {token: hunter2}", "discovery-config", "discovery-endpoints"},

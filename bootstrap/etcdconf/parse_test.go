@@ -278,6 +278,8 @@ func TestWarnings_areDocumented(t *testing.T) {
 		"client-transport-security:": `client-transport-security is empty, so nothing in it protects the clients' listeners`,
 		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}": `client-transport-security has no effect: no listener for clients uses TLS`,
 		"discovery-config:": "discovery-config is empty",
+		"initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'": "initial-cluster has more URLs of this member than " +
+			"initial-advertise-peer-urls: it can join again, but not create a cluster",
 	} {
 		warnings := parse(t, minimal+lines).Warnings
 		assert.Contains(t, warnings, expected, lines)

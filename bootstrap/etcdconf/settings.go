@@ -161,12 +161,13 @@ func (s *settings) checkInitialCluster() error {
 	case config.CheckDuplicateURL(members):
 		return keyErrorf("initial-cluster", "gives one URL to two members")
 	}
-	return s.checkAdvertiseURLs(members[s.Name])
+	return s.checkAdvertiseURLs(members[s.Name], len(members) > 1)
 }
 
 // checkAdvertiseURLs wants the same peer URLs where this member advertises them and where the cluster lists them. etcd compares
-// them as well, after it has resolved names; so URLs that differ in a name only are left to it.
-func (s *settings) checkAdvertiseURLs(listed types.URLs) error {
+// them as well, after it has resolved names; so URLs that differ in a name only are left to it. A member that has lost its data and its
+// address names the previous one too, so that the others are known to be its cluster; etcd does not compare when a member joins.
+func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	const key = "initial-advertise-peer-urls"
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -179,7 +180,11 @@ func (s *settings) checkAdvertiseURLs(listed types.URLs) error {
 			return !slices.ContainsFunc(others, func(other url.URL) bool { return same(u, other) })
 		})
 	}
-	if matched(advertised, listed) && matched(listed, advertised) {
+	switch advertises := matched(advertised, listed); {
+	case advertises && matched(listed, advertised):
+		return nil
+	case advertises && mayJoin:
+		s.warnings = append(s.warnings, "initial-cluster has more URLs of this member than initial-advertise-peer-urls: it can join again, but not create a cluster")
 		return nil
 	}
 	return keyErrorf(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
