@@ -125,6 +125,7 @@ test-deploy: test-chart ## Install the chart in a real Kubernetes and run its po
 	cd deploy/release && $(GO) test -count=1 -timeout 20m -run Image ./...
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && KUBERNETES=$(KUBERNETES) $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
+	$(GO) test ./cmd/suites/faults -count=1 -timeout 60m -run Stored_kubernetes -v -args -servers -kube-apiserver $(CURDIR)/bin/test-deploy/$(KUBERNETES)/kube-apiserver
 
 test-maintenance: ## Run a day of maintenance in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Maintenance -maintenance -v

@@ -115,8 +115,7 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 		t.Run(latency.String(), func(t *testing.T) {
 			t.Parallel()
 			server := servers.S3(t)
-			client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-			require.NoError(t, err)
+			client := bucketsOf(t, server)
 			for done := 0; done < *losses; done += lossesOfStore {
 				bucket := fmt.Sprint("stored-", done)
 				require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
@@ -126,12 +125,26 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	}
 }
 
-func loseVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {
+// bucketsOf returns a client of an S3 server.
+func bucketsOf(t *testing.T, server *url.URL) *minio.Client {
+	t.Helper()
+	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+	require.NoError(t, err)
+	return client
+}
+
+// storingOn is like storing, with a bucket of an S3 server behind a proxy with latency.
+func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) (*harness.Pod, *storetest.Proxy) {
+	t.Helper()
 	proxy := storetest.NewProxy(t, server)
-	p := storing(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
-		"AWS_ACCESS_KEY_ID="+servers.S3Access, "AWS_SECRET_ACCESS_KEY="+servers.S3Secret)
+	proxy.Inject(storetest.Faults{Delay: latency})
+	return storing(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
+		"AWS_ACCESS_KEY_ID="+servers.S3Access, "AWS_SECRET_ACCESS_KEY="+servers.S3Secret), proxy
+}
+
+func loseVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {
+	p, proxy := storingOn(t, server, bucket, latency)
 	end := func(*rand.Rand) { proxy.Inject(storetest.Faults{Delay: latency}) }
-	end(nil)
 	loseVolumes(t, p, func(dice *rand.Rand) {
 		faults := []storetest.Faults{
 			{LostReplies: 1 + dice.IntN(3)}, {Status: http.StatusServiceUnavailable}, {Status: http.StatusInternalServerError}, {UploadLimit: 200},
@@ -170,7 +183,7 @@ func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.R
 		}
 		run = p.Start()
 		repair(dice)
-		run.AwaitReady()
+		awaitRestored(run)
 	}
 	<-time.After(time.Second)
 	end()
@@ -180,6 +193,20 @@ func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.R
 	seen.apply(t, tr)
 	tr.assertLinearizable(t)
 	run.StopCleanly()
+}
+
+// awaitRestored waits longer than AwaitReady: a restore sends a hundred requests, one after the other, and each takes the latency of the store.
+func awaitRestored(run *harness.Run) {
+	run.T.Helper()
+	require.Eventually(run.T, func() bool {
+		select {
+		case <-run.Ended:
+			return true
+		default:
+			return run.Readyz() == http.StatusOK
+		}
+	}, 10*time.Minute, 10*time.Millisecond)
+	run.AwaitReady()
 }
 
 // acknowledged returns the number of acknowledged writes.
