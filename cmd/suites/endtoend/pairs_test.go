@@ -2,10 +2,12 @@ package endtoend_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -86,7 +88,9 @@ func TestLostMember_newAddress(t *testing.T) {
 	run.Kill()
 	last.Config["initial-cluster"] = fmt.Sprintf("%s,%s=%s", last.Config["initial-cluster"], last.Config["name"], old)
 	last.WriteConfigFile()
-	last.StartReady().Kill()
+	run = last.Start()
+	require.Eventually(t, func() bool { return run.Readyz() == http.StatusOK }, 5*time.Minute, 10*time.Millisecond, "it watches for a minute first")
+	run.Kill()
 	last.StartReady()
 	c.requireWhole()
 }
