@@ -1,17 +1,16 @@
-# etcd-wrapper: `make help` lists what can be made. Nothing but Go is needed for run, build and test; docs/contributing.md
-# says when to make what.
+# etcd-wrapper: `make help` lists the targets. run, build and test need only Go; docs/contributing.md explains when to use which.
 
 GO ?= go
-# How many digits of a commit are shown is said, as git would take more where a clone has more objects.
+# A fixed number of digits: git uses more in a clone with more objects.
 VERSION ?= $(shell git describe --tags --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 GOLANGCI_LINT_VERSION := v2.15.0
-# To build the linter takes a minute or two, so it is kept outside the checkout, once per version.
+# Building the linter takes a minute or two, so each version is kept outside the checkout.
 GOLANGCI_LINT := $(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 FUZZTIME ?= 10s
 CYCLES ?= 50
 ROUNDS ?= 10
 
-# The race detector needs a C compiler; without one the tests run all the same, and say so.
+# The race detector needs a C compiler. Without one the tests run without it, after a warning.
 RACE := $(if $(shell command -v gcc cc clang 2>/dev/null),-race,)
 
 BACKUP_STORE ?= file://$(CURDIR)/.run/backups
@@ -22,7 +21,7 @@ DEPLOY ?=
 # The Kubernetes of make test-deploy: the newest or the oldest of testdata/kubernetes.
 KUBERNETES ?= newest
 ETCD ?=
-# Where the source of a release is, and below it its files, and from where its chart takes the image.
+# The repository of a release, whose releases have its files, and the image that its chart uses.
 REPOSITORY ?= https://example.org/etcd-wrapper
 IMAGE ?= etcd-wrapper
 KEY ?=
@@ -31,15 +30,15 @@ KEY ?=
 .PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot picture pictures screenshots fuzz cover ci clean
 
 help: ## List the targets
-	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@echo 'etcd-wrapper: make run starts an etcd to try, make ci does what CI does. Most targets need only Go:'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 run: build ## Run a single etcd member, without a sidecar, with its data in .run and its backups in .run/backups or BACKUP_STORE; Ctrl-C stops it
 	@mkdir -p .run/backups; [ -t 2 ] && format=console || format=json; \
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
 		--backup-store='$(BACKUP_STORE)'
 
-fetch: ## Download what is built: the program's modules, and those of etcd 3.4 and 3.5, which some tests start; make test needs no network then
+fetch: ## Download all modules, including those of etcd 3.4 and 3.5 for tests; after that make test needs no network
 	$(GO) mod download
 	cd testdata/etcd34 && $(GO) mod download
 	cd testdata/etcd35 && $(GO) mod download
@@ -47,13 +46,13 @@ fetch: ## Download what is built: the program's modules, and those of etcd 3.4 a
 build: ## Build bin/etcd-wrapper, static and stamped with the version
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/etcd-wrapper ./cmd/etcd-wrapper
 
-cross: ## See that it builds for arm64, on macOS and Linux
+cross: ## Check that the program builds for arm64 on macOS and Linux
 	@for system in darwin linux; do \
 		CGO_ENABLED=0 GOOS=$$system GOARCH=arm64 $(GO) build -trimpath -o /dev/null ./cmd/etcd-wrapper || exit 1; \
 	done
 
-# The binaries of image and release. What could make one machine's differ from another's is said here: the same commit and the
-# same Go give the same bytes.
+# The binaries of image and release. Everything that could differ between machines is set: the same commit and the same Go give
+# the same bytes.
 bin/%/etcd-wrapper: always
 	@GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) \
 	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)$(if $(REPOSITORY), -X etcd-wrapper/readiness/page.docs=$(REPOSITORY)/blob/$(VERSION)/)' -o $@ ./cmd/etcd-wrapper
@@ -66,7 +65,7 @@ image: bin/linux-amd64/etcd-wrapper bin/linux-arm64/etcd-wrapper ## Build an OCI
 	@$(COMMIT) OUT=$(CURDIR)/bin/image TAG='$(TAG)' PUSH='$(PUSH)' deploy/release/image.sh $(addprefix $(CURDIR)/,$(filter bin/%,$^))
 
 release: TAG = $(VERSION)
-release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper image ## Write what is published of VERSION=v1.0.0 into dist: archives, image, chart, checksums and more; KEY=FILE signs them
+release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper image ## Write the files of release VERSION=v1.0.0 into dist: archives, image, chart, checksums and more; KEY=FILE signs them
 	@$(COMMIT) OUT=$(CURDIR)/dist LAYOUT=$(CURDIR)/bin/image REPOSITORY='$(REPOSITORY)' IMAGE='$(IMAGE)' KEY='$(abspath $(KEY))' \
 		deploy/release/release.sh $(foreach platform,darwin-amd64 darwin-arm64 linux-amd64 linux-arm64,$(CURDIR)/bin/$(platform)/etcd-wrapper)
 
@@ -77,9 +76,9 @@ releasable:
 		{ echo 'the newest version in docs/changelog.md is not $(VERSION): write what changed' >&2; exit 1; }
 	@test -z "$$(git status --porcelain)" || { echo 'a release is made of a commit: commit or remove what git status shows' >&2; exit 1; }
 
-# The second one finds nothing that the first has left behind: Go begins with an empty cache.
+# The second release uses nothing of the first: its Go cache starts empty.
 release-check: SIGNED = KEY='$(abspath $(KEY))'
-release-check: releasable ## Make the release of VERSION=v1.0.0 twice, in two folders and from nothing, and see that both have the same bytes
+release-check: releasable ## Make the release of VERSION=v1.0.0 twice, from scratch in two folders, and compare the bytes
 	cd deploy/release && $(GO) test -count=1 -timeout 20m ./...
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	git clone -q . "$$dir/one" && git clone -q . "$$dir/elsewhere/two" && \
@@ -96,32 +95,32 @@ bench: ## Measure the wrapper and plain etcd side by side, and print the table; 
 
 BACKUP_STORES := $(addprefix ./backup/store/,s3 gcs azblob)
 
-test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
+test-backup: ## Run the backup tests against real object store servers on loopback, which are built once (npm installs one)
 	$(GO) test ./backup/...
 	$(GO) test ./backup -count=1 -timeout 30m -run EveryStored -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
 	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
 	$(GO) test -count=1 -timeout 120m -run Server -v ./cmd/suites/backups -args -servers -cycles $(CYCLES)
 
-test-faults: ## Run the whole fault suite on the real program, with strace where there is one, and print its table
+test-faults: ## Run the whole fault suite with the real program, and with strace if it is installed, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
-test-robustness: ## Run etcd's own robustness suite against clusters of ours, ROUNDS (10) standalone with backups and as many beside sidecars, with kills, stops, pauses, lost volumes and maintenance
+test-robustness: ## Run etcd's robustness suite against our clusters, ROUNDS (10) standalone with backups and as many with sidecars, with kills, stops, pauses, lost volumes and maintenance
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -rounds $(ROUNDS)
 
-test-etcd: ## Run etcd's own end-to-end tests as root, with plain etcd and with the program in its place, and compare
+test-etcd: ## Run etcd's end-to-end tests as root, with plain etcd and with this program instead, and compare
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v ./suites $(ETCD)
 
-test-downgrade: fetch ## See that etcd 3.5 reads the data that are kept for it, with real processes, alone and in clusters
+test-downgrade: fetch ## Check with real processes that etcd 3.5 can read the data that is kept for it, alone and in clusters
 	$(GO) test ./member/dataversion -count=1 -timeout 20m -downgrade -v
 	$(GO) test ./cmd/suites/endtoend -count=1 -timeout 20m -run Downgrade -downgrade -v
 
-test-chart: ## Render the Helm chart and hold it against the program; builds helm once, in some minutes
+test-chart: ## Render the Helm chart and check it against the program; builds helm once, in a few minutes
 	$(GO) test -count=1 ./deploy
 	cd testdata/deploy && $(GO) test -count=1 ./chart
 	cd testdata/rules && $(GO) test -count=1 ./...
 
-test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in a quarter of an hour; KUBERNETES=oldest takes the oldest
+test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in 15 minutes; KUBERNETES=oldest uses the oldest version
 	cd deploy/release && $(GO) test -count=1 -timeout 20m -run Image ./...
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && KUBERNETES=$(KUBERNETES) $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
@@ -133,23 +132,23 @@ test-maintenance: ## Run a day of maintenance in fast motion, with defragmentati
 test-crash: ## Kill the program CYCLES (50) times under writers and look for lost writes
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 120m -run FaultCrashLoop -crash-cycles $(CYCLES) -v
 
-test-recovery: ## Have ROUNDS (10) disasters happen to members that are written to, with a real S3 server, and cut recovery off at every place
+test-recovery: ## Run ROUNDS (10) disasters under writers, with a real S3 server, and interrupt recovery at every step
 	$(GO) test ./recovery -count=1 -timeout 30m -args -everywhere
 	$(GO) test ./cmd/suites/recovery -count=1 -timeout 600m -v -args -whole -servers -seed 0 -rounds $(ROUNDS)
 	$(GO) test ./cmd/suites/endtoend -run 'Member' -count=1 -timeout 30m -args -members
 
-lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
+lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; builds the linter once, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from transition tables and imports: diagrams and matrix, in docs too; needs Graphviz
+dot: ## Regenerate the diagrams and the matrix from transition tables and imports, also those in docs; needs Graphviz
 	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed' -update
 
-pictures: ## Draw the pictures of the documentation again: diagrams from docs/pictures/*.d2, charts from the rows of benchmarks, the recording from a run
+pictures: ## Redraw the pictures of the documentation: diagrams from docs/pictures/*.d2, charts from the benchmarks' rows, the recording from a run
 	$(GO) test ./cmd/suites/endtoend -count=1 -run ReadmeCommands -update
 	$(GO) test ./cmd/docs -count=1 -run 'Chart|Recording' -update
 	cd testdata/pictures && $(GO) test -count=1 . -update
 
-picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
+picture: ## Retake docs/page.png, the page of a healthy member; needs Chromium
 	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run thePageInEveryState -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
 
@@ -171,7 +170,7 @@ cover: ## Run the tests and show how much of each package they cover
 	$(GO) test -coverprofile=coverage.out ./...
 	$(GO) tool cover -func=coverage.out | tail -n 1
 
-ci: fetch lint build cross test test-crash fuzz ## Do all that CI does: fetch, lint, build, cross, test, test-crash and fuzz
+ci: fetch lint build cross test test-crash fuzz ## Do what CI does: fetch, lint, build, cross, test, test-crash and fuzz
 
 clean: ## Remove what was built, and the data of make run
 	rm -rf bin dist .run coverage.out
