@@ -283,7 +283,9 @@ func (l *lines) addRecovery(d status.Document) {
 		return
 	}
 	texts := []string{cmp.Or(status.DescribeRecovery(r.State), r.State), r.Loss}
-	if !strings.Contains(d.Reason, r.Reason) {
+	if r.State == "Ready" && r.Loss != "" {
+		texts = texts[1:]
+	} else if !strings.Contains(d.Reason, r.Reason) {
 		texts[0] += ": " + r.Reason
 	}
 	if r.RemainingSeconds > 0 {

@@ -111,15 +111,14 @@ func (p *Printer) Print(d status.Document) error {
 		}
 		b.WriteString("\nchecks\n" + p.checks(d.Checks))
 	}
-	events := lastEvents
-	if !p.Verbose {
-		events = briefEvents
-	}
+	events := map[bool]int{true: lastEvents, false: briefEvents}[p.Verbose]
 	if len(d.Timeline) > 0 {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		b.WriteString(p.event("  ", event))
+		if p.Verbose || event.Kind != "restore" { // the line about the recovery has it
+			b.WriteString(p.event("  ", event))
+		}
 	}
 	if p.Verbose {
 		b.WriteString("\nlatest steps\n")

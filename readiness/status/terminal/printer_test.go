@@ -202,6 +202,13 @@ func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
 	}
 	short, count := lines(false)
 	assert.LessOrEqual(t, count, 24, short)
+	loss := "the volume is empty; the cluster is restored to revision 1000000002 of 2026-11-27T06:47:58Z of generation 2 from " +
+		"file:///srv/backups/of/the/cluster, whose backups end at revision 1000000002 of generation 2; nothing is known to be lost"
+	d.Recovery = &status.Recovery{State: "Ready", Reason: "the restored data are installed", Loss: loss}
+	d.Timeline[len(d.Timeline)-1] = status.TimelineEvent{At: now, Kind: "restore", Health: "ok", Message: loss}
+	short, count = lines(false)
+	assert.LessOrEqual(t, count, 24, short)
+	assert.Equal(t, 1, strings.Count(short, "the volume is empty"), "once")
 	for _, want := range []string{"degraded: no space", "no space: see etcd-wrapper defrag, docs/", "database", "last exit"} {
 		assert.Contains(t, short, want)
 	}
