@@ -408,3 +408,83 @@ func (b *Backups) removeTemporaryFiles() {
 		}
 	}
 }
+
+// reserve keeps the store's reservation ahead of etcd's revisions: a restore continues above it.
+func (c *tasks) reserve(ctx context.Context) error {
+	facts := c.writer.Facts()
+	reservation, err := c.backups.archive.Reserved(ctx)
+	if errors.Is(err, store.ErrNotFound) || err == nil && facts.Revision+archive.Renewal > reservation.Revision {
+		err = c.backups.archive.Reserve(ctx, archive.Reservation{
+			Cluster: facts.Cluster, Generation: facts.Generation, Revision: facts.Revision + archive.Margin, Created: c.backups.options.Now(),
+		})
+	}
+	if err == nil || errors.Is(err, store.ErrExists) {
+		return nil
+	}
+	return fmt.Errorf("cannot reserve revisions for a restore: %w", err)
+}
+
+const (
+	// mergeTimeout bounds one run of the merger.
+	mergeTimeout = 15 * time.Minute
+	// mergeBatch is the number of new segments that are merged soon. Fewer wait for idleMergeEvery, since each run
+	// costs listings; an idle writer makes fewer in the time after which they are merged into one object.
+	mergeBatch     = 60
+	idleMergeEvery = 30 * time.Minute
+)
+
+// merge merges small segments, if enough are new.
+func (c *tasks) merge(ctx context.Context) error {
+	facts := c.writer.Facts()
+	count := facts.Segments - c.mergedSegments
+	wait := mergeEvery
+	if count < mergeBatch {
+		wait = idleMergeEvery
+	}
+	if facts.Trouble != nil || facts.FullRunning != nil || time.Since(c.mergedAt) < wait || count == 0 && !c.unmerged {
+		return nil
+	}
+	c.mergedAt, c.mergedSegments = time.Now(), facts.Segments
+	limited, cancel := context.WithTimeout(ctx, mergeTimeout)
+	defer cancel()
+	done, err := c.merger.Run(limited, facts.Generation)
+	if c.unmerged = done.Left || err != nil; done.Holes > 0 {
+		c.lossSuspected, c.due["list"], c.due["restore test"] = true, time.Time{}, time.Time{}
+	}
+	if err != nil && ctx.Err() == nil { // not a problem: everything is stored
+		c.backups.options.Log.Warn().Err(err).Msg("backups: merging small segments failed; retrying later")
+	}
+	return nil
+}
+
+const (
+	// maxDrift bounds how far the wall clock may move against the monotonic one before it counts as a jump.
+	maxDrift = time.Minute
+	// afterJump is the time without deletions after a jump: by a wrong clock, new backups may look old.
+	afterJump = time.Hour
+)
+
+// A clock detects jumps of the wall clock. A suspended machine looks like a jump, which only delays deletions.
+type clock struct {
+	now     func() time.Time // the wall clock
+	first   time.Time        // what it showed at the start
+	started time.Time        // by the monotonic clock
+	drift   time.Duration    // of the wall clock, at the last jump
+	jump    time.Duration    // the last jump; 0 if there was none
+	jumped  time.Time        // when it was detected, by the monotonic clock
+}
+
+func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }
+
+// check returns why nothing may be deleted now; empty if the wall clock has not jumped within the last hour.
+func (c *clock) check() string {
+	drift := c.now().Round(0).Sub(c.first.Round(0)) - time.Since(c.started)
+	if jump := drift - c.drift; jump.Abs() > maxDrift {
+		c.drift, c.jump, c.jumped = drift, jump, time.Now()
+	}
+	if c.jump == 0 || time.Since(c.jumped) >= afterJump {
+		return ""
+	}
+	return fmt.Sprintf("this machine's clock jumped by %s %s ago; nothing is deleted for %s after that",
+		c.jump.Round(time.Second), time.Since(c.jumped).Round(time.Minute), afterJump)
+}

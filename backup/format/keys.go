@@ -2,11 +2,14 @@ package format
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 
 	"filippo.io/age"
 
@@ -90,3 +93,90 @@ func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
 	}
 	return keys, nil
 }
+
+// Errors about what was read, for errors.Is. Everything read before such an error must be discarded.
+var (
+	// ErrDamaged: a checksum, a length or the syntax is wrong, or it is truncated.
+	ErrDamaged = errors.New("damaged")
+	// ErrUntrusted: it is not signed by a key of --backup-trusted-keys.
+	ErrUntrusted = errors.New("not signed by a key of --backup-trusted-keys")
+	// ErrNoIdentity: it is encrypted, and no identity of --backup-identities can decrypt it.
+	ErrNoIdentity = errors.New("no identity opens it")
+	// ErrNewer: its format is newer than this program.
+	ErrNewer = errors.New("made by a newer etcd-wrapper")
+)
+
+// Damaged returns an ErrDamaged with its cause as text. It does not wrap the cause, which may be an io.EOF, and truncates it, since it
+// may quote what was read.
+func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
+
+// Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
+func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
+
+// KeyFiles are the paths of key files, or empty.
+type KeyFiles struct {
+	Recipients  string // --backup-recipients: age recipients, one a line; backups are encrypted to all of them
+	Identities  string // --backup-identities: age identities, one a line; any of them may decrypt
+	SigningKey  string // --backup-signing-key: an ed25519 key, PKCS#8 in PEM
+	TrustedKeys string // --backup-trusted-keys: ed25519 public keys, PKIX in PEM, one block after the other
+}
+
+// Keys encrypt, sign, decrypt and verify backups. The zero value does not encrypt or sign, and ignores signatures. Keys are safe for
+// concurrent use.
+//
+// The files are read at every use, so a replaced key takes effect immediately. If a file cannot be read, or contains no keys, the
+// operations that need it fail with an error that starts with the name of the flag.
+type Keys struct{ files KeyFiles }
+
+// LoadKeys reads the files for the first time. Its errors start with the name of the flag.
+func LoadKeys(files KeyFiles) (*Keys, error) {
+	keys := &Keys{files}
+	_, recipients := keys.recipients()
+	_, identities := keys.identities()
+	_, signing := keys.signingKey()
+	_, trusted := keys.trustedKeys()
+	if err := cmp.Or(recipients, identities, signing, trusted); err != nil {
+		return nil, err
+	}
+	return keys, nil
+}
+
+// CheckSigning returns an error that starts with the name of a flag if these keys would not trust their own signature. Writers call it first: an
+// untrusted first line makes a store unusable for everyone.
+func (k *Keys) CheckSigning() error {
+	if !k.Trusts() {
+		return nil
+	}
+	if !k.Signs() {
+		return errors.New("--backup-trusted-keys: backups of this process would be rejected because they are not signed; set --backup-signing-key as well")
+	}
+	_, err := k.Sign(Heading{Format, "own"})
+	return err
+}
+
+// Warnings returns warnings about keys that protect less than expected, each with the flag and the next step.
+func (k *Keys) Warnings() (all []string) {
+	if k.Signs() && !k.Trusts() {
+		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified when they are read; set --backup-trusted-keys as well")
+	}
+	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.files.Identities}, {"--backup-signing-key", k.files.SigningKey}} {
+		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {
+			all = append(all, fmt.Sprintf("%s: every user of this machine can read %s; run chmod o-r, or set defaultMode 0440 in a pod", secret.flag, secret.path))
+		}
+	}
+	return all
+}
+
+const othersRead = 0o004
+
+// Encrypts reports whether backups are encrypted.
+func (k *Keys) Encrypts() bool { return k.files.Recipients != "" }
+
+// Opens reports whether there are identities for decryption.
+func (k *Keys) Opens() bool { return k.files.Identities != "" }
+
+// Signs reports whether backups are signed.
+func (k *Keys) Signs() bool { return k.files.SigningKey != "" }
+
+// Trusts reports whether a signature by a trusted key is required.
+func (k *Keys) Trusts() bool { return k.files.TrustedKeys != "" }

@@ -5,16 +5,23 @@ package verification
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/child"
 	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/internal/steady"
 )
@@ -131,4 +138,125 @@ const maxReserve = 4 << 30
 func reserve(dir string) int64 {
 	_, size, _ := disk.Space(dir) // 0 if unknown
 	return min(size/10, maxReserve)
+}
+
+// quotedFindings limits the findings of bbolt in a message.
+const quotedFindings = 3
+
+// checkPages runs bbolt's check of every page.
+func checkPages(ctx context.Context, path string) error {
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDiffers, err)
+	}
+	defer db.Close() // nothing was written
+	return db.View(func(tx *bolt.Tx) error {
+		var first []string
+		count := 0
+		for finding := range tx.Check() { // bbolt cannot stop it
+			if count++; count <= quotedFindings {
+				first = append(first, fmt.Sprintf("%.200s", finding))
+			}
+		}
+		if count > 0 {
+			return fmt.Errorf("%w: bbolt's page check found %d errors, among them: %s", errDiffers, count, strings.Join(first, "; "))
+		}
+		return ctx.Err()
+	})
+}
+
+// compare compares the hash of the database with the newest hash of etcd that covers rows of this database: of a
+// compaction after the full snapshot, or of the snapshot. It returns the hash that etcd recorded, or nil if there is
+// none.
+func compare(ctx context.Context, database string, path archive.Path, compactions []format.Hash) (*format.Hash, error) {
+	recorded, atCompaction := path.Full.Hash, false
+	for _, compaction := range compactions {
+		if comparable(path.Full, compaction.Compacted) {
+			recorded, atCompaction = &compaction, true
+		}
+	}
+	if recorded == nil || !comparable(path.Full, recorded.Compacted) {
+		return nil, nil
+	}
+	computed, err := restore.HashKV(ctx, database, restore.HashRequest{
+		Compacted: recorded.Compacted, Revision: recorded.Revision, Compaction: atCompaction,
+	})
+	switch {
+	case errors.Is(err, restore.ErrCompacted), errors.Is(err, restore.ErrFutureRevision):
+		return nil, fmt.Errorf("%w: %w", errDiffers, err)
+	case err != nil:
+		return nil, err
+	case computed != recorded.Hash:
+		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d, and etcd's was %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
+	}
+	return recorded, nil
+}
+
+// comparable reports whether the full snapshot still contains the rows of a hash that was taken after a compaction.
+func comparable(full archive.Full, compacted int64) bool {
+	return full.Compacted == 0 || compacted >= full.Compacted
+}
+
+// Exit statuses of RunChild. Go itself exits with 2 after a panic.
+const (
+	childCompleted = 0
+	childUnable    = 1
+)
+
+const (
+	maxReason  = 4 << 10 // characters of a result's reason, and of an error
+	gcPercent  = 25      // low, because memory matters more than time
+	childStack = 8 << 20 // bytes; cyclic pages overflow this stack early, and not the default of 1 GB
+)
+
+// childOutput is the line of JSON that a child prints.
+type childOutput struct {
+	Result *archive.Result `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+// RunChild verifies a backup, prints the result to stdout as one line of JSON and returns the exit status. It changes
+// limits and the priority of its process, which should be one that InChild started.
+func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, stdout io.Writer) int {
+	child.LowerPriority()
+	debug.SetGCPercent(gcPercent)
+	debug.SetMaxStack(childStack)
+	result, err := Verify(ctx, a, job, scratch)
+	output := childOutput{Result: &result}
+	if err != nil {
+		output = childOutput{Error: fmt.Sprintf("%.*s", maxReason, err)}
+	}
+	result.Why = fmt.Sprintf("%.*s", maxReason, result.Why)
+	if json.NewEncoder(stdout).Encode(output) != nil || err != nil {
+		return childUnable
+	}
+	return childCompleted
+}
+
+// InChild returns a function that runs `executable args...` to verify the end of a path. The command is expected to
+// call RunChild. A child that panics, or whose stack overflows because of cyclic pages, could not restore the backup:
+// that is a result. A child that ends without output for another reason, such as a signal, is an error. The child is
+// killed when ctx is done, and on Linux when this process dies.
+func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Result, error) {
+	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
+		started := time.Now()
+		job := Job{Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision}
+		ended, err := child.Run(ctx, executable, args(job)...)
+		if err != nil {
+			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
+		}
+		var output childOutput
+		switch readable := ended.Decode(&output); {
+		case readable && ended.Status == childCompleted && output.Result != nil:
+			return *output.Result, nil
+		case readable && ended.Status == childUnable && output.Error != "":
+			return archive.Result{}, errors.New(output.Error)
+		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
+			result := newResult(path, archive.Failed)
+			result.Why, result.At, result.Seconds = "restoring it crashed: "+ended.Crash, started, time.Since(started).Seconds()
+			return result, nil
+		default:
+			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: the process ended without a result: %s", path.Revision, ended.Crash)
+		}
+	}
 }
