@@ -212,7 +212,7 @@ func (b *Backups) Unconfirmed() string {
 		return ""
 	}
 	known := b.Facts()
-	behind := known.Shipped.BehindFor
+	behind := known.Shipped.Lag
 	if b.options.Ack.IsOpen() && behind < confirmLimit {
 		return ""
 	}
@@ -220,7 +220,7 @@ func (b *Backups) Unconfirmed() string {
 	if behind >= confirmLimit {
 		reason = fmt.Sprintf("no answer for %s", behind.Truncate(time.Second))
 	}
-	if problem := cmp.Or(known.Unable, known.Shipped.Trouble); problem != nil {
+	if problem := cmp.Or(known.Unable, known.Shipped.Problem); problem != nil {
 		reason = problem.Message
 	}
 	return "the store of the backups does not confirm changes, and clients wait: " + reason

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
@@ -66,14 +67,14 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 		return err
 	}
 	defer closed.Close()
-	facts, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
-	wrote := facts.Role == writer.Writing || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
-	options.Reconciled, options.SegmentsOnly = facts.Role != writer.Unknown, !wrote
+	shipped, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
+	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
+	options.Reconciled, options.SegmentsOnly = shipped.Role != facts.Waiting, !wrote
 	options.Release = wrote && identity.Members == 1
-	if facts.Trouble == nil {
+	if shipped.Problem == nil {
 		options.Previous = r.writer.Load()
 	}
-	return flush(ctx, options, facts.Trouble != nil)
+	return flush(ctx, options, shipped.Problem != nil)
 }
 
 // flush uploads a database that no process has open. No schedule applies. If the store had a problem, it waits only until
@@ -93,7 +94,7 @@ func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	defer giveUp(nil)
 	if hadProblem {
 		defer time.AfterFunc(recoveryLimit, func() {
-			if facts := last.Facts(); facts.Generation == 0 || facts.Trouble != nil {
+			if facts := last.Facts(); facts.Generation == 0 || facts.Problem != nil {
 				giveUp(errStillUnreachable)
 			}
 		}).Stop()

@@ -14,6 +14,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
@@ -86,7 +87,7 @@ func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
 		s.closedBehind(t, func() {
 			in.Inject(memory.Fault{Err: &store.Unavailable{}})
 			s.put(t, 1)
-			s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "a problem")
+			s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Problem != nil }, "a problem")
 		})
 		if !recovered {
 			require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier problem")
@@ -146,12 +147,12 @@ func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 
 	s.etcd = etcdtest.Start(t, s.dir)
 	s.Backups = s.another(t, &format.Keys{})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Writer }, "it writes")
 	s.end(t)
 	others := s.another(t, &format.Keys{})
 	others.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 10)
-	require.Eventually(t, func() bool { return others.Facts().Shipped.Stored == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return others.Facts().Shipped.Revision == s.etcd.Revision() }, etcdtest.Patience, 5*time.Millisecond)
 	require.NoError(t, others.End(soon(t)))
 	require.ErrorIs(t, s.Flush(soon(t), older), writer.ErrRowsOnly)
 }

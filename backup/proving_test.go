@@ -77,7 +77,7 @@ func TestAFailedRestoreTestOfSegmentsIsReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
 	s.put(t, 5)
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "segments behind it")
 	s.end(t)
 	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &format.Keys{})
 	s.beginUntil(t, func(f backup.Facts) bool {
@@ -160,7 +160,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	for len(objects) < 6 {
 		s.put(t, 1)
 		last := s.etcd.Revision()
-		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == last }, "a segment")
+		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == last }, "a segment")
 		var err error
 		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 		require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "it is told")
 	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
 	s.end(t)
 }

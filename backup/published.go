@@ -22,7 +22,7 @@ type Facts struct {
 // Facts returns the current state from memory.
 func (b *Backups) Facts() Facts {
 	known := Facts{
-		Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit},
+		Shipped: writer.Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: b.options.SpoolLimit}},
 		Unable:  b.unable.Load(), Undone: b.undone.Load(),
 	}
 	if w := b.currentWriter(); w != nil {
@@ -39,17 +39,15 @@ func (b *Backups) Facts() Facts {
 func (b *Backups) Published() *facts.Backups { return b.Facts().document() }
 
 func (f Facts) document() *facts.Backups {
-	document, shipped := f.Listed.Backups, f.Shipped
-	document.Cluster, document.Owner, document.Generation = shipped.Cluster, shipped.Owner, shipped.Generation
-	document.Role, document.Revision, document.NextFullSnapshot = shipped.Role, shipped.Stored, shipped.NextFull
-	document.LagRevisions, document.LagSeconds = shipped.Behind, shipped.BehindFor.Seconds()
-	document.UploadedBytes, document.SpoolBytes, document.SpoolLimit = shipped.Uploaded, shipped.SpoolBytes, shipped.SpoolLimit
-	document.RunningFullSnapshot, document.Problem = shipped.FullRunning, cmp.Or(f.Unable, shipped.Trouble, f.Undone)
+	document, listed := f.Shipped.Backups, f.Listed.Backups
+	document.Store, document.StoredBytes, document.LastVerification = listed.Store, listed.StoredBytes, listed.LastVerification
+	document.Window, document.Windows, document.LastFullSnapshot = listed.Window, listed.Windows, listed.LastFullSnapshot
+	document.Problem = cmp.Or(f.Unable, document.Problem, f.Undone)
 	if document.Window != nil {
 		window := f.window()
 		document.Window, document.Windows = &window, f.windowsUpTo(window)
 	}
-	if made, listed := shipped.LastFull, document.LastFullSnapshot; made != nil && (listed == nil || made.Time.After(listed.At)) {
+	if made, listed := f.Shipped.LastFull, document.LastFullSnapshot; made != nil && (listed == nil || made.Time.After(listed.At)) {
 		document.LastFullSnapshot = &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Data.Bytes, Reason: made.Reason}
 	}
 	return &document
@@ -58,8 +56,8 @@ func (f Facts) document() *facts.Backups {
 // window returns the restorable revisions: those of the last listing, extended to what this writer has stored since.
 func (f Facts) window() facts.Window {
 	window := f.Listed.window()
-	if f.Listed.Cut == nil && f.Shipped.Stored >= window.ToRevision { // otherwise another member writes, or this one has not read the store yet
-		window.ToRevision, window.To = f.Shipped.Stored, time.Now().Add(-f.Shipped.BehindFor).Truncate(time.Second)
+	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member writes, or this one has not read the store yet
+		window.ToRevision, window.To = f.Shipped.Revision, time.Now().Add(-f.Shipped.Lag).Truncate(time.Second)
 	}
 	return window
 }

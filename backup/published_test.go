@@ -40,7 +40,7 @@ func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
 
 func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
 	window := facts.Window{FromRevision: 3, ToRevision: 7, To: time.Unix(1, 0)}
-	known := Facts{Listed: StoreContents{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Stored: 9}}
+	known := Facts{Listed: StoreContents{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Backups: facts.Backups{Revision: 9}}}
 	extended := known.window()
 	assert.EqualValues(t, 9, extended.ToRevision)
 	assert.WithinDuration(t, time.Now(), extended.To, time.Minute)
@@ -48,7 +48,7 @@ func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
 	known.Listed.Cut = archive.ErrHole
 	assert.Equal(t, window, known.window(), "revisions after a hole cannot be restored")
 
-	known.Listed.Cut, known.Shipped.Stored = nil, 5
+	known.Listed.Cut, known.Shipped.Revision = nil, 5
 	assert.Equal(t, window, known.window(), "another member writes")
 }
 
@@ -63,7 +63,7 @@ func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	first.Number, second.Number = 1, 2
 	known := Facts{
 		Listed:  *newContents(&archive.History{Generations: []archive.GenerationContents{first, second}}),
-		Shipped: writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}},
+		Shipped: writer.Facts{Backups: facts.Backups{Revision: 1009}, LastFull: &archive.Full{Revision: 1005}},
 	}
 	windows := known.document().Windows
 	assert.Len(t, windows, 3)

@@ -66,7 +66,7 @@ func TestKeysAreRotatedWhileBackupsAreMade(t *testing.T) {
 		revision := s.etcd.Revision()
 		require.Eventually(t, func() bool {
 			is := life.Facts().Shipped
-			return is.Stored >= revision && is.Trouble == nil
+			return is.Revision >= revision && is.Problem == nil
 		}, etcdtest.Patience, 5*time.Millisecond, what)
 		return revision
 	}

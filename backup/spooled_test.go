@@ -197,7 +197,7 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
 	s.put(t, 1)
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "a segment to continue from")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "a segment to continue from")
 	s.nextRun(t)
 	s.put(t, 1)
 	spool := filepath.Join(filepath.Dir(s.dir), "spool")

@@ -109,17 +109,17 @@ func (c *tasks) run(ctx context.Context) {
 // runTasks runs the tasks that are due.
 func (c *tasks) runTasks(ctx context.Context) {
 	c.clock.check()
-	facts := c.writer.Facts()
-	if facts.Generation == 0 {
+	shipped := c.writer.Facts()
+	if shipped.Generation == 0 {
 		return // the store is not known to be this cluster's
 	}
-	if facts.Fulls != c.listedFulls {
-		c.listedFulls = facts.Fulls
+	if shipped.Fulls != c.listedFulls {
+		c.listedFulls = shipped.Fulls
 		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // a store that was emptied has neither
 	}
 	for _, task := range allTasks() {
 		switch {
-		case task.writerOnly && facts.Role != writer.Writing:
+		case task.writerOnly && shipped.Role != facts.Writer:
 			c.recordResult(task.name, nil, 0) // another member runs it now
 		case ctx.Err() == nil && !time.Now().Before(c.due[task.name]):
 			c.runTask(ctx, task)
@@ -198,7 +198,7 @@ func (c *tasks) sweep(ctx context.Context) error {
 
 // list lists the backups and reads the newest restore tests.
 func (c *tasks) list(ctx context.Context) error {
-	stored, at := c.writer.Facts().Stored, time.Now()
+	stored, at := c.writer.Facts().Revision, time.Now()
 	history, err := c.backups.archive.History(ctx) // names alone would not reveal a lost segment
 	if err != nil {
 		return err
@@ -359,8 +359,8 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	if err := c.list(ctx); err != nil {
 		return err
 	}
-	if listed := c.backups.listed.Load(); listed.window().ToRevision < facts.Stored {
-		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, listed.window().ToRevision, facts.Stored)
+	if listed := c.backups.listed.Load(); listed.window().ToRevision < facts.Revision {
+		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, listed.window().ToRevision, facts.Revision)
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
@@ -370,7 +370,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		}
 		return c.testLatest(ctx)
 	}
-	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
+	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Revision})
 	switch {
 	case err != nil:
 		return err
@@ -413,9 +413,9 @@ func (b *Backups) removeTemporaryFiles() {
 func (c *tasks) reserve(ctx context.Context) error {
 	facts := c.writer.Facts()
 	reservation, err := c.backups.archive.Reserved(ctx)
-	if errors.Is(err, store.ErrNotFound) || err == nil && facts.Revision+archive.Renewal > reservation.Revision {
+	if errors.Is(err, store.ErrNotFound) || err == nil && facts.EtcdRevision+archive.Renewal > reservation.Revision {
 		err = c.backups.archive.Reserve(ctx, archive.Reservation{
-			Cluster: facts.Cluster, Generation: facts.Generation, Revision: facts.Revision + archive.Margin, Created: c.backups.options.Now(),
+			Cluster: facts.Cluster, Generation: facts.Generation, Revision: facts.EtcdRevision + archive.Margin, Created: c.backups.options.Now(),
 		})
 	}
 	if err == nil || errors.Is(err, store.ErrExists) {
@@ -441,7 +441,7 @@ func (c *tasks) merge(ctx context.Context) error {
 	if count < mergeBatch {
 		wait = idleMergeEvery
 	}
-	if facts.Trouble != nil || facts.FullRunning != nil || time.Since(c.mergedAt) < wait || count == 0 && !c.unmerged {
+	if facts.Problem != nil || facts.RunningFullSnapshot != nil || time.Since(c.mergedAt) < wait || count == 0 && !c.unmerged {
 		return nil
 	}
 	c.mergedAt, c.mergedSegments = time.Now(), facts.Segments

@@ -88,7 +88,7 @@ func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 	in := memory.New()
 	in.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) }
 	s := newSubjectIn(t, in, archive.Verified)
-	stored := func() bool { return s.Facts().Shipped.Stored == s.etcd.Revision() }
+	stored := func() bool { return s.Facts().Shipped.Revision == s.etcd.Revision() }
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	for range 12 {
 		s.put(t, 1)

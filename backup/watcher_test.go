@@ -8,6 +8,7 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/capture"
@@ -26,10 +27,10 @@ func (f follower) Identity() capture.Identity {
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "the writer stores all")
 	s.nextRun(t)
 	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby }, "it watches")
 }
 
 // objects are the names of all that the store has.

@@ -21,6 +21,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/internal/child"
 	"etcd-wrapper/internal/disk"
 )
@@ -79,7 +80,7 @@ func addDigest(ctx context.Context, path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	sum := sha256.New()
-	if _, err := io.CopyBuffer(sum, contextReader{ctx, file}, make([]byte, chunk)); err != nil {
+	if _, err := io.CopyBuffer(sum, store.ContextReader{Context: ctx, Reader: file}, make([]byte, chunk)); err != nil {
 		return err
 	}
 	if _, err := file.Write(sum.Sum(nil)); err != nil {

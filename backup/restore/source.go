@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 )
 
 // Source provides the content of a database.
@@ -106,19 +107,6 @@ func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	}
 }
 
-// contextReader returns the cause of its context once that has ended.
-type contextReader struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.Reader.Read(p)
-}
-
 // digestReader holds back the last 32 bytes that it has read, because the size of the content is unknown.
 type digestReader struct {
 	from *bufio.Reader
@@ -128,7 +116,7 @@ type digestReader struct {
 // NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx is done. It returns the content without
 // the digest, and io.EOF only if that matches; otherwise ErrDigest.
 func NewDigestReader(ctx context.Context, from io.Reader) io.Reader {
-	return &digestReader{from: bufio.NewReaderSize(contextReader{ctx, from}, chunk), sum: sha256.New()}
+	return &digestReader{from: bufio.NewReaderSize(store.ContextReader{Context: ctx, Reader: from}, chunk), sum: sha256.New()}
 }
 
 // Read implements io.Reader.

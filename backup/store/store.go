@@ -54,6 +54,19 @@ type Store interface {
 	String() string
 }
 
+// ContextReader returns the cause of its context once that has ended.
+type ContextReader struct {
+	Context context.Context
+	io.Reader
+}
+
+func (r ContextReader) Read(p []byte) (int, error) {
+	if r.Context.Err() != nil {
+		return 0, context.Cause(r.Context)
+	}
+	return r.Reader.Read(p)
+}
+
 // Sweeper is a store in which interrupted uploads leave remains. They are invisible but take space.
 type Sweeper interface {
 	// Sweep removes remains that are too old to belong to a slow writer. It is safe for concurrent use by several processes. Once

@@ -13,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -37,17 +38,17 @@ func (s *stand) names() (found []string) {
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
+	s.eventually(func(f Facts) bool { return f.Problem != nil && f.Role == facts.Waiting }, "it is said")
 	for _, part := range sentence {
-		assert.Contains(s, s.Facts().Trouble.Message, part)
+		assert.Contains(s, s.Facts().Problem.Message, part)
 	}
-	assert.Contains(s, s.Facts().Trouble.Message, "--backup-store")
+	assert.Contains(s, s.Facts().Problem.Message, "--backup-store")
 	s.put("a", "1")
 	require.ErrorContains(s, s.Flush(s.Context()), sentence[0])
 	_, err := s.FullNow(s.Context(), "asked for")
 	require.Error(s, err)
 	assert.Equal(s, before, s.names())
-	assert.Equal(s, Unknown, s.Facts().Role)
+	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
 // Another process has restored this cluster from its backups, before this one starts or while it writes all the time.
@@ -66,7 +67,7 @@ func TestInspection_restoredGenerationIsNotExtended(t *testing.T) {
 			}
 			require.Eventually(t, func() bool {
 				s.put("a", fmt.Sprint(time.Now())) // etcd keeps serving
-				return s.Facts().Trouble != nil
+				return s.Facts().Problem != nil
 			}, patience, poll)
 			s.requireUntouched("generation 1", "generation 2", clusterID)
 		})
@@ -186,14 +187,14 @@ func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
 	s.run()
-	s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Role == Writing }, "a full")
+	s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Role == facts.Writer }, "a full")
 	copied := s.twin(clusterID)
 	copied.write(5, "first")
 	require.Equal(t, s.etcd.Revision(), copied.etcd.Revision())
 	copied.tune = append(copied.tune, func(w *Writer) { w.pace.heartbeat = 5 * s.options.Interval }) // so that the first one comes in between
 	s.run()
 	copied.run()
-	copied.eventually(func(f Facts) bool { return f.Role == Writing }, "it has the same rows, as a second member has")
+	copied.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "it has the same rows, as a second member has")
 	last := s.put("a", "of the first")
 	s.awaitStored(last)
 	copied.awaitSuperseded("another copy of this data", "--adopt="+clusterID)
@@ -247,7 +248,7 @@ func TestNewStore_interruptedCreation(t *testing.T) {
 			s.is("", 0)
 			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: which, Err: memory.ErrUnreachable})
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
+			s.eventually(func(f Facts) bool { return f.Problem != nil }, "it is told")
 			s.end()
 			is := s.identified()
 			s.store.ClearFaults()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
@@ -68,13 +69,13 @@ func (s *stand) requireNotSuperseded() {
 func (s *stand) requireSuperseded(upTo int64) {
 	s.Helper()
 	s.awaitSuperseded("another cluster was restored", "generation 2")
-	s.eventually(func(f Facts) bool { return f.Role == Unknown && f.Trouble != nil }, "it is told")
+	s.eventually(func(f Facts) bool { return f.Role == facts.Waiting && f.Problem != nil }, "it is told")
 	require.ErrorContains(s, s.Flush(s.Context()), "another cluster was restored")
 	_, err := s.FullNow(s.Context(), "asked for")
 	require.ErrorContains(s, err, "another cluster was restored")
 	_, head := s.newest()
 	assert.Equal(s, upTo, head.Revision())
-	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
+	assert.LessOrEqual(s, s.Facts().Revision, upTo, "what is told as stored is in the successor")
 }
 
 func TestGenerationEnd_foundAtTheNextUpload(t *testing.T) {
@@ -125,7 +126,7 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 	require.NoError(t, writing.Flush(t.Context()))
 	watching.eventually(func(f Facts) bool {
 		end := writing.head().Position
-		return f.Role == Watching && watching.remoteEnd() == end
+		return f.Role == facts.Standby && watching.remoteEnd() == end
 	}, "it knows the end of the chain")
 	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour }) // only the check for a successor is left
 	c.succeed()
@@ -142,7 +143,7 @@ func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
 	s.run()
-	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.Trouble != nil }, "another chain is about to begin")
+	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil && f.Problem != nil }, "another chain is about to begin")
 	upTo := s.succeed()
 	s.store.ClearFaults()
 	s.requireSupersededBeside(upTo)
@@ -152,7 +153,7 @@ func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
 func (s *stand) requireSupersededBeside(upTo int64) {
 	s.Helper()
 	s.awaitSuperseded("another cluster was restored", "generation 2")
-	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
+	assert.LessOrEqual(s, s.Facts().Revision, upTo, "what is told as stored is in the successor")
 	_, head := s.newest()
 	require.NotNil(s, head.Ending(), "for whoever looks, it has ended")
 }
@@ -163,7 +164,7 @@ func TestChain_interruptedStartIsCompleted(t *testing.T) {
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.FullRunning != nil }, "it does not count")
+	s.eventually(func(f Facts) bool { return f.Problem != nil && f.RunningFullSnapshot != nil }, "it does not count")
 	_, head := s.newest()
 	require.NotNil(t, head.Unlinked)
 	s.end()

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/internal/disk"
 	shared "etcd-wrapper/member/maintenance"
@@ -54,7 +55,7 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	s.run()
 	isDone := func(fulls int64, what string) {
 		s.Helper()
-		s.eventually(func(f Facts) bool { return f.NextFull.Unix() > wall.Load() }, "its time has come")
+		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "its time has come")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
 		require.NoError(t, s.Flush(t.Context()), "it is seen that nothing came behind it") // before the next hour, which is not 3,600 s off
 	}
@@ -81,7 +82,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.NextFull.Minute() == 0 }, "the first")
+	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.NextFullSnapshot.Minute() == 0 }, "the first")
 	s.awaitStored(s.put("a", "1"))
 	wall.Add(1800)
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "the one by schedule")
@@ -91,7 +92,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	wall.Add(5 * 3600)
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Fulls == 1 }, "one for all that were missed")
-	assert.Equal(t, wall.Load()+3600, s.Facts().NextFull.Unix())
+	assert.Equal(t, wall.Load()+3600, s.Facts().NextFullSnapshot.Unix())
 	s.requireChains(1)
 }
 
@@ -267,8 +268,8 @@ func TestFullSnapshot_copyIsRemovedOnLowSpace(t *testing.T) {
 			s.eventually(until, "it is copied")
 			short.Store(true)
 			require.ErrorIs(t, <-asked, ErrSpoolFull)
-			s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
-			assert.Contains(t, s.Facts().Trouble.Message, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error())
+			s.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Problem != nil }, "it is given up")
+			assert.Contains(t, s.Facts().Problem.Message, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error())
 			copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
 			require.NoError(t, err)
 			assert.Empty(t, copies, "the volume has its room back")
@@ -293,8 +294,8 @@ func TestFullSnapshot_noSpaceEvenIfSealed(t *testing.T) {
 		s.pace.tick = time.Microsecond // it would be done before
 		s.snapshots.room = func(int64) error { return ErrSpoolFull }
 	})
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
-	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
+	s.eventually(func(f Facts) bool { return f.Problem != nil }, "trouble")
+	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Problem.Message)
 }
 
 func TestChain_failedCopyLeavesNothing(t *testing.T) {
@@ -395,7 +396,7 @@ var (
 
 // does returns a condition for the step of the full snapshot in progress.
 func does(what string) func(Facts) bool {
-	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Step == what }
+	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
 
 // The first full snapshot takes longer than the others wait for it, so another member makes one, too.
@@ -412,7 +413,7 @@ func TestFirstFullSnapshot_laterOneIsDiscarded(t *testing.T) {
 	stored()
 	c.requireEventuallyStored(c.put("a", "of the leader"))
 	storedToo()
-	second.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives its own up")
+	second.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Role == facts.Standby }, "it gives its own up")
 	assert.Nil(t, second.Facts().LastFull)
 	c.requireOneChain()
 	path := c.requireAllKept()
@@ -452,7 +453,7 @@ func TestFormerWriter_doesNotEndTheChain(t *testing.T) {
 	first.eventually(storesItsCopy, "it begins a chain behind the gap")
 	c.leader.Store(2)
 	stored()
-	first.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives it up")
+	first.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Role == facts.Standby }, "it gives it up")
 	c.requireChains(1)
 	assert.Zero(t, first.Facts().Fulls)
 	c.members[1].run()

@@ -185,8 +185,8 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 // requireProblem waits for a problem and checks its message.
 func (s *stand) requireProblem(says string) {
 	s.Helper()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
-	assert.Contains(s, s.Facts().Trouble.Message, says)
+	s.eventually(func(f Facts) bool { return f.Problem != nil }, "it is told")
+	assert.Contains(s, s.Facts().Problem.Message, says)
 }
 
 // closesTransactions waits for a capture that may be under way.
@@ -198,7 +198,7 @@ func (s *stand) closesTransactions() {
 // awaitStored waits until a revision is in the store.
 func (s *stand) awaitStored(revision int64) {
 	s.Helper()
-	s.eventually(func(f Facts) bool { return f.Stored >= revision }, "the revision is stored")
+	s.eventually(func(f Facts) bool { return f.Revision >= revision }, "the revision is stored")
 }
 
 // current returns the rows of etcd's database.

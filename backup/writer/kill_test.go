@@ -43,8 +43,8 @@ func (s *stand) died(last int, happens bool) int {
 	var confirmed int64
 	for i := range 4 {
 		written := s.put("a", fmt.Sprint(last, i))
-		s.eventually(func(f Facts) bool { return f.Stored >= written || len(s.store.Calls()) >= last }, "it dies or goes on")
-		confirmed = max(confirmed, s.Facts().Stored)
+		s.eventually(func(f Facts) bool { return f.Revision >= written || len(s.store.Calls()) >= last }, "it dies or goes on")
+		confirmed = max(confirmed, s.Facts().Revision)
 	}
 	calls := len(s.store.Calls())
 	s.end()
@@ -58,7 +58,7 @@ func (s *stand) died(last int, happens bool) int {
 	written := s.put("a", "afterwards")
 	s.requireWhole()
 	s.end()
-	assert.GreaterOrEqual(s, s.Facts().Stored, written)
+	assert.GreaterOrEqual(s, s.Facts().Revision, written)
 	s.requireNothingLoose()
 	return calls
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -116,7 +117,7 @@ func TestInspection_unusableObjectCausesAFullSnapshot(t *testing.T) {
 			}
 			s.put("a", "3")
 			s.eventually(func(f Facts) bool {
-				return f.Fulls == test.fulls && f.BrokenSince.IsZero() && f.Trouble == nil && f.FullRunning == nil
+				return f.Fulls == test.fulls && f.BrokenSince.IsZero() && f.Problem == nil && f.RunningFullSnapshot == nil
 			}, "a full is made")
 			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+test.reason+"/")
 			assert.Contains(t, s.log.String(), "left as it is")
@@ -157,7 +158,7 @@ func TestInspection_foreignObjectNames(t *testing.T) {
 		for i := range 3 {
 			s.putAndFlush("a", fmt.Sprint(i))
 		}
-		assert.Nil(t, s.Facts().Trouble)
+		assert.Nil(t, s.Facts().Problem)
 		assert.Zero(t, s.Facts().BrokenSince)
 	}
 	s.requireUnchanged(s.contents())
@@ -172,7 +173,7 @@ func TestInspection_prematureGeneration(t *testing.T) {
 	for i := range 5 {
 		s.putAndFlush("a", fmt.Sprint(i))
 	}
-	assert.Equal(t, Writing, s.Facts().Role)
+	assert.Equal(t, facts.Writer, s.Facts().Role)
 	s.requireNotSuperseded()
 	s.end()
 	s.run(func(w *Writer) { w.pace.heartbeat = 100 * time.Millisecond })
@@ -274,11 +275,11 @@ func TestEmptiedStore_noticedByFollowers(t *testing.T) {
 	watching := c.members[1]
 	watching.end()
 	watching.often().run()
-	watching.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it watches")
+	watching.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision > 0 }, "it watches")
 	c.members[0].end()
 	c.foundedBy("beef")
-	watching.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
-	assert.Contains(t, watching.Facts().Trouble.Message, "beef")
+	watching.eventually(func(f Facts) bool { return f.Problem != nil && f.Role == facts.Waiting }, "it is said")
+	assert.Contains(t, watching.Facts().Problem.Message, "beef")
 }
 
 func TestLostIdentity_isWrittenAgain(t *testing.T) {

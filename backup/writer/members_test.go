@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
@@ -137,7 +138,7 @@ func TestMembers_onlyTheLeaderWrites(t *testing.T) {
 		c.put("a", "1")
 	}
 	c.requireOneChain()
-	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Generation == 1 }, "it watches")
+	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Generation == 1 }, "it watches")
 	assert.Zero(t, c.members[1].Facts().Segments)
 	assert.Zero(t, c.members[2].Facts().Segments)
 	_, err := c.members[1].FullNow(t.Context(), "asked for")
@@ -148,12 +149,12 @@ func TestMembers_onlyTheLeaderWrites(t *testing.T) {
 // A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
 func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
-	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
+	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision == 2 }, "it has seen that")
 	lists, reads := c.store.CountCalls(memory.List, ""), c.store.CountCalls(memory.Get, "")
 	require.Eventually(t, func() bool { return c.store.CountCalls(memory.Get, "") >= reads+2 }, patience, poll, "it looks")
 	assert.Equal(t, lists, c.store.CountCalls(memory.List, ""))
 	stored := c.put("a", "2")
-	c.members[1].eventually(func(f Facts) bool { return f.Stored == stored }, "what comes is seen all the same")
+	c.members[1].eventually(func(f Facts) bool { return f.Revision == stored }, "what comes is seen all the same")
 }
 
 func TestMembers_newLeaderContinues(t *testing.T) {
@@ -169,10 +170,10 @@ func TestMembers_takeOverFromAStuckLeader(t *testing.T) {
 	c := newCluster(t, 2)
 	resume := c.pauses[0].pause(false)
 	c.put("a", "2") // there is something to add when they look
-	require.Eventually(t, func() bool { c.put("a", "3"); return c.members[1].Facts().Role == Writing }, patience, poll)
+	require.Eventually(t, func() bool { c.put("a", "3"); return c.members[1].Facts().Role == facts.Writer }, patience, poll)
 	c.requireEventuallyStored(c.put("a", "4"))
 	resume()
-	require.Eventually(t, func() bool { c.put("a", "5"); return c.members[1].Facts().Role == Watching }, patience, poll)
+	require.Eventually(t, func() bool { c.put("a", "5"); return c.members[1].Facts().Role == facts.Standby }, patience, poll)
 	c.requireOneChain()
 }
 
@@ -298,11 +299,11 @@ func TestFormerWriter_hasNoProblems(t *testing.T) {
 	member := c.members[0]
 	c.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
 	c.put("a", "2")
-	member.eventually(func(f Facts) bool { return f.Trouble != nil }, "it cannot store")
+	member.eventually(func(f Facts) bool { return f.Problem != nil }, "it cannot store")
 	c.store.ClearFaults()
 	c.leader.Store(2)
 	c.requireEventuallyStored(c.put("a", "3"))
-	member.eventually(func(f Facts) bool { return f.Role == Watching && f.Trouble == nil }, "it is another's")
+	member.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Problem == nil }, "it is another's")
 }
 
 // Two clusters with one configuration may have identical last rows.
@@ -316,7 +317,7 @@ func TestSegment_sameEndButOtherRows(t *testing.T) {
 		return own[len(own)-2:]
 	})
 	require.ErrorContains(t, flushed, "another copy of this data")
-	c.members[0].eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
+	c.members[0].eventually(func(f Facts) bool { return f.Problem != nil && f.Role == facts.Waiting }, "it stays so")
 }
 
 // lagging returns etcd as a slow follower sees it: it applies nothing more.
@@ -360,7 +361,7 @@ func TestUsers_olderStateIsNotUploaded(t *testing.T) {
 
 			before := c.names()
 			resume()
-			late.eventually(func(f Facts) bool { return f.Role == Watching }, "it leaves the rest to others")
+			late.eventually(func(f Facts) bool { return f.Role == facts.Standby }, "it leaves the rest to others")
 			require.ErrorIs(t, late.Flush(t.Context()), ErrNotWriter)
 			assert.Equal(t, before, c.names())
 			c.requireUsers(1)
@@ -384,7 +385,7 @@ func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = etcd, filepath.Join(t.TempDir(), "spool")
 	s.run(slowToHear)
-	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored > 0 }, "it writes")
+	s.eventually(func(f Facts) bool { return f.Role == facts.Writer && f.Revision > 0 }, "it writes")
 	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
 	s.do(func() { assert.False(t, s.snapshots.isReady()) })
 	assert.Equal(t, before, s.names())
@@ -449,7 +450,7 @@ func TestLostLeader_uploadsNoUsers(t *testing.T) {
 	s := past(t)
 	before := s.names()
 	s.run(slowToHear)
-	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it notices")
+	s.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision > 0 }, "it notices")
 	require.ErrorIs(t, s.Flush(t.Context()), ErrNotWriter)
 	assert.Equal(t, before, s.names())
 	s.requireUsers(1)
@@ -495,7 +496,7 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 			before := s.names()
 			s.options = former
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
+			s.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision > 0 && s.waits() == 0 }, "it waits for nothing")
 			assert.Equal(t, before, s.names())
 			s.requireUsers(0)
 		})
@@ -505,7 +506,7 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 // A volume was rolled back to the same revision: no other member leads.
 func TestLeader_olderTermWithoutAnotherLeader(t *testing.T) {
 	s := past(t).run()
-	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")
+	s.eventually(func(f Facts) bool { return f.Role == facts.Writer && f.Segments > 0 }, "it writes")
 	s.requireUsers(0)
 }
 

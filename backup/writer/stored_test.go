@@ -41,7 +41,7 @@ func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
 
 func TestWriter_recapturesDeletedSegments(t *testing.T) {
 	s := checked(t)
-	last := s.Facts().Stored
+	last := s.Facts().Revision
 	s.deleteSegments(last)
 	s.check()
 	require.Eventually(t, func() bool {
@@ -55,7 +55,7 @@ func TestWriter_startsNewChainAfterDeletion(t *testing.T) {
 	for name, stops := range map[string]bool{"while it runs": false, "at a stop": true} {
 		t.Run(name, func(t *testing.T) {
 			s := checked(t)
-			gone := s.Facts().Stored
+			gone := s.Facts().Revision
 			s.awaitStored(s.put("b", "behind what is deleted"))
 			s.deleteSegments(gone)
 			if stops {
@@ -79,7 +79,7 @@ func TestWriter_startsNewChainAfterDeletion(t *testing.T) {
 
 func TestWriter_verifiesTheLastSegmentAtStop(t *testing.T) {
 	s := checked(t)
-	last := s.Facts().Stored
+	last := s.Facts().Revision
 	s.end()
 	s.deleteSegments(last)
 	s.options.Previous = s.Writer

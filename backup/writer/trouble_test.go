@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -45,20 +46,20 @@ func TestUnreachableStore_spoolsWithoutGaps(t *testing.T) {
 				s.BeforeCompaction(t.Context())
 				s.compact(last)
 			}
-			s.eventually(func(f Facts) bool { return f.Trouble != nil && f.SpoolBytes > 0 }, "it is said")
-			trouble := s.Facts().Trouble
+			s.eventually(func(f Facts) bool { return f.Problem != nil && f.SpoolBytes > 0 }, "it is said")
+			trouble := s.Facts().Problem
 			assert.Contains(t, trouble.Message, "cannot ")
-			assert.NotEqual(t, Unknown, s.Facts().Role)
+			assert.NotEqual(t, facts.Waiting, s.Facts().Role)
 			assert.False(t, trouble.NextRetry.IsZero())
 
 			s.store.ClearFaults()
 			require.NoError(t, s.Flush(t.Context()))
-			assert.Equal(t, last, s.Facts().Stored)
+			assert.Equal(t, last, s.Facts().Revision)
 			s.requireChains(1)
 			assert.Equal(t, last, s.history().Chains[0].To)
 			_, _, path := kept(t, s.store, archive.Target{Revision: last - 30})
 			assert.Equal(t, last-30, path.Revision)
-			s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+			s.eventually(func(f Facts) bool { return f.Problem == nil }, "it is over")
 			assert.Equal(t, 1, strings.Count(s.log.String(), "backups: recovered"))
 		})
 	}
@@ -108,14 +109,14 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	last := s.put("a", "2")
 
 	s.requireProblem("--backup-signing-key: its public key is not in --backup-trusted-keys")
-	s.eventually(func(f Facts) bool { return f.BehindFor > 300*time.Millisecond && f.Behind == 1 }, "the lag grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
+	s.eventually(func(f Facts) bool { return f.Lag > 300*time.Millisecond && f.LagRevisions == 1 }, "the lag grows")
+	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	_, err = s.FullNow(t.Context(), "asked for")
 	require.ErrorContains(t, err, "--backup-signing-key")
 
 	require.NoError(t, os.WriteFile(ours.SigningKey, own, 0o600))
 	s.awaitStored(last)
-	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "it is over")
 }
 
 // A disk may return different bytes than were written, at each read.
@@ -129,16 +130,16 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	start := time.Now()
 	s.put("a", "1")
 	s.requireProblem("the segment cannot be read back from the volume; capturing it again")
-	times := s.Facts().Trouble.Count
+	times := s.Facts().Problem.Count
 	s.eventually(func(f Facts) bool {
-		return f.Trouble != nil && f.Trouble.Count > times+1 && f.BehindFor > 300*time.Millisecond
+		return f.Problem != nil && f.Problem.Count > times+1 && f.Lag > 300*time.Millisecond
 	}, "the lag grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
+	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	_, err := s.FullNow(t.Context(), "asked for")
 	require.ErrorContains(t, err, "cannot be read back")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
-	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "it is over")
 }
 
 func TestWriter_reportsNoProgress(t *testing.T) {
@@ -147,7 +148,7 @@ func TestWriter_reportsNoProgress(t *testing.T) {
 	last := s.put("a", "1")
 	s.requireProblem(fmt.Sprintf("revision %d is not stored after ", last))
 	s.do(func() { s.health.notBefore = time.Time{} })
-	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil }, "it is over")
 }
 
 func TestLag_keepsTheOldestTime(t *testing.T) {
@@ -183,7 +184,7 @@ func TestFlush_failureReportsWhatIsMissing(t *testing.T) {
 			err := s.Flush(ctx)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.ErrorContains(t, err, fmt.Sprintf("revisions %d to %d are not in the store", stored+1, last))
-			assert.EqualValues(t, last-stored, s.Facts().Behind)
+			assert.EqualValues(t, last-stored, s.Facts().LagRevisions)
 		})
 	}
 }
@@ -224,7 +225,7 @@ func TestGap_causesAFullSnapshotAtOnce(t *testing.T) {
 	s.requireChains(2)
 	s.awaitStored(s.put("a", "4"))
 	s.requireAllKept()
-	s.eventually(func(f Facts) bool { return f.BrokenSince.IsZero() && f.Trouble == nil }, "nothing is wrong any more")
+	s.eventually(func(f Facts) bool { return f.BrokenSince.IsZero() && f.Problem == nil }, "nothing is wrong any more")
 }
 
 func TestOverwritingStore_onlyTheLeaderWrites(t *testing.T) {
@@ -254,7 +255,7 @@ func TestFullSnapshot_waitsForTheGate(t *testing.T) {
 	})
 	s.run()
 	asked := s.asked()
-	s.eventually(func(f Facts) bool { return f.FullRunning != nil }, "it waits")
+	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil }, "it waits")
 	s.awaitStored(s.put("a", "2"))
 	s.closesTransactions()
 	close(open)
@@ -339,7 +340,7 @@ func TestUnwritableVolume_stillUploads(t *testing.T) {
 		s.put("b", fmt.Sprint(i))
 		s.BeforeCompaction(t.Context())
 	}
-	s.eventually(func(f Facts) bool { return f.Trouble != nil && s.waits() == 1 }, "one waits in memory, and the rest in etcd")
+	s.eventually(func(f Facts) bool { return f.Problem != nil && s.waits() == 1 }, "one waits in memory, and the rest in etcd")
 	require.NoError(t, os.Mkdir(making, 0o700))
 	s.put("b", "the volume takes it again")
 	s.BeforeCompaction(t.Context())
@@ -347,7 +348,7 @@ func TestUnwritableVolume_stillUploads(t *testing.T) {
 	s.store.ClearFaults()
 	s.requireWhole()
 	s.full()
-	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil }, "it is over")
 }
 
 func TestFullSpool_endsTheChainAfterCompaction(t *testing.T) {
@@ -358,7 +359,7 @@ func TestFullSpool_endsTheChainAfterCompaction(t *testing.T) {
 			s.run()
 			s.awaitStored(s.put("a", "1"))
 			s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-			for s.Facts().Trouble == nil || !strings.Contains(s.Facts().Trouble.Message, "spool is full") {
+			for s.Facts().Problem == nil || !strings.Contains(s.Facts().Problem.Message, "spool is full") {
 				require.NoError(t, t.Context().Err())
 				s.put("a", "2")
 				s.BeforeCompaction(t.Context())
@@ -410,7 +411,7 @@ func TestLateListing_startsNoNewChain(t *testing.T) {
 				s.do(func() { s.take(expired, payload{}) })
 			}
 			s.requireProblem("its listing ends at revision")
-			assert.Contains(t, s.Facts().Trouble.Message, " is there")
+			assert.Contains(t, s.Facts().Problem.Message, " is there")
 			last := s.put("a", "meanwhile")
 			s.BeforeCompaction(t.Context())
 			s.compact(last)

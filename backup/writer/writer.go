@@ -14,39 +14,15 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Role is the part of a member in the cluster's backups.
-type Role = facts.Role
-
-// The roles.
-const (
-	Unknown  = facts.Waiting // the store was not read yet, or must not be written
-	Writing  = facts.Writer  // this member makes the backups
-	Watching = facts.Standby // another member makes the backups; this one takes over if they stop growing
-)
-
 // Facts are the state of the backups at one moment. Callers may keep them.
 type Facts struct {
-	Role       Role
-	Cluster    string // ID of the cluster that etcd's data belongs to; empty if it has none
-	Owner      string // owner recorded in the store; empty until it is known
-	Generation int    // 0 until it is known
+	facts.Backups // what a writer knows of it: neither the store's URL nor what can be restored; Revision is the last stored one
 
-	Revision  int64         // etcd's
-	Stored    int64         // last revision in the store, as far as this member knows; 0 if there is none
-	Behind    int64         // number of revisions that are not stored yet
-	BehindFor time.Duration // age of the oldest of them; 0 if there is none
+	EtcdRevision int64
+	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
+	LastFull     *archive.Full // made by this process; nil if there is none
+	BrokenSince  time.Time     // since when there is no chain to extend; zero if there is one
 
-	FullRunning *facts.SnapshotProgress // nil if none is in progress
-	LastFull    *archive.Full           // made by this process; nil if there is none
-	NextFull    time.Time               // by schedule; zero if there is none
-
-	SpoolBytes int64 // of queued segments
-	SpoolLimit int64 // bytes
-
-	Trouble     *facts.Problem // nil if there is none
-	BrokenSince time.Time      // since when there is no chain to extend; zero if there is one
-
-	Uploaded int64 // bytes of segments and full snapshots since the process started
 	Segments int64 // stored by this process
 	Fulls    int64 // stored by this process
 	Failures int64 // of requests to the store since the process started
@@ -107,7 +83,7 @@ func New(options Options) (*Writer, error) {
 		snapshots: &snapshots{base: b, room: spool.CheckSpace}, uploads: &uploads{base: b}, queue: &flushQueue{base: b},
 	}
 	d.work, d.legal = w.actions(), statemachine.NewLegality(Table, d.core.State)
-	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
+	w.facts.Store(&Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()}})
 	return w, nil
 }
 
@@ -307,14 +283,14 @@ func (w *Writer) Flush(ctx context.Context) error {
 func (w *Writer) missing() string {
 	facts := w.Facts()
 	text := "it is not known whether everything is stored"
-	if facts.Behind > 0 {
-		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.Revision-facts.Behind+1, facts.Revision)
+	if facts.LagRevisions > 0 {
+		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.EtcdRevision-facts.LagRevisions+1, facts.EtcdRevision)
 	}
-	if full := facts.FullRunning; full != nil {
+	if full := facts.RunningFullSnapshot; full != nil {
 		text += fmt.Sprintf(", and the full snapshot started %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
 	}
-	if facts.Trouble != nil {
-		text += ": " + facts.Trouble.Message
+	if facts.Problem != nil {
+		text += ": " + facts.Problem.Message
 	}
 	return text
 }
@@ -348,40 +324,45 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 		case <-ticker.C:
 		}
 		facts := w.Facts()
-		switch full := facts.FullRunning; {
-		case facts.Trouble == nil, full != nil && full.SentBytes != sent:
+		switch full := facts.RunningFullSnapshot; {
+		case facts.Problem == nil, full != nil && full.SentBytes != sent:
 			if since = time.Now(); full != nil {
 				sent = full.SentBytes
 			}
 		case time.Since(since) > w.pace.fullPatience:
-			return archive.Full{}, fmt.Errorf("the full snapshot is made when this is resolved: %s", facts.Trouble.Message)
+			return archive.Full{}, fmt.Errorf("the full snapshot is made when this is resolved: %s", facts.Problem.Message)
 		}
 	}
 }
 
 // publish updates the facts that other goroutines read.
 func (w *Writer) publish() {
-	facts := Facts{
-		Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
-		Revision: w.chain.revision, Stored: max(0, w.remote.head.Revision()),
-		FullRunning: w.snapshots.progress(), LastFull: w.snapshots.newest, NextFull: w.snapshots.next, BrokenSince: w.snapshots.brokenSince,
-		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
-		Uploaded: w.uploads.bytes + w.snapshots.uploaded, Segments: w.uploads.stored, Fulls: w.snapshots.stored, Failures: w.health.failures,
+	known := Facts{
+		Backups: facts.Backups{
+			Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
+			Revision: max(0, w.remote.head.Revision()), RunningFullSnapshot: w.snapshots.progress(), NextFullSnapshot: w.snapshots.next,
+			UploadedBytes: w.uploads.bytes + w.snapshots.uploaded, SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit,
+			Problem: w.currentProblem(),
+		},
+		EtcdRevision: w.chain.revision, LastFull: w.snapshots.newest, BrokenSince: w.snapshots.brokenSince,
+		Segments: w.uploads.stored, Fulls: w.snapshots.stored, Failures: w.health.failures,
 	}
-	if facts.Role != Watching {
-		facts.Behind, facts.BehindFor = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()
+	if known.Role != facts.Standby {
+		known.LagRevisions, known.Lag = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()
 	}
-	w.facts.Store(&facts)
+	known.LagSeconds = known.Lag.Seconds()
+	w.facts.Store(&known)
 }
 
-func (w *Writer) role() Role {
+// role returns the member's part: it waits while the store was not read, or must not be written.
+func (w *Writer) role() facts.Role {
 	switch {
 	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
-		return Unknown
+		return facts.Waiting
 	case w.isWriter():
-		return Writing
+		return facts.Writer
 	default:
-		return Watching
+		return facts.Standby
 	}
 }
 
@@ -406,7 +387,7 @@ func (w *Writer) behindFor() (age time.Duration) {
 // may be busy without making progress. There is no limit while a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
-	if problem != nil || w.role() != Writing || len(unstored) == 0 || w.snapshots.making != nil ||
+	if problem != nil || w.role() != facts.Writer || len(unstored) == 0 || w.snapshots.making != nil ||
 		time.Since(unstored[0].at) <= w.pace.overdue+2*w.chain.interval() {
 		return problem
 	}

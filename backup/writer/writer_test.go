@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -37,18 +38,17 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 	assert.Equal(t, "there was no full snapshot yet", path.Full.Reason)
 	require.NotNil(t, path.Full.Hash, "a small database's is asked for")
 	s.requireChains(1)
-	facts := s.Facts()
-	assert.Equal(t, Writing, facts.Role)
-	assert.Equal(t, 1, facts.Generation)
-	assert.Nil(t, facts.Trouble)
+	assert.Equal(t, facts.Writer, s.Facts().Role)
+	assert.Equal(t, 1, s.Facts().Generation)
+	assert.Nil(t, s.Facts().Problem)
 	s.closesTransactions()
 }
 
 func TestIdle_uploadsNothing(t *testing.T) {
 	s := startedStand(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
-	assert.Zero(t, s.Facts().Behind)
-	assert.Less(t, s.Facts().BehindFor, time.Second, "etcd's own bookkeeping may just have changed")
+	assert.Zero(t, s.Facts().LagRevisions)
+	assert.Less(t, s.Facts().Lag, time.Second, "etcd's own bookkeeping may just have changed")
 	before := s.Facts().Segments
 	_, err := s.etcd.Client.Get(t.Context(), "a")
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestFlush_uploadsEverything(t *testing.T) {
 	for i := range 5 {
 		last := s.put("a", fmt.Sprint(i))
 		require.NoError(t, s.Flush(t.Context()))
-		assert.GreaterOrEqual(t, s.Facts().Stored, last)
+		assert.GreaterOrEqual(t, s.Facts().Revision, last)
 		s.requireAllKept()
 	}
 }
@@ -127,7 +127,7 @@ func TestTimes_neverDecrease(t *testing.T) {
 		if i%2 == 0 {
 			s.end()
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Role == Writing }, "it writes again")
+			s.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "it writes again")
 		}
 	}
 	require.NoError(t, s.Flush(t.Context()))
@@ -184,10 +184,10 @@ func TestLag_clockWasAhead(t *testing.T) {
 	start := time.Now()
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "4")
-	s.eventually(func(f Facts) bool { return f.BehindFor > 500*time.Millisecond }, "it is told, and grows")
-	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(start))
+	s.eventually(func(f Facts) bool { return f.Lag > 500*time.Millisecond }, "it is told, and grows")
+	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	s.store.ClearFaults()
-	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "it is over")
 }
 
 // Within a history, times never decrease after a clock was ahead.
@@ -231,8 +231,8 @@ func TestLag_survivesARestart(t *testing.T) {
 		s.end()
 		ahead.Store(int64(clock))
 		s.run()
-		s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
-		assert.InDelta(t, behind, s.Facts().BehindFor, float64(patience))
+		s.eventually(func(f Facts) bool { return f.Lag > 0 }, "it is told")
+		assert.InDelta(t, behind, s.Facts().Lag, float64(patience))
 	}
 }
 
@@ -262,9 +262,9 @@ func TestFullSnapshot_scheduleAfterClockReset(t *testing.T) {
 	}
 	s.options.Schedule = hourly
 	s.run()
-	s.eventually(func(f Facts) bool { return f.NextFull.After(now) }, "planned by a clock that is ahead")
+	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.After(now) }, "planned by a clock that is ahead")
 	right.Store(true)
-	s.eventually(func(f Facts) bool { return f.NextFull.Before(now) }, "planned again")
+	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Before(now) }, "planned again")
 }
 
 // BenchmarkSecond captures 10,000 rows of 1 KB, which is a second of heavy load, and makes segments of them in the spool. A

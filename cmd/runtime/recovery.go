@@ -28,7 +28,7 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 // isUnverified reports whether etcd was started without an answer from the store. The backup writer compares the data
 // first, so backups that were made since prove them.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
-	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Stored == 0)
+	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }
 
 // RecoveryProgress describes what recovery waits for or how far it is, and since when; empty in states that take no time.

@@ -72,7 +72,10 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	case length < 0:
 		length = 1<<62 - 1
 	}
-	return &reader{source{ctx: ctx, content: io.NewSectionReader(file, offset, length)}, file}, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{store.ContextReader{Context: ctx, Reader: reader{io.NewSectionReader(file, offset, length)}}, file}, nil
 }
 
 // openFile returns nil if the name exists but is not a regular file: a pipe, a directory or a link. No object can be created with
@@ -90,15 +93,12 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// reader ends with its context.
-type reader struct {
-	source
-	io.Closer
-}
+// reader translates the errors of reading a file.
+type reader struct{ *io.SectionReader }
 
-func (r *reader) Read(p []byte) (int, error) {
-	n, err := r.source.Read(p)
-	if r.failed != nil && r.ctx.Err() == nil {
+func (r reader) Read(p []byte) (int, error) {
+	n, err := r.SectionReader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = translate(err)
 	}
 	return n, err

@@ -24,7 +24,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
-	source := &source{ctx: ctx, content: content}
+	source := &source{content: store.ContextReader{Context: ctx, Reader: content}}
 	err := s.put(name, source)
 	if source.failed != nil {
 		return source.failed
@@ -127,18 +127,13 @@ func leave(root *os.Root, draft string) error {
 	return nil
 }
 
-// source ends with its context and remembers an error of content.
+// source remembers an error of content.
 type source struct {
-	ctx     context.Context
 	content io.Reader
 	failed  error
 }
 
 func (s *source) Read(p []byte) (int, error) {
-	if s.ctx.Err() != nil {
-		s.failed = context.Cause(s.ctx)
-		return 0, s.failed
-	}
 	n, err := s.content.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.failed = err

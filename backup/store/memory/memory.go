@@ -45,7 +45,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	read, err := io.ReadAll(&cancelable{ctx: ctx, Reader: content})
+	read, err := io.ReadAll(store.ContextReader{Context: ctx, Reader: content})
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	if length >= 0 {
 		content = content[:min(length, int64(len(content)))]
 	}
-	return io.NopCloser(&cancelable{ctx: ctx, Reader: fault.cut(bytes.NewReader(content))}), nil
+	return io.NopCloser(store.ContextReader{Context: ctx, Reader: fault.cut(bytes.NewReader(content))}), nil
 }
 
 // List implements store.Store.
@@ -149,19 +149,6 @@ func (s *Store) Content(name string) (content []byte, exists bool) {
 // SetContent creates or replaces an object, bypassing faults, as another holder of the credentials could.
 func (s *Store) SetContent(name string, content []byte) {
 	s.create(name, bytes.Clone(content), true)
-}
-
-// cancelable ends with its context.
-type cancelable struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (c *cancelable) Read(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.Reader.Read(p)
 }
 
 // Op is a method of store.Store.
