@@ -34,7 +34,7 @@ type remoteStore struct {
 // The contents are what was read from the store.
 type contents struct {
 	relation.Store
-	judgment relation.Judgment
+	judgment relation.Result
 	path     archive.Path
 	notKept  error // why there is no path
 	adopted  bool  // the user has named the store's cluster, and that was not carried out before
@@ -88,10 +88,10 @@ func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 		return seen, err
 	}
 	data := b.describeVolume()
-	seen.judgment = relation.Judge(data, seen.Store, seen.adopted && (!b.requested || data.State != relation.Valid))
+	seen.judgment = relation.Compare(data, seen.Store, seen.adopted && (!b.requested || data.State != relation.Valid))
 	if seen.judgment.Relation == relation.Adopted && !b.member.Alone {
 		own := seen
-		if own.judgment = relation.Judge(data, seen.Store, false); own.state() == relation.Ours {
+		if own.judgment = relation.Compare(data, seen.Store, false); own.state() == relation.Ours {
 			seen = own
 		}
 	}
@@ -156,7 +156,7 @@ func (b *remoteStore) find(ctx context.Context) (seen contents, err error) {
 
 // describeRelation describes how the volume relates to the store.
 func (b *remoteStore) describeRelation(seen contents) string {
-	return seen.judgment.Sentence(b.describeVolume(), seen.Store, b.options.Archive.String())
+	return seen.judgment.Describe(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
 // isDone reports whether the requested restore was done, on any volume.

@@ -201,7 +201,7 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	case err != nil:
 		return nil, err
 	}
-	judgment := relation.Judge(data, seen.Store, false)
+	judgment := relation.Compare(data, seen.Store, false)
 	c.needed, newer = judgment.Newer(data, seen.Store, c.options.Archive.String())
 	writer := seen.Head.Newest().Member
 	if newer == nil && judgment.Relation == relation.Same && position.IsOnlyVoter() && writer != "" && !slices.Contains(position.Known, writer) {

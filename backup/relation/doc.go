@@ -2,7 +2,7 @@
 //
 // Recovery asks before etcd opens the data, the writer of the backups asks while etcd runs, and some commands ask without either. They observe
 // different things: recovery sees a closed directory, the writer a running etcd and its rows. So each of them fills in a Data and a Store, and
-// Judge, which does no I/O, gives the answer for all.
+// Compare, which does no I/O, gives the answer for all.
 //
 // # What identifies data and a store
 //
@@ -17,8 +17,8 @@
 //
 // # The relations
 //
-// Judge reduces the two to a Case, a product of small enumerations, which decide maps to a Relation. Each Relation has one sentence and one way
-// out. testdata/judge.golden has the answer to every case, so a change of a rule shows what else it changes.
+// Compare reduces the two to a Case, a product of small enumerations, which classify maps to a Relation. Each Relation has one sentence and one way
+// out. testdata/relation.golden has the answer to every case, so a change of a rule shows what else it changes.
 //
 // As an example, take a volume that was rolled back to yesterday's copy. Its identity names the store's cluster and newest generation, and its
 // highest revision is below the store's end: Behind. A clone of the volume that was written to elsewhere names the same generation, and has as

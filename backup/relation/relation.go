@@ -103,17 +103,17 @@ func (s Store) Adopts(flag, owner string) bool {
 	}
 }
 
-// Judgment is the answer to how data relate to a store.
-type Judgment struct {
+// Result is the answer to how data relate to a store.
+type Result struct {
 	Relation
 	Identity archive.Identity // the data's, or what they continue as although they do not name it yet
 	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
 }
 
-// Judge returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
-func Judge(data Data, store Store, adopt bool) Judgment {
+// Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
+func Compare(data Data, store Store, adopt bool) Result {
 	c := caseOf(data, store, adopt)
-	j := Judgment{Relation: decide(c), Identity: data.Identity}
+	j := Result{Relation: classify(c), Identity: data.Identity}
 	j.Lacks = c.Lacks && j.Relation != Same // revisions that only the store has are not a loss for data that resume
 	switch {
 	case c.Names == This && !data.Identity.Known():
@@ -128,12 +128,12 @@ func Judge(data Data, store Store, adopt bool) Judgment {
 // that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it ahead of
 // the revisions that they acknowledge, so a quorum has what it shows, even if nothing else is left of the generation.
 // store is the store's URL.
-func (j Judgment) Newer(data Data, s Store, store string) (reached int64, newer error) {
+func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:
-		return 0, errors.New(j.Sentence(data, s, store))
+		return 0, errors.New(j.Describe(data, s, store))
 	case Behind:
-		reached, newer = s.Head.Revision(), errors.New(j.Sentence(data, s, store))
+		reached, newer = s.Head.Revision(), errors.New(j.Describe(data, s, store))
 	case Same:
 		reached = max(0, s.Head.Revision())
 	case Unnumbered: // the head is of an earlier generation
@@ -165,8 +165,8 @@ func (d Data) named() archive.Identity {
 	return d.Peers
 }
 
-// Sentence describes the relation for users. store is the store's URL.
-func (j Judgment) Sentence(data Data, s Store, store string) string {
+// Describe describes the relation for users. store is the store's URL.
+func (j Result) Describe(data Data, s Store, store string) string {
 	cluster := s.Cluster.Cluster
 	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met
 	case Nameless:
@@ -210,9 +210,9 @@ func (e *RowsError) Error() string { return e.Err.Error() }
 func (e *RowsError) Unwrap() error { return e.Err }
 
 // Refusal returns the sentence with the way out. It is a RowsError if rows differ.
-func (j Judgment) Refusal(data Data, s Store, store string) error {
+func (j Result) Refusal(data Data, s Store, store string) error {
 	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
-	err := fmt.Errorf("%s; %s", j.Sentence(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
+	err := fmt.Errorf("%s; %s", j.Describe(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
 	if j.Relation != Copied || data.Rows != Different {
 		return err
 	}

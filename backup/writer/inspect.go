@@ -164,14 +164,14 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 		return "", err
 	}
 	kept := w.remote.relationStore(head, w.remote.generation)
-	judgment := relation.Judge(data, kept, false)
-	waited := elapsed(&w.remote.aheadSince, judgment.Relation == relation.Behind)
+	result := relation.Compare(data, kept, false)
+	waited := elapsed(&w.remote.aheadSince, result.Relation == relation.Behind)
 	switch {
-	case judgment.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
+	case result.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
 		return storeAhead, nil // a follower may be slow, and a leader applies what was acknowledged before
-	case judgment.Relation == relation.Behind, judgment.Relation == relation.Copied:
-		judgment.Relation = relation.Copied // data that stays behind is older than its backups
-		return succeeded, judgment.Refusal(data, kept, w.options.Archive.String())
+	case result.Relation == relation.Behind, result.Relation == relation.Copied:
+		result.Relation = relation.Copied // data that stays behind is older than its backups
+		return succeeded, result.Refusal(data, kept, w.options.Archive.String())
 	}
 	if stored {
 		w.remote.recordIdentity()
@@ -446,9 +446,9 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 func (i *inspection) evaluate(kept relation.Store) error {
 	data := relationData(i.Options, i.identity, relation.NotCompared)
 	data.Etcd = "" // recovery decides whether data without an identity created the store
-	judgment := relation.Judge(data, kept, false)
-	refusal := judgment.Refusal(data, kept, i.Archive.String())
-	switch judgment.Relation { //nolint:exhaustive // the generation is missing, which is inspected again
+	result := relation.Compare(data, kept, false)
+	refusal := result.Refusal(data, kept, i.Archive.String())
+	switch result.Relation { //nolint:exhaustive // the generation is missing, which is inspected again
 	case relation.Succeeded:
 		i.event, i.successor = succeeded, kept.Newest().Number
 	case relation.OtherCluster:

@@ -149,7 +149,7 @@ func (r *remote) findSuccessor() {
 func (r *remote) succeededBy(successor int) error {
 	kept := r.relationStore(archive.Head{}, archive.Generation{Number: successor})
 	data := relationData(r.options, r.identity, relation.NotCompared)
-	return fmt.Errorf("%w; this member has revision %d, and the store has revision %d of it", relation.Judge(data, kept, false).
+	return fmt.Errorf("%w; this member has revision %d, and the store has revision %d of it", relation.Compare(data, kept, false).
 		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.head.Revision()))
 }
 

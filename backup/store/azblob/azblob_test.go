@@ -33,7 +33,7 @@ func created(w http.ResponseWriter, _ *http.Request) {
 
 func TestAzure_requestFailures(t *testing.T) {
 	withKey(t)
-	storetest.RunFaults(t, storetest.Dialect{
+	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
 			s, err := New(wire.Place{Bucket: "container", Endpoint: endpoint}, "account")
 			require.NoError(t, err)
@@ -41,16 +41,16 @@ func TestAzure_requestFailures(t *testing.T) {
 		},
 		Created: created,
 		Deleted: http.StatusAccepted,
-		Refuse: func(w http.ResponseWriter, r storetest.Refusal) {
+		WriteError: func(w http.ResponseWriter, r storetest.ErrorResponse) {
 			w.Header().Set("X-Ms-Error-Code", r.Code)
 			w.WriteHeader(r.Status)
 			fmt.Fprint(w, "<Error><Message>SECRET</Message></Error>")
 		},
-		Exists:   storetest.Refusal{Status: 409, Code: "BlobAlreadyExists", Create: store.ErrExists, Delete: store.ErrExists},
-		Denied:   storetest.Refusal{Status: 403, Code: "AuthorizationPermissionMismatch", Create: store.ErrDenied, Delete: store.ErrDenied},
-		Locked:   storetest.Refusal{Status: 409, Code: "BlobImmutableDueToPolicy", Create: store.ErrExists, Delete: store.ErrLocked},
-		NoBucket: storetest.Refusal{Status: 404, Code: "ContainerNotFound"},
-		Others: []storetest.Refusal{
+		Exists:   storetest.ErrorResponse{Status: 409, Code: "BlobAlreadyExists", Create: store.ErrExists, Delete: store.ErrExists},
+		Denied:   storetest.ErrorResponse{Status: 403, Code: "AuthorizationPermissionMismatch", Create: store.ErrDenied, Delete: store.ErrDenied},
+		Locked:   storetest.ErrorResponse{Status: 409, Code: "BlobImmutableDueToPolicy", Create: store.ErrExists, Delete: store.ErrLocked},
+		NoBucket: storetest.ErrorResponse{Status: 404, Code: "ContainerNotFound"},
+		Others: []storetest.ErrorResponse{
 			{Status: 412, Code: "ConditionNotMet", Create: store.ErrExists, Delete: store.ErrExists},
 			{Status: 412, Code: "LeaseIdMissing", Create: store.ErrExists, Delete: store.ErrLocked},
 			{Status: 403, Code: "AuthenticationFailed", Create: store.ErrDenied, Delete: store.ErrDenied},

@@ -50,7 +50,7 @@ func TestAnAccessTokenComesFromEachSource(t *testing.T) {
 			for variable, value := range one.environment {
 				t.Setenv(variable, value)
 			}
-			found := &wire.Tokens{Find: findSource, HTTP: storetest.RedirectedClient(t, func(w http.ResponseWriter, r *http.Request) {
+			found := &wire.Tokens{Find: findSource, HTTP: storetest.NewRedirectClient(t, func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, one.asked, r.Method+" "+r.Host+r.URL.Path)
 				for key, want := range one.form {
 					assert.Equal(t, want, r.FormValue(key), key)
@@ -70,7 +70,7 @@ func TestATokenIsReplacedBeforeItExpires(t *testing.T) {
 	withoutCredentials(t)
 	for remaining, want := range map[time.Duration]string{time.Minute: "Bearer granted-1", -time.Second: "Bearer granted-2"} {
 		granted := 0
-		found := &wire.Tokens{Find: findSource, HTTP: storetest.RedirectedClient(t, func(w http.ResponseWriter, _ *http.Request) {
+		found := &wire.Tokens{Find: findSource, HTTP: storetest.NewRedirectClient(t, func(w http.ResponseWriter, _ *http.Request) {
 			granted++
 			fmt.Fprintf(w, `{"access_token":"granted-%d","expires_in":%d}`, granted, int((early + remaining).Seconds()))
 		})}
@@ -83,7 +83,7 @@ func TestATokenIsReplacedBeforeItExpires(t *testing.T) {
 
 func TestAMachineWithoutAnIdentityIsDenied(t *testing.T) {
 	withoutCredentials(t)
-	found := &wire.Tokens{Find: findSource, HTTP: storetest.RedirectedClient(t, func(w http.ResponseWriter, _ *http.Request) {
+	found := &wire.Tokens{Find: findSource, HTTP: storetest.NewRedirectClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		connection, _, err := http.NewResponseController(w).Hijack()
 		if assert.NoError(t, err) {
 			_ = connection.Close()

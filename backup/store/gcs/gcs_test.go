@@ -24,7 +24,7 @@ func against(t *testing.T, handler http.HandlerFunc) *Store {
 	return open(t, storetest.Serve(t, handler), "bucket")
 }
 
-func refuse(w http.ResponseWriter, r storetest.Refusal) {
+func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	w.WriteHeader(r.Status)
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
@@ -42,23 +42,23 @@ func created(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestGCS_requestFailures(t *testing.T) {
-	unavailable := func(status int, code string) storetest.Refusal {
-		return storetest.Refusal{Status: status, Code: code, Create: store.ErrUnavailable, Delete: store.ErrUnavailable}
+	unavailable := func(status int, code string) storetest.ErrorResponse {
+		return storetest.ErrorResponse{Status: status, Code: code, Create: store.ErrUnavailable, Delete: store.ErrUnavailable}
 	}
-	storetest.RunFaults(t, storetest.Dialect{
+	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
 			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint})
 			require.NoError(t, err)
 			return s
 		},
-		Created:  created,
-		Deleted:  http.StatusNoContent,
-		Refuse:   refuse,
-		Exists:   storetest.Refusal{Status: 412, Code: "conditionNotMet", Create: store.ErrExists, Delete: store.ErrExists},
-		Denied:   storetest.Refusal{Status: 403, Code: "forbidden", Create: store.ErrDenied, Delete: store.ErrDenied},
-		Locked:   storetest.Refusal{Status: 403, Code: "retentionPolicyNotMet", Create: store.ErrExists, Delete: store.ErrLocked},
-		NoBucket: storetest.Refusal{Status: 404, Code: "notFound"},
-		Others: []storetest.Refusal{
+		Created:    created,
+		Deleted:    http.StatusNoContent,
+		WriteError: refuse,
+		Exists:     storetest.ErrorResponse{Status: 412, Code: "conditionNotMet", Create: store.ErrExists, Delete: store.ErrExists},
+		Denied:     storetest.ErrorResponse{Status: 403, Code: "forbidden", Create: store.ErrDenied, Delete: store.ErrDenied},
+		Locked:     storetest.ErrorResponse{Status: 403, Code: "retentionPolicyNotMet", Create: store.ErrExists, Delete: store.ErrLocked},
+		NoBucket:   storetest.ErrorResponse{Status: 404, Code: "notFound"},
+		Others: []storetest.ErrorResponse{
 			{Status: 401, Code: "authError", Create: store.ErrDenied, Delete: store.ErrDenied},
 			{Status: 403, Code: "forbidden", Message: "Object is under active Temporary hold", Create: store.ErrExists, Delete: store.ErrLocked},
 			{Status: 404, Code: "notFound", Create: store.ErrNoBucket},

@@ -137,7 +137,7 @@ func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	bundle := filepath.Join(t.TempDir(), "ca.pem")
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer token-1" {
-			refuse(w, storetest.Refusal{Status: http.StatusUnauthorized, Code: "authError"})
+			refuse(w, storetest.ErrorResponse{Status: http.StatusUnauthorized, Code: "authError"})
 			return
 		}
 	}))

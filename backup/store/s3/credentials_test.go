@@ -101,7 +101,7 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
 	assert.Equal(t, 1, fetched, "they last")
 	f.reply = func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, storetest.Refusal{Status: http.StatusForbidden, Code: "InvalidAccessKeyId"})
+		refuse(w, storetest.ErrorResponse{Status: http.StatusForbidden, Code: "InvalidAccessKeyId"})
 	}
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)

@@ -51,7 +51,7 @@ func (a *amazons) answer(w http.ResponseWriter, r *http.Request) {
 func (a *amazons) chain(t *testing.T) *chain {
 	withoutCredentials(t)
 	a.lasts = time.Hour
-	return &chain{iam: &credentials.IAM{Client: storetest.RedirectedClient(t, a.answer)}}
+	return &chain{iam: &credentials.IAM{Client: storetest.NewRedirectClient(t, a.answer)}}
 }
 
 func file(t *testing.T, content string) (path string) {

@@ -61,7 +61,7 @@ func created(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
 }
 
-func refuse(w http.ResponseWriter, r storetest.Refusal) {
+func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	w.Header().Set("Content-Type", "application/xml")
 	w.WriteHeader(r.Status)
 	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s SECRET</Message></Error>", r.Code, r.Message)
@@ -70,26 +70,26 @@ func refuse(w http.ResponseWriter, r storetest.Refusal) {
 func TestS3_requestFailures(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
-	refusal := func(status int, code string, want error) storetest.Refusal {
-		return storetest.Refusal{Status: status, Code: code, Create: want, Delete: want}
+	refusal := func(status int, code string, want error) storetest.ErrorResponse {
+		return storetest.ErrorResponse{Status: status, Code: code, Create: want, Delete: want}
 	}
-	storetest.RunFaults(t, storetest.Dialect{
+	storetest.RunErrors(t, storetest.Protocol{
 		Open: func(t *testing.T, endpoint *url.URL) store.Store {
 			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint}, "", true)
 			require.NoError(t, err)
 			return s
 		},
-		Created: created,
-		Deleted: http.StatusNoContent,
-		Refuse:  refuse,
-		Exists:  refusal(412, "PreconditionFailed", store.ErrExists),
-		Denied:  refusal(403, "AccessDenied", store.ErrDenied),
-		Locked: storetest.Refusal{
+		Created:    created,
+		Deleted:    http.StatusNoContent,
+		WriteError: refuse,
+		Exists:     refusal(412, "PreconditionFailed", store.ErrExists),
+		Denied:     refusal(403, "AccessDenied", store.ErrDenied),
+		Locked: storetest.ErrorResponse{
 			Status: 403, Code: "AccessDenied", Message: "Access Denied because object protected by object lock.",
 			Create: store.ErrExists, Delete: store.ErrLocked,
 		},
-		NoBucket: storetest.Refusal{Status: 404, Code: "NoSuchBucket"},
-		Others: []storetest.Refusal{
+		NoBucket: storetest.ErrorResponse{Status: 404, Code: "NoSuchBucket"},
+		Others: []storetest.ErrorResponse{
 			refusal(409, "ConditionalRequestConflict", store.ErrUnavailable), // another process deleted it meanwhile
 			refusal(429, "TooManyRequests", store.ErrUnavailable),
 			refusal(500, "InternalError", store.ErrUnavailable),
@@ -160,7 +160,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	} {
 		f := multipart(func(w http.ResponseWriter) {
 			code := map[int]string{200: "InternalError", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 403: "AccessDenied"}
-			refuse(w, storetest.Refusal{Status: status, Code: code[status]})
+			refuse(w, storetest.ErrorResponse{Status: status, Code: code[status]})
 		})
 		err := against(t, f).Put(t.Context(), "large", storetest.Pattern(1, large))
 		assert.ErrorIs(t, err, want, status)
@@ -189,7 +189,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 		f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("partNumber") {
 				if parts++; one.refuse && parts == 2 {
-					refuse(w, storetest.Refusal{Status: http.StatusForbidden, Code: "AccessDenied"})
+					refuse(w, storetest.ErrorResponse{Status: http.StatusForbidden, Code: "AccessDenied"})
 					return
 				}
 			}
@@ -267,7 +267,7 @@ func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 			s, err := New(wire.Place{Bucket: one.bucket}, one.region, one.pathStyle)
 			require.NoError(t, err)
 			var asked []string
-			s.HTTP = storetest.RedirectedClient(t, func(w http.ResponseWriter, r *http.Request) {
+			s.HTTP = storetest.NewRedirectClient(t, func(w http.ResponseWriter, r *http.Request) {
 				scope := strings.Split(r.Header.Get("Authorization"), "/")
 				asked = append(asked, r.Method+" "+r.Host+r.URL.Path+" "+scope[2])
 				w.Header().Set("X-Amz-Bucket-Region", one.found)

@@ -21,39 +21,39 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Dialect describes how the servers of a store respond, for a test server with arbitrary faults.
-type Dialect struct {
+// Protocol describes how the servers of a store respond, for a test server with arbitrary faults.
+type Protocol struct {
 	// Open returns a store at an endpoint.
 	Open func(t *testing.T, endpoint *url.URL) store.Store
 	// Created responds to a request that creates an object, and which was read.
 	Created func(w http.ResponseWriter, r *http.Request)
 	// Deleted is the status of a deletion.
 	Deleted int
-	// Refuse responds with an error.
-	Refuse func(w http.ResponseWriter, r Refusal)
+	// WriteError responds with an error.
+	WriteError func(w http.ResponseWriter, r ErrorResponse)
 	// Responses to creating an object that exists, to a request that is not allowed, or not yet, and to one for a missing bucket.
-	Exists, Denied, Locked, NoBucket Refusal
+	Exists, Denied, Locked, NoBucket ErrorResponse
 	// Others are more responses.
-	Others []Refusal
+	Others []ErrorResponse
 	// Page is the body of a listing with the object a and the mark of another page.
 	Page string
 }
 
-// Refusal is the response of a server to a request that fails, and its meaning.
-type Refusal struct {
+// ErrorResponse is the response of a server to a request that fails, and its meaning.
+type ErrorResponse struct {
 	Status         int
 	Code, Message  string
 	Create, Delete error // what Put and Delete return; nil for Delete if an absent object is deleted
 }
 
-// RunFaults tests a store against a server with faults.
-func RunFaults(t *testing.T, d Dialect) {
+// RunErrors tests a store against a server with faults.
+func RunErrors(t *testing.T, d Protocol) {
 	for name, test := range map[string]func(*testing.T){
-		"a truncated response does not look complete":                     d.testTruncatedResponse,
+		"a truncated response does not look complete":                     d.testPartialResponse,
 		"a response of another server is no success":                      d.testUnexpectedResponse,
-		"the probe notices a store that overwrites":                       d.testOverwrite,
-		"every method returns the error that fits a response":             d.testRefusals,
-		"a clock that differs is reported":                                d.testSkew,
+		"the probe notices a store that overwrites":                       d.testReplace,
+		"every method returns the error that fits a response":             d.testErrorResponses,
+		"a clock that differs is reported":                                d.testClock,
 		"a missing bucket is not an empty one":                            d.testMissing,
 		"a server that is down is unavailable":                            d.testUnreachable,
 		"a listing that ends before its last page does not look complete": d.testPages,
@@ -77,24 +77,24 @@ func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	return endpoint
 }
 
-// RedirectedClient returns a client that sends every request to one handler, which sees the original host as the request's Host. It
+// NewRedirectClient returns a client that sends every request to one handler, which sees the original host as the request's Host. It
 // replaces the addresses from which machines and workloads get their identity.
-func RedirectedClient(t *testing.T, handler http.HandlerFunc) *http.Client {
+func NewRedirectClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
-	return &http.Client{Transport: redirected{Serve(t, handler)}}
+	return &http.Client{Transport: redirectTransport{Serve(t, handler)}}
 }
 
-type redirected struct{ to *url.URL }
+type redirectTransport struct{ to *url.URL }
 
 // RoundTrip implements http.RoundTripper.
-func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r redirectTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.Host = request.URL.Host
 	request.URL.Scheme, request.URL.Host = r.to.Scheme, r.to.Host
 	return http.DefaultTransport.RoundTrip(request)
 }
 
-func (d Dialect) open(t *testing.T, handler http.HandlerFunc) store.Store {
+func (d Protocol) open(t *testing.T, handler http.HandlerFunc) store.Store {
 	t.Helper()
 	return d.Open(t, Serve(t, handler))
 }
@@ -116,7 +116,7 @@ func readError(t *testing.T, s store.Store) error {
 	return err
 }
 
-func (d Dialect) testTruncatedResponse(t *testing.T) {
+func (d Protocol) testPartialResponse(t *testing.T) {
 	s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
 		writeHeader(w, "100")
 		_, _ = io.WriteString(w, "<a>{") // the start of a listing, or of an object
@@ -128,7 +128,7 @@ func (d Dialect) testTruncatedResponse(t *testing.T) {
 }
 
 // testUnexpectedResponse tests a console, a proxy or a captive portal that answers every request with success and a web page.
-func (d Dialect) testUnexpectedResponse(t *testing.T) {
+func (d Protocol) testUnexpectedResponse(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusCreated} {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
@@ -150,7 +150,7 @@ func (d Dialect) testUnexpectedResponse(t *testing.T) {
 	}
 }
 
-func (d Dialect) testOverwrite(t *testing.T) {
+func (d Protocol) testReplace(t *testing.T) {
 	abilities, err := store.Probe(testContext(t), d.open(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			w.WriteHeader(d.Deleted)
@@ -163,11 +163,11 @@ func (d Dialect) testOverwrite(t *testing.T) {
 	assert.NoError(t, abilities.Delete)
 }
 
-func (d Dialect) testRefusals(t *testing.T) {
+func (d Protocol) testErrorResponses(t *testing.T) {
 	var all sync.WaitGroup // requests are repeated
 	defer all.Wait()
 	for _, refusal := range append(d.Others, d.Exists, d.Denied, d.Locked) {
-		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.Refuse(w, refusal) })
+		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, refusal) })
 		for name, call := range methods(testContext(t), s) {
 			all.Go(func() {
 				err, want := call(), refusal.Delete
@@ -191,11 +191,11 @@ func (d Dialect) testRefusals(t *testing.T) {
 	}
 }
 
-func (d Dialect) testSkew(t *testing.T) {
+func (d Protocol) testClock(t *testing.T) {
 	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
-			d.Refuse(w, d.Denied)
+			d.WriteError(w, d.Denied)
 		})
 		assertFailure(t, s, store.ErrSkewed)
 		assert.ErrorIs(t, s.Delete(testContext(t), "a"), store.ErrSkewed)
@@ -203,20 +203,20 @@ func (d Dialect) testSkew(t *testing.T) {
 }
 
 // testMissing also tests a web server that is not the store's: every path is missing.
-func (d Dialect) testMissing(t *testing.T) {
-	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.Refuse(w, d.NoBucket) }), store.ErrNoBucket)
+func (d Protocol) testMissing(t *testing.T) {
+	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, d.NoBucket) }), store.ErrNoBucket)
 	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)
 }
 
-func (d Dialect) testUnreachable(t *testing.T) {
+func (d Protocol) testUnreachable(t *testing.T) {
 	s := d.Open(t, &url.URL{Scheme: "http", Host: "127.0.0.1:1"})
 	assertFailure(t, s, store.ErrUnavailable)
 	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(testContext(t), "a")))
 }
 
-func (d Dialect) testPages(t *testing.T) {
+func (d Protocol) testPages(t *testing.T) {
 	for name, fail := range map[string]func(w http.ResponseWriter){
-		"refused":         func(w http.ResponseWriter) { d.Refuse(w, d.Denied) },
+		"refused":         func(w http.ResponseWriter) { d.WriteError(w, d.Denied) },
 		"unavailable":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
 		"lost":            func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"a web page":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html></html>") },
@@ -322,7 +322,7 @@ func (p *Proxy) modify(response *http.Response) error {
 	if p.faults.DownloadLimit > 0 && response.Request.Method == http.MethodGet {
 		response.Body = cut(response.Body, p.faults.DownloadLimit)
 	}
-	if p.faults.LostReplies == 0 || !creates(response.Request) || response.StatusCode >= http.StatusMultipleChoices {
+	if p.faults.LostReplies == 0 || !isCreate(response.Request) || response.StatusCode >= http.StatusMultipleChoices {
 		return nil
 	}
 	p.faults.LostReplies--
@@ -330,8 +330,8 @@ func (p *Proxy) modify(response *http.Response) error {
 	return errCut
 }
 
-// creates reports whether a request makes an object visible, in any of the protocols.
-func creates(r *http.Request) bool {
+// isCreate reports whether a request makes an object visible, in any of the protocols.
+func isCreate(r *http.Request) bool {
 	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != ""
 }
 

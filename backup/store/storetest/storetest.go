@@ -452,7 +452,7 @@ func assertFailure(t *testing.T, s store.Store, want store.Failure) {
 	}
 }
 
-func (s Subject) through(t *testing.T) (store.Store, *Proxy) {
+func (s Subject) openProxy(t *testing.T) (store.Store, *Proxy) {
 	if s.Through == nil {
 		t.Skip("this store has no network")
 	}
@@ -461,7 +461,7 @@ func (s Subject) through(t *testing.T) (store.Store, *Proxy) {
 }
 
 func (s Subject) testLostReply(t *testing.T) {
-	opened, proxy := s.through(t)
+	opened, proxy := s.openProxy(t)
 	for name, length := range map[string]int{"small": 1000, "large": s.large()} {
 		proxy.Inject(Faults{LostReplies: 1})
 		_, err := store.PutOnce(testContext(t), opened, name, Pattern(1, length))
@@ -476,7 +476,7 @@ func (s Subject) testLostReply(t *testing.T) {
 }
 
 func (s Subject) testCutUpload(t *testing.T) {
-	opened, proxy := s.through(t)
+	opened, proxy := s.openProxy(t)
 	for _, length := range []int{100_000, s.large()} {
 		proxy.Inject(Faults{UploadLimit: 50_000})
 		assert.ErrorIs(t, opened.Put(testContext(t), "cut", Pattern(1, length)), store.ErrUnavailable)

@@ -97,7 +97,7 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 
 // build returns a program of the module testdata/servers. It is built at most once for each content of go.sum.
 func build(t *testing.T, name, pkg string) string {
-	return obtain(t, "go.sum", name, func(from, into string) *exec.Cmd {
+	return ensureFile(t, "go.sum", name, func(from, into string) *exec.Cmd {
 		return exec.Command("go", "build", "-C", from, "-o", filepath.Join(into, name), pkg)
 	})
 }
@@ -105,7 +105,7 @@ func build(t *testing.T, name, pkg string) string {
 // install returns the script of Azurite, which npm installs at most once for each content of package-lock.json.
 func install(t *testing.T, name string) string {
 	script := filepath.Join("node_modules", name, "dist", "src", "blob", "main.js")
-	return obtain(t, "package-lock.json", script, func(from, into string) *exec.Cmd {
+	return ensureFile(t, "package-lock.json", script, func(from, into string) *exec.Cmd {
 		const copied = "cp package.json package-lock.json \"$0\" && exec npm ci --prefix \"$0\" --ignore-scripts --no-audit --no-fund"
 		command := exec.Command("sh", "-c", copied, into)
 		command.Dir = from
@@ -113,9 +113,9 @@ func install(t *testing.T, name string) string {
 	})
 }
 
-// obtain returns the path of a file in the cache, and runs command to create it if it is missing. Packages are tested in parallel;
+// ensureFile returns the path of a file in the cache, and runs command to create it if it is missing. Packages are tested in parallel;
 // one creates the file while the others wait. A server that is unavailable skips the test, which is also shown on the terminal.
-func obtain(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
+func ensureFile(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
 		t.Skip("this needs a real server: run the tests with -servers, or make test-backup")

@@ -16,9 +16,9 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-var update = flag.Bool("update", false, "write testdata/judge.golden")
+var update = flag.Bool("update", false, "write testdata/relation.golden")
 
-const golden = "testdata/judge.golden"
+const golden = "testdata/relation.golden"
 
 // The values of each part of a Case.
 var (
@@ -77,7 +77,7 @@ func (c Case) String() string {
 func TestRelation_goldenFile(t *testing.T) {
 	var got strings.Builder
 	for c := range allCases {
-		fmt.Fprintf(&got, "%-14s %s\n", decide(c), c)
+		fmt.Fprintf(&got, "%-14s %s\n", classify(c), c)
 	}
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got.String()), 0o644))
@@ -147,12 +147,12 @@ func TestCase_fromDataAndStore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, s := data, kept
 			c.change(&d, &s)
-			j := Judge(d, s, false)
+			j := Compare(d, s, false)
 			assert.Equal(t, c.relation, j.Relation)
 			assert.Equal(t, c.identity, j.Identity)
 		})
 	}
-	assert.Equal(t, Adopted, Judge(data, Store{Cluster: archive.Cluster{Cluster: "b"}}, true).Relation)
+	assert.Equal(t, Adopted, Compare(data, Store{Cluster: archive.Cluster{Cluster: "b"}}, true).Relation)
 }
 
 func TestAnAdoptionIsDoneOnce(t *testing.T) {
@@ -170,7 +170,7 @@ func TestAnAdoptionIsDoneOnce(t *testing.T) {
 func TestRefusals_haveAMessageAndAnAction(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
 	for _, r := range []Relation{Nameless, Emptied, Succeeded, Unnumbered, Unclaimed, OtherCluster, OtherOwner} {
-		assert.NotEmpty(t, Judgment{Relation: r}.Sentence(data, s, "s3://bucket"), r)
+		assert.NotEmpty(t, Result{Relation: r}.Describe(data, s, "s3://bucket"), r)
 		assert.NotEmpty(t, r.WayOut(), r)
 	}
 }
@@ -203,7 +203,7 @@ func TestNewer_missingRevisions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, s := data, contents
 			c.change(&d, &s)
-			j := Judge(d, s, false)
+			j := Compare(d, s, false)
 			reached, newer := j.Newer(d, s, "s3://bucket")
 			assert.Equal(t, c.lacks, j.Lacks)
 			assert.Equal(t, c.reached, reached)
@@ -234,7 +234,7 @@ func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, s := data, s
 			d.Rows, s.Head.Segment = c.rows, c.segment
-			err := Judgment{Relation: Copied}.Refusal(d, s, "the store")
+			err := Result{Relation: Copied}.Refusal(d, s, "the store")
 			assert.ErrorContains(t, err, "; to continue with this data, start once with --adopt=a/2")
 			var rows RowsError
 			if found, ok := errors.AsType[*RowsError](err); ok {

@@ -74,8 +74,8 @@ func placeOf(names Names, generation int, s Store) Place {
 	}
 }
 
-// decide returns the relation of a case. A case that no rule fits is Same.
-func decide(c Case) Relation {
+// classify returns the relation of a case. A case that no rule fits is Same.
+func classify(c Case) Relation {
 	isValid := c.State == Valid
 	switch {
 	case c.Place == Void, c.Place == Objects && isValid: // the writer founds the store for these data
