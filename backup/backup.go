@@ -106,15 +106,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeTemporaryFiles()
 	options := b.writerOptions(r.etcd, r.dir, r.owner)
 	options.Ack = b.options.Ack
-	options.Superseded = func(reason error) {
-		if ctx.Err() != nil {
-			return // the next run must not hear of this one's successor
-		}
-		select {
-		case b.superseded <- reason:
-		default: // that of an earlier run was not received yet
-		}
-	}
+	options.Superseded = func(reason error) { b.supersede(ctx, reason) }
 	w, err := writer.New(options)
 	r.writer.Store(w)
 	close(r.opened)
@@ -132,6 +124,17 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	// its process is scheduled, and a busy machine may delay that for seconds.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	w.Run(ctx)
+}
+
+// supersede reports that another generation continues this one, unless the run has ended: the next run must not receive the reason.
+func (b *Backups) supersede(run context.Context, reason error) {
+	if run.Err() != nil {
+		return
+	}
+	select {
+	case b.superseded <- reason:
+	default: // that of an earlier run was not received yet
+	}
 }
 
 func (b *Backups) recordFailure(err error) {

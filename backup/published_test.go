@@ -1,6 +1,8 @@
 package backup
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -9,8 +11,19 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
 )
+
+func TestSuperseded_isNotReportedOnceTheRunHasEnded(t *testing.T) {
+	b := New(Options{Store: memory.New(), Keys: &format.Keys{}})
+	run, end := context.WithCancel(t.Context())
+	end()
+	b.supersede(run, errors.New("of the run that has ended"))
+	assert.Empty(t, b.Superseded())
+	b.supersede(t.Context(), errors.New("of this run"))
+	assert.EqualError(t, <-b.Superseded(), "of this run")
+}
 
 func TestAVerificationNamesTheComparedHash(t *testing.T) {
 	var listed StoreContents

@@ -3,6 +3,7 @@ package backup
 import (
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -101,4 +102,23 @@ func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 	assert.Equal(t, at(t, "2026-11-22 00:01:30"), shifted.Next(at(t, "2026-11-22 00:00:00")))
 	assert.Equal(t, at(t, "2026-11-22 01:01:30"), shifted.Next(at(t, "2026-11-22 00:01:30")))
 	assert.Equal(t, "@hourly", shifted.String())
+}
+
+func TestClock_reportsJumpsForAnHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var jump time.Duration
+		c := newClock(func() time.Time { return time.Now().Add(jump) })
+		time.Sleep(30 * 24 * time.Hour)
+		assert.Empty(t, c.check(), "time passes")
+		for _, ahead := range []time.Duration{8 * time.Hour, 0, -2 * time.Minute} {
+			jump = ahead
+			assert.Contains(t, c.check(), "this machine's clock jumped by ")
+			time.Sleep(afterJump - time.Second)
+			assert.NotEmpty(t, c.check())
+			time.Sleep(time.Second)
+			assert.Empty(t, c.check())
+		}
+		jump += 50 * time.Second
+		assert.Empty(t, c.check(), "clocks are corrected")
+	})
 }

@@ -114,24 +114,6 @@ func TestFind_unlistedSegment(t *testing.T) {
 	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
-// If two members cut rows differently, a full snapshot can be within a segment. Nothing starts there, and the chain
-// continues across it.
-func TestFind_fullWithinASegment(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 14)
-	other := w.again()
-	within := other.build(17).Start()
-	w.segment(20)
-	w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
-	w.segment(24)
-
-	for revision := int64(11); revision <= 24; revision++ {
-		restored := w.restore(archive.Target{Revision: revision})
-		assert.Equal(t, revision, restored.Revision)
-	}
-	assert.EqualValues(t, 24, w.restore(archive.Target{}).Revision)
-	assert.NoError(t, w.find(archive.Target{}).PastEnd)
-}
-
 // stranger stores a segment of another cluster.
 func (w *world) stranger(first, last int64, at time.Time) {
 	w.t.Helper()
@@ -175,21 +157,6 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.ErrorIs(t, err, archive.ErrHole)
 	assert.Empty(t, w.objects(archive.Minute))
-}
-
-// The newest object by name cannot be verified: it does not move the end, and no new chain starts after it.
-func TestHead_ignoresMergedNames(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 14, 20)
-	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
-		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000000", []byte("x"))
-	}
-	head := w.head()
-	assert.NoError(t, head.Damaged)
-	assert.EqualValues(t, 20, head.Revision())
-	assert.True(t, head.PastEnd.IsZero())
-	chains := w.history().Newest().Chains
-	require.Len(t, chains, 1)
-	assert.EqualValues(t, 20, chains[0].To)
 }
 
 // Nothing follows the full snapshot yet, and a segment that is part of no chain reaches across it.
@@ -258,21 +225,29 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
 }
 
-func TestFind_fullWithinAMergedSegment(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 14)
-	within := w.again().build(17).Start()
-	w.segment(20)
-	w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
-	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	w.segment(24)
+// If two members cut rows differently, a full snapshot can be within a segment. Nothing starts there, and the chain
+// continues across it.
+func TestFind_fullWithinASegment(t *testing.T) {
+	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, NewKeys(t).Load(t), 14)
+			within := w.again().build(17).Start()
+			w.segment(20)
+			w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
+			if merged {
+				w.merge(archive.Minute, w.objects(archive.Segment)...)
+			}
+			w.segment(24)
 
-	for revision := int64(11); revision <= 24; revision++ {
-		restored, _, err := w.instead(archive.Target{Revision: revision})
-		require.NoError(t, err)
-		assert.Equal(t, revision, restored.Revision)
+			for revision := int64(11); revision <= 24; revision++ {
+				restored, _, err := w.instead(archive.Target{Revision: revision})
+				require.NoError(t, err)
+				assert.Equal(t, revision, restored.Revision)
+			}
+			restored, path, err := w.instead(archive.Target{})
+			require.NoError(t, err)
+			assert.EqualValues(t, 24, restored.Revision)
+			assert.NoError(t, path.PastEnd)
+		})
 	}
-	restored, path, err := w.instead(archive.Target{})
-	require.NoError(t, err)
-	assert.EqualValues(t, 24, restored.Revision)
-	assert.NoError(t, path.PastEnd)
 }

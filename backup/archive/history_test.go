@@ -130,7 +130,7 @@ func TestHistory_ignoresUnknownNames(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	for _, name := range []string{
 		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000000", "gen/x/generation.json",
-		"gen/000001/hour/0000000000000000015.000000_0000000000000000011.000000000", "gen/000001/full/hello", "gen/1/generation.json",
+		"gen/000001/hour/0000000000000000015.000000000_0000000000000000011.000000000", "gen/000001/full/hello", "gen/1/generation.json",
 		"gen/000001/full/0000000000000000099-yesterday/manifest.json", "gen/000001/verified/hello", "gen/zzz", "aaa", "zzz",
 	} {
 		w.store.SetContent(name, []byte("hello"))
@@ -182,8 +182,8 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 		"names": {func(w *world) {
 			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, TimeAt(9000))), []byte("x"))
 			w.store.SetContent(archive.SegmentName(1, format.After(9000)), []byte("x"))
-			w.store.SetContent("gen/000001/hour/0000000000000000040.000000_0000000000000000050.000000000", []byte("x"))
-			w.store.SetContent("gen/000001/hour/0000000000000000012.000000_0000000000000000050.000000000", []byte("x"))
+			w.store.SetContent("gen/000001/hour/0000000000000000040.000000000_0000000000000000050.000000000", []byte("x"))
+			w.store.SetContent("gen/000001/hour/0000000000000000012.000000000_0000000000000000050.000000000", []byte("x"))
 		}, 30, 0, ""},
 		"a full behind a gap that failed its test": {func(w *world) {
 			w.result(w.Archive, w.gap(40), archive.Failed, 41, false)

@@ -149,6 +149,17 @@ func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
 	s.requireSupersededBeside(upTo)
 }
 
+// The caller is answered at once, although its full snapshot is being uploaded.
+func TestGenerationEnd_answersARequestThatIsBeingStored(t *testing.T) {
+	s := startedStand(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	asked := s.asked()
+	s.eventually(storesItsCopy, "it is uploaded")
+	s.succeed()
+	s.put("a", "behind the end")
+	require.ErrorContains(t, <-asked, "another cluster was restored from the backups of this one")
+}
+
 // requireSupersededBeside is requireSuperseded with a full snapshot after the end, which does not count.
 func (s *stand) requireSupersededBeside(upTo int64) {
 	s.Helper()

@@ -290,7 +290,7 @@ func (w *Writer) reject(why error) {
 func (w *Writer) endGeneration(why error) {
 	w.health.record(opInspect, why.Error(), false)
 	if w.snapshots.rejectRequests(why); w.snapshots.making != nil {
-		w.snapshots.forget()
+		resolve(w.snapshots.forget().requests, fullResult{err: why})
 	}
 	w.queue.result = why
 	if w.options.Superseded != nil {

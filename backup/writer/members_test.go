@@ -456,6 +456,17 @@ func TestLostLeader_uploadsNoUsers(t *testing.T) {
 	s.requireUsers(1)
 }
 
+// Rows have revisions, which order them: a leader of an older term adds those that the chain lacks.
+func TestLostLeader_uploadsNewerRows(t *testing.T) {
+	s := startedStand(t)
+	s.end()
+	last := s.put("a", "newer than the chain")
+	s.options.Etcd = s.paused()
+	s.run(func(s *Writer) { s.pace.ahead = 10 * patience })
+	s.awaitStored(last)
+	s.requireAllKept()
+}
+
 func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 	for name, test := range map[string]func(s *stand) (first Etcd, then func() Etcd){
 		"of a leader that is deposed": func(s *stand) (Etcd, func() Etcd) {

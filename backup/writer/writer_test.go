@@ -85,18 +85,6 @@ func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s.requireUsers(1)
 }
 
-func TestFlush_uploadsEverything(t *testing.T) {
-	s := newStand(t)
-	s.options.Interval = patience * 100
-	s.run()
-	for i := range 5 {
-		last := s.put("a", fmt.Sprint(i))
-		require.NoError(t, s.Flush(t.Context()))
-		assert.GreaterOrEqual(t, s.Facts().Revision, last)
-		s.requireAllKept()
-	}
-}
-
 func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	s := newStand(t)
 	etcd := s.options.Etcd

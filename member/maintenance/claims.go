@@ -242,8 +242,8 @@ type schedule interface {
 const (
 	// claimTTL bounds how long the claims of a crashed member last.
 	claimTTL = 10 * time.Second
-	// renewInterval is the interval at which claims are renewed.
-	renewInterval = claimTTL / 3
+	// renewals is how often a claim is renewed within its TTL.
+	renewals = 3
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
 	// releaseTimeout bounds the requests of a stopping member.
@@ -256,6 +256,7 @@ type claimSchedule struct {
 	active func(self types.ID) map[types.ID]bool // the connected members
 	log    zerolog.Logger
 	wished time.Time // time of the last wish; zero if released
+	ttl    time.Duration
 
 	mu   sync.Mutex
 	made []claim // since the last release
@@ -265,7 +266,7 @@ type claimSchedule struct {
 const maxClaims = 16
 
 func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSchedule {
-	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log}
+	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log, ttl: claimTTL}
 }
 
 // grant makes a claim and returns once it is known here.
@@ -287,10 +288,10 @@ func (p *claimSchedule) proposeClaim(ctx context.Context, said claim, lasts time
 }
 
 func (p *claimSchedule) request(ctx context.Context) error {
-	if time.Since(p.wished) < renewInterval {
+	if time.Since(p.wished) < p.ttl/renewals {
 		return nil
 	}
-	if err := p.grant(ctx, p.newClaim(wish), claimTTL); err != nil {
+	if err := p.grant(ctx, p.newClaim(wish), p.ttl); err != nil {
 		return fmt.Errorf("cannot request a turn to defragment: %w", err)
 	}
 	p.wished = time.Now()
@@ -333,7 +334,7 @@ func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
 		return err
 	}
 	said := p.newClaim(turn)
-	err := p.grant(ctx, said, claimTTL)
+	err := p.grant(ctx, said, p.ttl)
 	if err != nil {
 		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
@@ -356,8 +357,8 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
-		for clock.Sleep(ctx, renewInterval) == nil {
-			_ = p.proposeClaim(ctx, p.newClaim(turn), claimTTL) // not awaited: applying may be blocked here
+		for clock.Sleep(ctx, p.ttl/renewals) == nil {
+			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited: applying may be blocked here
 		}
 	})
 	return func() {

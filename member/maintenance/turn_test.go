@@ -40,6 +40,7 @@ func TestClaimSchedule(t *testing.T) {
 	server := running(t)
 	before := server.KV().Rev()
 	p := newClaimSchedule(server, &Options{Active: func(types.ID) map[types.ID]bool { return nil }, Log: zerolog.Nop()})
+	p.ttl = 4 * time.Second
 	require.NoError(t, p.request(t.Context()))
 	require.NoError(t, p.acquire(t.Context(), nil))
 	first, stop := p.list(turn)[0], p.renew(t.Context())

@@ -5,17 +5,33 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strconv"
 	"testing"
+	"time"
 
 	"etcd-wrapper/member/state"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// A process that is suspended, or has no CPU time, accepts connections and sends nothing.
+func TestClientTimesOutOnASilentServer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	client := NewClient(uint16(silent.Addr().(*net.TCPAddr).Port))
+	transport := client.http.Transport.(*http.Transport)
+	require.Equal(t, requestTimeout, transport.ResponseHeaderTimeout)
+	transport.ResponseHeaderTimeout = 100 * time.Millisecond
+	_, err = client.Fetch(t.Context())
+	require.ErrorIs(t, err, ErrNoAnswer)
+	require.ErrorContains(t, err, "within 5s")
+}
 
 func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -211,7 +211,7 @@ func TestPlan_fullAfterAHole(t *testing.T) {
 func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	w := aged(t, 5)
 	for _, name := range []string{
-		"segment/0000009000000000000.000000000", "minute/0000008000000000000.000000_0000009000000000000.000000",
+		"segment/0000009000000000000.000000000", "minute/0000008000000000000.000000000_0000009000000000000.000000000",
 		"full/0000000009000000000-20991122T120000Z/manifest.json",
 	} {
 		w.store.SetContent("gen/000001/"+name, []byte("x"))

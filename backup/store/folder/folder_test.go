@@ -1,11 +1,22 @@
 package folder
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/storetest"
@@ -26,4 +37,294 @@ func missing(t *testing.T) store.Store {
 	s, err := New(filepath.Join(t.TempDir(), "not", "mounted"))
 	require.NoError(t, err)
 	return s
+}
+
+// appendOnly is the flag of a directory in which names can be created, and none removed: `chattr +a`.
+const appendOnly = 0x20
+
+// onlyAppend has the directories of a store take what is new and let nothing go, until the test ends.
+func onlyAppend(t *testing.T, s *Store) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(s.directory, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		if err := mark(path, appendOnly); err != nil {
+			t.Skipf("SKIPPED: no directory can be made append-only here: %v", err)
+		}
+		t.Cleanup(func() { assert.NoError(t, mark(path, 0)) })
+		return nil
+	}))
+}
+
+func mark(path string, flags int) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer directory.Close()
+	return unix.IoctlSetPointerInt(int(directory.Fd()), unix.FS_IOC_SETFLAGS, flags)
+}
+
+func TestBackupsNeedNoRightToDelete(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(t.Context(), "probe/first", strings.NewReader("x")))
+	onlyAppend(t, s)
+	abilities, err := store.Probe(t.Context(), s)
+	require.NoError(t, err)
+	assert.True(t, abilities.CreateIfAbsent)
+	assert.ErrorIs(t, abilities.Delete, store.ErrDenied)
+	require.NoError(t, s.Put(t.Context(), "probe/second", strings.NewReader("y")))
+	assert.ErrorIs(t, s.Put(t.Context(), "probe/second", strings.NewReader("z")), store.ErrExists)
+	assert.ErrorIs(t, s.Delete(t.Context(), "probe/second"), store.ErrDenied)
+	assert.Len(t, list(t, s, "", ""), 3)
+}
+
+func list(t *testing.T, s *Store, prefix, after string) (names []string) {
+	for object, err := range s.List(t.Context(), prefix, after) {
+		require.NoError(t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(t.Context(), "a/b/c", strings.NewReader("x")))
+	found := 0
+	require.NoError(t, filepath.WalkDir(s.directory, func(_ string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := entry.Info()
+		require.NoError(t, err)
+		want := fs.FileMode(0o600)
+		if entry.IsDir() {
+			want = fs.ModeDir | 0o700
+		}
+		found++
+		assert.Equal(t, want, info.Mode(), entry.Name())
+		return nil
+	}))
+	assert.Equal(t, 4, found, "nothing else is left")
+}
+
+// Otherwise a restore test that root ran by hand would leave a record that the service could not read.
+func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can create files for another user")
+	}
+	s := open(t)
+	require.NoError(t, os.Chown(s.directory, 65532, 65533))
+	require.NoError(t, s.Put(t.Context(), "a/b/c", strings.NewReader("x")))
+	require.NoError(t, filepath.WalkDir(s.directory, func(_ string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := entry.Info()
+		require.NoError(t, err)
+		owner := info.Sys().(*syscall.Stat_t)
+		assert.Equal(t, []uint32{65532, 65533}, []uint32{owner.Uid, owner.Gid}, entry.Name())
+		return nil
+	}))
+}
+
+// nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading it succeeds.
+func nothingToRead(t *testing.T, s *Store, name string) {
+	t.Helper()
+	content, err := s.Get(t.Context(), name, 0, -1)
+	require.NoError(t, err, name)
+	read, err := io.ReadAll(content)
+	require.NoError(t, err, name)
+	assert.Empty(t, read, name)
+	require.NoError(t, content.Close())
+	_, err = store.PutOnce(t.Context(), s, name, strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists, name)
+}
+
+func TestSymbolicLinks_areNotFollowed(t *testing.T) {
+	s := open(t)
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("x"), 0o600))
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	for name, target := range map[string]string{"linked": outside, "file": secret, "inside": "a", "dangling": "nothing"} {
+		require.NoError(t, os.Symlink(target, filepath.Join(s.directory, name)))
+		nothingToRead(t, s, name)
+	}
+	_, err := s.Get(t.Context(), "linked/secret", 0, -1)
+	assert.Error(t, err)
+	assert.Error(t, s.Put(t.Context(), "linked/new", strings.NewReader("y")))
+	assert.Error(t, s.Delete(t.Context(), "linked/secret"))
+	assert.Equal(t, []string{"a", "dangling", "file", "inside", "linked"}, list(t, s, "", ""))
+	left, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	assert.Len(t, left, 1)
+	content, err := os.ReadFile(secret)
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(content))
+}
+
+// If it did not count as an object, the object of that name could not be created, without an explanation: whatever has the next
+// name of a chain would stop every writer.
+func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
+	s := open(t)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(s.directory, "directory"), 0o700))
+	nothingToRead(t, s, "pipe")
+	nothingToRead(t, s, "directory")
+	_, err := s.Get(t.Context(), "pipe/below", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNotFound)
+	for object, err := range s.List(t.Context(), "", "") {
+		require.NoError(t, err)
+		assert.Equal(t, "pipe", object.Name, "what is below a directory is listed, and not the directory")
+		assert.Zero(t, object.Size)
+	}
+	require.NoError(t, s.Delete(t.Context(), "pipe"))
+	assert.Empty(t, list(t, s, "", ""))
+}
+
+func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
+	s := open(t)
+	removed, err := store.Sweep(t.Context(), s)
+	require.NoError(t, err)
+	assert.Zero(t, removed, "there is no directory yet")
+	require.NoError(t, s.Put(t.Context(), "a/b", strings.NewReader("x")))
+	for name, age := range map[string]time.Duration{".new-old": 61 * time.Minute, ".new-young": 59 * time.Minute, ".other": 9e13} {
+		path := filepath.Join(s.directory, "a", name)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+	}
+	removed, err = store.Sweep(t.Context(), s)
+	require.NoError(t, err)
+	assert.Equal(t, 1, removed)
+	assert.NoFileExists(t, filepath.Join(s.directory, "a", ".new-old"))
+	assert.FileExists(t, filepath.Join(s.directory, "a", ".new-young"))
+	assert.FileExists(t, filepath.Join(s.directory, "a", ".other"))
+}
+
+func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
+	defer func(size int) { pageSize = size }(pageSize)
+	pageSize = 700 // less than is read at a time
+	s := open(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
+	var want []string
+	for i := range 2*pageSize + pageSize/2 {
+		name := fmt.Sprintf("d/%06d", i*7919%1_000_003)
+		require.NoError(t, os.WriteFile(filepath.Join(s.directory, name), nil, 0o600))
+		want = append(want, name)
+	}
+	slices.Sort(want)
+	assert.True(t, slices.Equal(want, list(t, s, "", "")))
+	assert.True(t, slices.Equal(want[pageSize+3:], list(t, s, "d/", want[pageSize+2])))
+}
+
+func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
+	for number, want := range map[syscall.Errno]error{
+		syscall.ENOSPC: store.ErrUnavailable, syscall.EDQUOT: store.ErrUnavailable, syscall.EIO: store.ErrUnavailable,
+		syscall.ESTALE: store.ErrUnavailable, syscall.EROFS: store.ErrDenied, syscall.EACCES: store.ErrDenied,
+		syscall.EPERM: store.ErrDenied, syscall.ENOENT: store.ErrNotFound, syscall.ENOTDIR: store.ErrNotFound,
+	} {
+		err := open(t).failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: number})
+		assert.ErrorIs(t, err, want)
+		assert.ErrorIs(t, err, number)
+		assert.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestAFullDiskLeavesNothing(t *testing.T) {
+	mounted := t.TempDir()
+	if err := syscall.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("SKIPPED: a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { assert.NoError(t, syscall.Unmount(mounted, 0)) })
+	s, err := New(mounted)
+	require.NoError(t, err)
+	err = s.Put(t.Context(), "a/b", storetest.Pattern(1, 2<<20))
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "no space left on device")
+	left, err := os.ReadDir(filepath.Join(s.directory, "a"))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+	require.NoError(t, s.Put(t.Context(), "a/b", storetest.Pattern(1, 1<<18)), "there is room again")
+	require.NoError(t, syscall.Mount("", mounted, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	assert.ErrorIs(t, s.Put(t.Context(), "a/c", strings.NewReader("x")), store.ErrDenied)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a/b"), store.ErrDenied)
+	assert.Equal(t, []string{"a/b"}, list(t, s, "", ""))
+}
+
+const writerVariable = "FOLDER_TEST_WRITES_INTO"
+
+// TestMain makes this program the writer that another test kills.
+func TestMain(m *testing.M) {
+	if directory := os.Getenv(writerVariable); directory != "" {
+		write(directory)
+	}
+	os.Exit(m.Run())
+}
+
+const written = 200_000 // bytes of each object
+
+func write(directory string) {
+	s, err := New(directory)
+	for i := 0; err == nil; i++ {
+		err = s.Put(context.Background(), fmt.Sprintf("%02d/object-%04d", i%10, i), storetest.Pattern(byte(i), written))
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
+	s := open(t)
+	for kill := range 5 {
+		writer := exec.Command(os.Args[0])
+		writer.Env = append(os.Environ(), writerVariable+"="+s.directory)
+		require.NoError(t, writer.Start())
+		deadline := time.After(time.Minute)
+		for i := kill * 7; len(list(t, s, "", "")) < i+3; {
+			select {
+			case <-deadline:
+				t.Fatal("the writer writes nothing")
+			case <-time.After(time.Millisecond):
+			}
+		}
+		require.NoError(t, writer.Process.Kill())
+		_ = writer.Wait()
+		for _, name := range list(t, s, "", "") {
+			var i int
+			_, err := fmt.Sscanf(name[3:], "object-%d", &i)
+			require.NoError(t, err)
+			_, err = store.PutOnce(t.Context(), s, name, storetest.Pattern(byte(i), written))
+			require.NoError(t, err, "incomplete")
+			require.NoError(t, s.Delete(t.Context(), name))
+		}
+	}
+}
+
+// A directory that is missing may be that of a volume that is not mounted: neither is it made, nor taken for empty.
+func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
+	s, err := New(filepath.Join(t.TempDir(), "backups"))
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.ErrorIs(t, s.Put(t.Context(), "a", strings.NewReader("x")), store.ErrNoBucket)
+	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrNoBucket)
+	for _, err := range s.List(t.Context(), "", "") {
+		assert.ErrorIs(t, err, store.ErrNoBucket)
+		assert.ErrorContains(t, err, "create the directory, or mount the volume that contains it")
+	}
+	assert.NoDirExists(t, s.directory)
+	require.NoError(t, os.Mkdir(s.directory, 0o700))
+	assert.Empty(t, list(t, s, "", ""))
+	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
+	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
+}
+
+// It is named once, as the place of the store.
+func TestErrorsNameTheDirectoryOnce(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "backups")
+	s, err := New(directory)
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: create the directory, or mount the volume that contains it", err.Error())
+	require.NoError(t, os.WriteFile(directory, nil, 0o600))
+	_, err = s.Get(t.Context(), "a", 0, -1)
+	assert.ErrorIs(t, err, store.ErrNoBucket)
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: the path is not a directory", err.Error())
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -110,4 +111,115 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "cannot fetch the credentials of the workload identity")
+}
+
+// amazons serves the addresses of Amazon and records requests.
+type amazons struct {
+	asked  []string
+	tokens []string // that were shown
+	lasts  time.Duration
+}
+
+func (a *amazons) answer(w http.ResponseWriter, r *http.Request) {
+	a.asked = append(a.asked, r.Method+" "+r.Host+r.URL.Path)
+	until := time.Now().Add(a.lasts).UTC().Format(time.RFC3339)
+	role := fmt.Sprintf(`{"Code":"Success","AccessKeyId":"KEY","SecretAccessKey":"s","Token":"t","Expiration":%q}`, until)
+	switch r.Host + r.URL.Path {
+	case "sts.eu-central-1.amazonaws.com/":
+		a.tokens = append(a.tokens, r.PostFormValue("RoleArn")+" "+r.PostFormValue("WebIdentityToken"))
+		fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>KEY</AccessKeyId>`+
+			`<SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken><Expiration>%s</Expiration></Credentials>`+
+			`</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, until)
+	case "169.254.169.254/latest/api/token":
+		fmt.Fprint(w, "session")
+	case "169.254.169.254/latest/meta-data/iam/security-credentials/":
+		fmt.Fprint(w, "role")
+	case "169.254.169.254/latest/meta-data/iam/security-credentials/role":
+		a.tokens = append(a.tokens, r.Header.Get("X-Aws-Ec2-Metadata-Token"))
+		fmt.Fprint(w, role)
+	case "169.254.170.2/task", "169.254.170.23/v1/credentials":
+		a.tokens = append(a.tokens, r.Header.Get("Authorization"))
+		fmt.Fprint(w, role)
+	default:
+		w.WriteHeader(http.StatusForbidden)
+	}
+}
+
+func (a *amazons) chain(t *testing.T) *chain {
+	withoutCredentials(t)
+	a.lasts = time.Hour
+	return &chain{iam: &credentials.IAM{Client: storetest.NewRedirectClient(t, a.answer)}}
+}
+
+func file(t *testing.T, content string) (path string) {
+	path = filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	return path
+}
+
+func TestCredentialsComeFromEachSource(t *testing.T) {
+	profiles := "[default]\naws_access_key_id = OTHER\naws_secret_access_key = s\n[backup]\naws_access_key_id = KEY\naws_secret_access_key = s\naws_session_token = t\n"
+	for name, test := range map[string]struct {
+		environment map[string]string
+		asked       []string
+		shown       string
+	}{
+		"environment":         {map[string]string{"AWS_ACCESS_KEY_ID": "KEY", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}, nil, ""},
+		"a profile in a file": {map[string]string{"AWS_SHARED_CREDENTIALS_FILE": file(t, profiles), "AWS_PROFILE": "backup"}, nil, ""},
+		"the role of a service account (IRSA)": {
+			map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": file(t, "first"), "AWS_ROLE_ARN": "arn:role", "AWS_REGION": "eu-central-1"},
+			[]string{"POST sts.eu-central-1.amazonaws.com/"},
+			"arn:role first",
+		},
+		"EKS Pod Identity": {
+			map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": file(t, "first")},
+			[]string{"GET 169.254.170.23/v1/credentials"},
+			"first",
+		},
+		"a task of ECS": {map[string]string{"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/task"}, []string{"GET 169.254.170.2/task"}, ""},
+		"the machine's role": {map[string]string{"AWS_EC2_METADATA_DISABLED": ""}, []string{
+			"PUT 169.254.169.254/latest/api/token", "GET 169.254.169.254/latest/meta-data/iam/security-credentials/",
+			"GET 169.254.169.254/latest/meta-data/iam/security-credentials/role",
+		}, "session"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			amazon := &amazons{}
+			c := amazon.chain(t)
+			for variable, value := range test.environment {
+				t.Setenv(variable, value)
+			}
+			found, err := c.Retrieve()
+			require.NoError(t, err)
+			assert.Equal(t, []string{"KEY", "s", "t"}, []string{found.AccessKeyID, found.SecretAccessKey, found.SessionToken})
+			assert.Equal(t, test.asked, amazon.asked)
+			if test.asked != nil {
+				assert.Equal(t, []string{test.shown}, amazon.tokens)
+				assert.False(t, c.IsExpired(), "they last")
+			}
+		})
+	}
+}
+
+func TestARenewedTokenFileIsReadAgain(t *testing.T) {
+	amazon := &amazons{}
+	c := amazon.chain(t)
+	path := file(t, "first")
+	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", path)
+	t.Setenv("AWS_ROLE_ARN", "arn:role")
+	t.Setenv("AWS_REGION", "eu-central-1")
+	amazon.lasts = 0
+	_, err := c.Retrieve()
+	require.NoError(t, err)
+	assert.True(t, c.IsExpired(), "the time of these is over")
+	require.NoError(t, os.WriteFile(path, []byte("second"), 0o600))
+	_, err = c.Retrieve()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"arn:role first", "arn:role second"}, amazon.tokens)
+
+	t.Setenv("AWS_REGION", "nowhere") // where they are refused
+	_, err = c.Retrieve()
+	assert.Error(t, err)
+	require.NoError(t, os.Remove(path))
+	_, err = c.Retrieve()
+	assert.ErrorIs(t, err, store.ErrUnavailable, "it may be mounted a moment later")
 }

@@ -1,8 +1,14 @@
 package backup_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,4 +241,174 @@ func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 		return f.Listed.LastVerification != nil
 	}, "the first full is verified")
 	s.end(t)
+}
+
+// reserved returns the highest reserved revision; 0 if none is.
+func (s *subject) reserved(t *testing.T) int64 {
+	t.Helper()
+	reservation, err := archive.New(s.store, &format.Keys{}).Reserved(t.Context())
+	if err != nil {
+		require.ErrorIs(t, err, store.ErrNotFound)
+	}
+	return reservation.Revision
+}
+
+func (s *subject) awaitReserved(t *testing.T, atLeast int64) {
+	t.Helper()
+	s.eventually(t, func(backup.Facts) bool { return s.reserved(t) >= atLeast }, "a reservation")
+}
+
+func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
+	for name, near := range map[string]int64{"there is none": 0, "etcd is near its end": archive.Renewal / 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSubject(t, archive.Verified)
+			if near > 0 {
+				reservation := archive.Reservation{Cluster: "c", Generation: 1, Revision: near, Created: time.Now()}
+				require.NoError(t, archive.New(s.store, &format.Keys{}).Reserve(t.Context(), reservation))
+			}
+			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+			s.awaitReserved(t, archive.Margin)
+			first := s.reserved(t)
+			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restore continues above it, without a guess")
+			require.NoError(t, s.End(soon(t)))
+			s.Backups = s.another(t, &format.Keys{})
+			s.put(t, 1)
+			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+			s.eventually(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing, which follows the reservation")
+			assert.Equal(t, first, s.reserved(t), "it is far ahead")
+			require.NoError(t, s.End(soon(t)))
+		})
+	}
+}
+
+func TestReservation_followsAFullSnapshotInAStoreThatWasEmptied(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	s.awaitReserved(t, archive.Margin)
+	for object, err := range s.store.List(t.Context(), "reservation/", "") {
+		require.NoError(t, err)
+		require.NoError(t, s.store.Delete(t.Context(), object.Name))
+	}
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.awaitReserved(t, archive.Margin)
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, archive.Verified)
+	faults := s.store.(*memory.Store)
+	faults.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "a problem")
+	assert.Contains(t, s.Facts().Undone.Message, "cannot reserve revisions for a restore")
+	faults.ClearFaults()
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is solved")
+	assert.Positive(t, s.reserved(t))
+	require.NoError(t, s.End(soon(t)))
+}
+
+func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
+	t.Parallel()
+	in := memory.New()
+	in.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) }
+	s := newSubjectIn(t, in, archive.Verified)
+	stored := func() bool { return s.Facts().Shipped.Revision == s.etcd.Revision() }
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	for range 12 {
+		s.put(t, 1)
+		s.eventually(t, func(backup.Facts) bool { return stored() }, "a segment")
+	}
+	require.NoError(t, s.End(soon(t)))
+	s.Backups = s.another(t, &format.Keys{})
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	s.put(t, 1)
+	s.eventually(t, func(backup.Facts) bool {
+		merged, err := archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Minute)
+		return err == nil && len(merged) > 0
+	}, "a merged object")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// counted counts listings of all backups (by their results of full snapshots) and of restore tests.
+type counted struct {
+	*memory.Store
+	kept, tests atomic.Int64
+}
+
+func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	switch {
+	case strings.HasSuffix(prefix, "/verified/"):
+		c.kept.Add(1)
+	case strings.HasSuffix(prefix, "/tested/"):
+		c.tests.Add(1)
+	}
+	return c.Store.List(ctx, prefix, after)
+}
+
+// A listing of all backups costs seven requests.
+func TestPruneUsesARecentListing(t *testing.T) {
+	in := &counted{Store: memory.New()}
+	s := newSubjectIn(t, in, archive.Verified)
+	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "a look at the tests without a listing of all")
+	s.end(t)
+}
+
+// A clock that was wrong for two minutes would cause almost all backups to be deleted.
+func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	var jump atomic.Int64
+	s.now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
+	s.Backups = s.another(t, &format.Keys{})
+	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() && f.Undone == nil }, "the clock is watched")
+	jump.Store(int64(8 * time.Hour))
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool {
+		return f.Undone != nil && strings.Contains(f.Undone.Message, "this machine's clock jumped by 8h0m0s")
+	}, "it is reported")
+	s.end(t)
+}
+
+// littered is a store in which uploads that were cut off have left something.
+type littered struct {
+	store.Store
+	left atomic.Int32
+}
+
+func (l *littered) Sweep(context.Context) (removed int, err error) {
+	return int(l.left.Swap(0)), nil
+}
+
+func TestRemainsOfInterruptedUploadsAreRemoved(t *testing.T) {
+	in := &littered{Store: memory.New()}
+	in.left.Store(3)
+	s := newSubjectIn(t, in, archive.Verified)
+	s.beginUntil(t, func(backup.Facts) bool { return in.left.Load() == 0 }, "they are removed")
+	s.end(t)
+}
+
+func TestFilesOfKilledRestoreTestsAreRemoved(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	volume := filepath.Dir(s.dir)
+	left := func(name string, age time.Duration) string {
+		dir := filepath.Join(volume, name)
+		require.NoError(t, os.Mkdir(dir, 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("half a database"), 0o600))
+		require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-age)))
+		return dir
+	}
+	gone := []string{left("scratch", 0), left("scratch-1", 48*time.Hour)}
+	stays := []string{left("scratch-2", 0), left("scratched", 48*time.Hour)}
+	s.start(t)
+	s.end(t)
+	for _, dir := range gone {
+		assert.NoDirExists(t, dir)
+	}
+	for _, dir := range stays {
+		assert.DirExists(t, dir)
+	}
 }
