@@ -36,29 +36,45 @@ func smallFull(t *testing.T) (h *history, snapshot []byte) {
 	return h, snapshot
 }
 
-func TestDatabase_removesADamagedSnapshot(t *testing.T) {
+func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	_, good := smallFull(t)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
-	for what, content := range map[string][]byte{
-		"empty": nil, "short": good[:20], "digest only": good[len(good)-32:], "cut": good[:len(good)-1], "no digest": good[:len(good)-32],
-		"cut at a page": append(bytes.Clone(good[:4096]), good[len(good)-32:]...), "flipped": flipped, "longer": append(bytes.Clone(good), 0),
+	foreign := filepath.Join(t.TempDir(), "foreign")
+	db, err := bolt.Open(foreign, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	another, err := os.ReadFile(foreign)
+	require.NoError(t, err)
+	const noDigest = "it cannot be a database followed by its digest"
+	for what, example := range map[string]struct {
+		content []byte
+		says    string
+	}{
+		"empty":                 {nil, noDigest},
+		"short":                 {good[:20], ""},
+		"the digest alone":      {good[len(good)-32:], ""},
+		"a digest of nothing":   {withDigest(nil), noDigest},
+		"cut":                   {good[:len(good)-1], ""},
+		"a copied database":     {good[:len(good)-32], noDigest},
+		"cut at a page":         {append(bytes.Clone(good[:4096]), good[len(good)-32:]...), ""},
+		"flipped":               {flipped, ""},
+		"longer":                {append(bytes.Clone(good), 0), ""},
+		"a database of no etcd": {withDigest(another), ""},
+		"noise":                 {withDigest(bytes.Repeat([]byte("noise..."), 4096)), ""},
 	} {
 		path := filepath.Join(t.TempDir(), "db")
-		_, err := Database(t.Context(), snapshotOf(content), path, Options{})
+		_, err := Database(t.Context(), snapshotOf(example.content), path, Options{Above: 5})
 		require.ErrorIs(t, err, ErrDamaged, what)
+		require.ErrorContains(t, err, example.says, what)
 		require.NoFileExists(t, path)
 	}
 }
 
-func TestDatabase_recognizesAFileWithoutDigest(t *testing.T) {
-	_, good := smallFull(t)
-	nothing := sha256.Sum256(nil)
-	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
-		_, err := Database(t.Context(), snapshotOf(content), filepath.Join(t.TempDir(), "db"), Options{Above: 5})
-		require.ErrorIs(t, err, ErrDamaged, what)
-		require.ErrorContains(t, err, "it cannot be a database followed by its digest", what)
-	}
+// withDigest returns the content followed by its digest, as a snapshot has it.
+func withDigest(content []byte) []byte {
+	sum := sha256.Sum256(content)
+	return append(bytes.Clone(content), sum[:]...)
 }
 
 func TestDatabase_readsPiecesOfAnySize(t *testing.T) {
@@ -86,23 +102,6 @@ func TestDatabase_rejectsAnotherRevision(t *testing.T) {
 		}
 		require.ErrorIs(t, err, ErrDamaged)
 		require.ErrorContains(t, err, "its last revision is")
-		require.NoFileExists(t, path)
-	}
-}
-
-func TestDatabase_rejectsOtherDatabases(t *testing.T) {
-	foreign := filepath.Join(t.TempDir(), "foreign")
-	db, err := bolt.Open(foreign, 0o600, nil)
-	require.NoError(t, err)
-	require.NoError(t, db.Close())
-	content, err := os.ReadFile(foreign)
-	require.NoError(t, err)
-	noise := bytes.Repeat([]byte("noise..."), 4096)
-	for what, content := range map[string][]byte{"another's": content, "noise": noise} {
-		sum := sha256.Sum256(content)
-		path := filepath.Join(t.TempDir(), "db")
-		_, err := Database(t.Context(), snapshotOf(append(bytes.Clone(content), sum[:]...)), path, Options{Above: 5})
-		require.ErrorIs(t, err, ErrDamaged, what)
 		require.NoFileExists(t, path)
 	}
 }
@@ -214,8 +213,7 @@ func inChild(what string) func(context.Context, string) error {
 func contradict(snapshot []byte) []byte {
 	broken := append([]byte{}, snapshot[:len(snapshot)-sha256.Size]...)
 	datadirtest.BreakDatabase(broken)
-	sum := sha256.Sum256(broken)
-	return append(broken, sum[:]...)
+	return withDigest(broken)
 }
 
 // In this process, the panic of bbolt could not be recovered.

@@ -276,42 +276,36 @@ func TestOverlap_theEarlierTimeCounts(t *testing.T) {
 }
 
 func TestOverlap_differencesAreRejected(t *testing.T) {
-	for name, events := range map[string][]sidecarstoretest.Event{
-		"another value":          {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")},
-		"one change more":        {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")},
-		"a deletion":             {{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte("key-12"), ModRevision: 12}}}},
-		"one change more at end": append(puts(12, 15), put(15, "more", "")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := memory.New()
-			keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-			s.SetContent("v2/Incr-00000012-00000015-1002", sidecarstoretest.Delta(t, events...))
-			_, err := collectRows(t, list(t, s), 10, archive.Target{})
-			require.ErrorIs(t, err, sidecarstore.ErrConflict)
-			assert.ErrorContains(t, err, "v2/Incr-00000011-00000015-1001")
-			assert.ErrorContains(t, err, "v2/Incr-00000012-00000015-1002")
-		})
-	}
-}
-
-func TestOverlap_differencesFromLaterDeltasAreRejected(t *testing.T) {
-	s := memory.New()
-	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000012-1001", "v2/Incr-00000014-00000015-1001")
-	s.SetContent("v2/Incr-00000011-00000020-1002", sidecarstoretest.Delta(t, append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...)...))
-	_, err := collectRows(t, list(t, s), 10, archive.Target{})
-	require.ErrorIs(t, err, sidecarstore.ErrConflict)
-}
-
-func TestOverlap_differentTransactionsAreRejected(t *testing.T) {
+	type deltas map[string][]sidecarstoretest.Event
 	deletion := func(revision int64, key string) sidecarstoretest.Event {
 		return sidecarstoretest.Event{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}}
 	}
-	s := memory.New()
-	s.SetContent("v2/Full-00000000-00000010-1000", nil)
-	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(11, "b")))
-	s.SetContent("v2/Incr-00000011-00000012-1002", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(12, "b")))
-	_, err := collectRows(t, list(t, s), 10, archive.Target{})
-	require.ErrorIs(t, err, sidecarstore.ErrConflict)
+	const first, second = "v2/Incr-00000011-00000015-1001", "v2/Incr-00000012-00000015-1002"
+	for name, laid := range map[string]deltas{
+		"another value":          {first: puts(11, 15), second: {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")}},
+		"one change more":        {first: puts(11, 15), second: {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")}},
+		"a deletion":             {first: puts(11, 15), second: {deletion(12, "key-12")}},
+		"one change more at end": {first: puts(11, 15), second: append(puts(12, 15), put(15, "more", ""))},
+		"with a later delta": {
+			"v2/Incr-00000011-00000012-1001": puts(11, 12), "v2/Incr-00000014-00000015-1001": puts(14, 15),
+			"v2/Incr-00000011-00000020-1002": append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...),
+		},
+		"another division into transactions": {
+			"v2/Incr-00000011-00000012-1001": {deletion(11, "a"), deletion(11, "b")},
+			"v2/Incr-00000011-00000012-1002": {deletion(11, "a"), deletion(12, "b")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := memory.New()
+			s.SetContent("v2/Full-00000000-00000010-1000", nil)
+			for object, events := range laid {
+				s.SetContent(object, sidecarstoretest.Delta(t, events...))
+			}
+			_, err := collectRows(t, list(t, s), 10, archive.Target{})
+			require.ErrorIs(t, err, sidecarstore.ErrConflict)
+			assert.Regexp(t, "in v2/Incr-00000011-[0-9]+-1001 and in v2/Incr-[0-9]+-[0-9]+-1002$", err.Error())
+		})
+	}
 }
 
 func TestOverlap_isLimited(t *testing.T) {
