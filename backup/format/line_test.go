@@ -13,7 +13,6 @@ import (
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
-	. "etcd-wrapper/backup/format/formattest"
 )
 
 type number struct {
@@ -148,7 +147,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestPosition_partsAreLimited(t *testing.T) {
 	last := start()
 	last.Position.Part = 999_999_999
-	object := Build(t, &format.Keys{}, last, nil)
+	object := formattest.Build(t, &format.Keys{}, last, nil)
 	_, err := format.NewSegmentBuilder(&format.Keys{}, object.Start())
 	assert.ErrorContains(t, err, "a full snapshot is needed")
 }
