@@ -242,7 +242,8 @@ func TestAck_heartbeatIsDue(t *testing.T) {
 			s.capture()
 		},
 		"the last upload is old, and a read of the store does not show others that this cluster is active": func(s *stand) {
-			s.remote.uploadedAt, s.remote.storedAt = time.Now().Add(-2*time.Hour), time.Now()
+			s.pace.heartbeat = ack.Validity / 2 // the gate is still open
+			s.remote.uploadedAt, s.remote.storedAt = time.Now().Add(-s.pace.heartbeat-time.Second), time.Now()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
