@@ -242,7 +242,7 @@ type schedule interface {
 const (
 	// claimTTL bounds how long the claims of a crashed member last.
 	claimTTL = 10 * time.Second
-	// renewals is how often a claim is renewed within its TTL.
+	// renewals is the number of times that a claim is renewed within its TTL.
 	renewals = 3
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
