@@ -82,7 +82,7 @@ func TestRestore_singleMember(t *testing.T) {
 			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, preserved(p), test.asides)
 			out, _, _ := p.Begin("status", "-v").Wait()
-			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are installed")
+			assert.Contains(t, harness.OneLine(out), "nothing is known to be lost")
 			requireCompacted(p, before)
 			second.Kill()
 
