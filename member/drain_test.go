@@ -49,7 +49,7 @@ func TestClose_unreadResponse(t *testing.T) {
 			watch := harness.StartWatch()
 			_, err = b.Close()
 			require.NoError(t, err)
-			assert.Less(t, watch.Took(), 5*time.Second, "etcd alone waits 7 s in plain text, and for ever over TLS")
+			assert.Less(t, watch.Duration(), 5*time.Second, "etcd alone waits 7 s in plain text, and for ever over TLS")
 			if secure {
 				assert.Contains(t, b.log.String(), "does not read its response to KV/Range: its connection is closed")
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watched runs a Monitor on a target until the test ends. It needs fake time.
-func watched(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
+// newTestMonitor runs a Monitor on a target until the test ends. It needs fake time.
+func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		require.True(t, ready(m), "no time has passed")
 		for range 100 {
 			pass(100 * time.Millisecond)
@@ -108,7 +108,7 @@ func TestAgeCountsFromTheStartOfTheRead(t *testing.T) {
 		target := newTarget()
 		target.read = func(context.Context) error { time.Sleep(900 * time.Millisecond); return nil }
 		start := time.Now()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		require.Equal(t, 900*time.Millisecond, timeUntil(t, m, true))
 		require.Equal(t, start, m.Report().LastRead)
 	})
@@ -139,7 +139,7 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target := newTarget()
-				m := watched(t, target, new(bytes.Buffer))
+				m := newTestMonitor(t, target, new(bytes.Buffer))
 				target.set(c.harm)
 				pass(factsInterval)
 				require.Equal(t, c.ready, ready(m))
@@ -162,7 +162,7 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 func TestOnlyChangesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target, log := newTarget(), new(bytes.Buffer)
-		watched(t, target, log)
+		newTestMonitor(t, target, log)
 		pass(10 * time.Second)
 		log.Reset()
 		target.set(func(m *fakeTarget) { m.noSpace = true })
@@ -216,7 +216,7 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 		start := time.Now()
 		target := newTarget()
 		target.noLeader = true
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		since := func() time.Duration { return m.Report().ReadySince(time.Now()).Sub(start) }
 		pass(10 * time.Second)
 		require.Zero(t, since(), "not ready from the start")
@@ -256,7 +256,7 @@ func hang(ctx context.Context) error {
 func TestHangingReadMeansNoQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = hang })
 		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "the next read's start and its timeout")
 		require.Equal(t, "a linearizable read got no answer within 1s", quorumCheck(m).Reason)
@@ -271,7 +271,7 @@ func TestFailingReadIsRetriedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		target.read = func(context.Context) error { return errors.New("not ready") }
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		require.Equal(t, "a linearizable read failed: not ready", quorumCheck(m).Reason)
 		pass(777 * time.Millisecond)
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
@@ -282,7 +282,7 @@ func TestFailingReadIsRetriedSoon(t *testing.T) {
 func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = hang })
 		pass(readInterval + 50*time.Millisecond)
 		require.True(t, ready(m), "a read hangs, but has time")
@@ -305,7 +305,7 @@ func TestRegainedLeaderIsNoticedWithoutNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		target.noLeader = true
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		pass(250 * time.Millisecond)
 		target.set(func(m *fakeTarget) { m.noLeader = false })
 		require.LessOrEqual(t, timeUntil(t, m, true), factsInterval)
@@ -316,7 +316,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		answer := make(chan struct{})
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { <-answer; return nil } })
 		pass(readInterval)
 		target.set(func(m *fakeTarget) { m.noLeader = true; m.read = hang })
@@ -333,7 +333,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 func TestLeaderTransferKeepsReadyAndReadsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		for range 20 {
 			before := target.reads
 			target.elect()
@@ -348,7 +348,7 @@ func TestLeaderChangeReplacesHangingRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		target.read = hang
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		pass(50 * time.Millisecond)
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
@@ -362,7 +362,7 @@ func TestReadThatIgnoresItsTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		release := make(chan struct{})
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { <-release; return nil } })
 		require.LessOrEqual(t, timeUntil(t, m, false), readInterval+readTimeout)
 		pass(time.Minute)
@@ -376,7 +376,7 @@ func TestReadThatIgnoresItsTimeout(t *testing.T) {
 func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
-		m := watched(t, target, new(bytes.Buffer))
+		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.missing = []string{"etcd-main-1"} })
 		pass(factsInterval)
 		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")

@@ -22,8 +22,8 @@ import (
 )
 
 func TestCopy_isCompleteAndRestorable(t *testing.T) {
-	l := live(t)
-	settings, to := l.keep(t), memory.New()
+	l := runSampleCluster(t)
+	settings, to := l.store(t), memory.New()
 	copied, err := Copy(t.Context(), settings, to, 0, NewMeter(nil))
 	require.NoError(t, err)
 	assert.Positive(t, copied.Objects)
@@ -39,8 +39,8 @@ func TestCopy_isCompleteAndRestorable(t *testing.T) {
 }
 
 func TestCopy_resumes(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	whole, err := Copy(t.Context(), settings, memory.New(), 0, NewMeter(nil))
 	require.NoError(t, err)
 	for cut := range whole.Objects {
@@ -71,8 +71,8 @@ func (w watched) Put(ctx context.Context, name string, content io.Reader) error 
 }
 
 func TestCopy_refusesOtherBackups(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	anothers := memory.New()
 	_, err := archive.New(anothers, settings.Keys).Create(t.Context(), archive.Cluster{Cluster: "another", Created: noon}, 1)
 	require.NoError(t, err)
@@ -114,8 +114,8 @@ func (t turned) Read(p []byte) (int, error) {
 }
 
 func TestCopy_follow(t *testing.T) {
-	l := live(t)
-	settings, to := l.keep(t), memory.New()
+	l := runSampleCluster(t)
+	settings, to := l.store(t), memory.New()
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	from := listed{settings.Store, func() {
@@ -149,11 +149,11 @@ func rehearse(t *testing.T, on store.Store) {
 }
 
 // goOn adds an empty segment to a store, as a cluster that writes to it does.
-func (l lived) goOn(t *testing.T, on store.Store) {
+func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
 	require.NoError(t, err)
-	l.shipNothing(t, kept, head.Start)
+	l.addMarker(t, kept, head.Start)
 }
 
 // merge merges all segments of a store and deletes them.
@@ -170,7 +170,7 @@ func merge(t *testing.T, on store.Store) {
 
 // A copy that a cluster has written to has a history of its own, and so has a store that is mistaken for a copy.
 func TestCopy_comparesHistories(t *testing.T) {
-	l := live(t)
+	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
 		then func(t *testing.T, original, copied store.Store)
 		err  string // if empty, Copy succeeds again
@@ -180,7 +180,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 		"the original continues and is merged": {func(t *testing.T, original, _ store.Store) { l.goOn(t, original); merge(t, original) }, ""},
 		"the original is restored from":        {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
 		"the original is pruned": {func(t *testing.T, original, _ store.Store) {
-			l.lose(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
+			l.addFullWithoutData(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
 			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 			require.NoError(t, err)
 			for _, segment := range segments {
@@ -220,7 +220,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 		}, "differs; copy to another place"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			settings, copied := l.keep(t), memory.New()
+			settings, copied := l.store(t), memory.New()
 			_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
 			require.NoError(t, err)
 			c.then(t, settings.Store, copied)
@@ -241,8 +241,8 @@ func TestCopy_comparesHistories(t *testing.T) {
 }
 
 func TestCopy_ontoALivingStore(t *testing.T) {
-	l := live(t)
-	settings, copied := l.keep(t), memory.New()
+	l := runSampleCluster(t)
+	settings, copied := l.store(t), memory.New()
 	_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
 	require.NoError(t, err)
 	for _, then := range []func(){func() {}, func() { rehearse(t, copied) }} {
@@ -254,8 +254,8 @@ func TestCopy_ontoALivingStore(t *testing.T) {
 }
 
 func TestCopy_ontoItself(t *testing.T) {
-	l := live(t)
-	settings, copied := l.keep(t), memory.New()
+	l := runSampleCluster(t)
+	settings, copied := l.store(t), memory.New()
 	_, err := Copy(t.Context(), settings, settings.Store, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)
 	_, err = Copy(t.Context(), settings, copied, 0, NewMeter(nil))

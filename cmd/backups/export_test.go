@@ -19,8 +19,8 @@ import (
 )
 
 func TestExport_everyKeptRevision(t *testing.T) {
-	l := live(t)
-	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {
+	l := runSampleCluster(t)
+	for who, settings := range map[string]Settings{"ours": l.store(t), "the sidecar's": l.storeAsSidecar(t)} {
 		for _, example := range []struct {
 			target   archive.Target
 			revision int64
@@ -47,14 +47,14 @@ func TestExport_everyKeptRevision(t *testing.T) {
 }
 
 func TestExport_notKept(t *testing.T) {
-	l := live(t)
+	l := runSampleCluster(t)
 	path := filepath.Join(t.TempDir(), "out.db")
-	settings := l.keep(t)
+	settings := l.store(t)
 	_, err := Export(t.Context(), settings, archive.Target{Revision: l.last + 1}, path, NewMeter(nil))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.ErrorContains(t, err, fmt.Sprintf("revisions %d to %d", l.revision, l.last))
 
-	settings = l.keepAsSidecar(t)
+	settings = l.storeAsSidecar(t)
 	_, err = Export(t.Context(), settings, archive.Target{Revision: l.last + 1}, path, NewMeter(nil))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	_, err = Export(t.Context(), settings, archive.Target{Revision: 3}, path, NewMeter(nil))
@@ -72,10 +72,10 @@ func TestExport_notKept(t *testing.T) {
 }
 
 func TestExport_damagedNewestFull(t *testing.T) {
-	l := live(t)
+	l := runSampleCluster(t)
 	for gap, want := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
-		settings := l.keep(t)
-		l.lose(t, settings, gap)
+		settings := l.store(t)
+		l.addFullWithoutData(t, settings, gap)
 		path := filepath.Join(t.TempDir(), "out.db")
 		exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 		if gap == 0 {
@@ -95,8 +95,8 @@ func TestExport_damagedNewestFull(t *testing.T) {
 }
 
 func TestExport_unreadableEnd(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	stored := settings.Store.(*memory.Store)
 	name := archive.SegmentName(1, format.After(l.revision))
 	stored.SetContent(name, []byte("no segment\n"))
@@ -117,10 +117,10 @@ func TestExport_unreadableEnd(t *testing.T) {
 }
 
 func TestExport_missingKey(t *testing.T) {
-	l, trusted, other := live(t), formattest.NewKeys(t), formattest.NewKeys(t)
+	l, trusted, other := runSampleCluster(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, names := range map[string]func(kept *archive.Archive, head archive.Head) string{
 		"the last segment": func(kept *archive.Archive, head archive.Head) string {
-			l.shipNothing(t, kept, head.Start)
+			l.addMarker(t, kept, head.Start)
 			return archive.SegmentName(1, head.Position)
 		},
 		"the newest full": func(kept *archive.Archive, _ archive.Head) string {
@@ -132,7 +132,7 @@ func TestExport_missingKey(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			settings := l.keepWith(t, trusted.Load(t))
+			settings := l.storeWith(t, trusted.Load(t))
 			head, err := settings.Archive().Head(t.Context(), 1)
 			require.NoError(t, err)
 			name := names(archive.New(settings.Store, other.Load(t)), head)
@@ -154,8 +154,8 @@ func TestExport_missingKey(t *testing.T) {
 
 // Our backups continue the sidecar's: revisions that ours should have are not read from the sidecar's.
 func TestExport_prefersOurBackups(t *testing.T) {
-	l := live(t)
-	settings := l.keepAsSidecar(t)
+	l := runSampleCluster(t)
+	settings := l.storeAsSidecar(t)
 	kept := settings.Archive()
 	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)}, 1)
 	require.NoError(t, err)
@@ -173,8 +173,8 @@ func TestExport_prefersOurBackups(t *testing.T) {
 
 // Anyone with write access to the store can create an object with a name of the sidecar's.
 func TestExport_unsignedSidecarBackups(t *testing.T) {
-	l := live(t)
-	settings := l.keepAsSidecar(t)
+	l := runSampleCluster(t)
+	settings := l.storeAsSidecar(t)
 	settings.Keys = formattest.NewKeys(t).Load(t)
 	require.True(t, settings.Keys.Trusts())
 	path := filepath.Join(t.TempDir(), "out.db")
@@ -198,8 +198,8 @@ func TestExport_unsignedSidecarBackups(t *testing.T) {
 
 // Export skips a damaged full snapshot and uses the one before it.
 func TestExport_damagedSidecarFull(t *testing.T) {
-	l := live(t)
-	settings := l.keepAsSidecar(t)
+	l := runSampleCluster(t)
+	settings := l.storeAsSidecar(t)
 	name := fmt.Sprintf("v2/Full-%08d-%08d-%d", 0, l.revision+2, noon.Unix()+30)
 	settings.Store.(*memory.Store).SetContent(name, l.snapshot[:len(l.snapshot)-7])
 	path := filepath.Join(t.TempDir(), "out.db")

@@ -32,8 +32,8 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 // The etcd of these tests puts key0 to key6 in turns: first with numbers from 0, later with the same numbers after
 // "later".
 func TestGet(t *testing.T) {
-	l := live(t)
-	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {
+	l := runSampleCluster(t)
+	for who, settings := range map[string]Settings{"ours": l.store(t), "the sidecar's": l.storeAsSidecar(t)} {
 		t.Run(who, func(t *testing.T) {
 			text, err := got(t, settings, l.revision, Selection{Key: "key1"}, AsText)
 			require.NoError(t, err)
@@ -85,8 +85,8 @@ func TestGet_escapesControlCharacters(t *testing.T) {
 }
 
 func TestDiff(t *testing.T) {
-	l := live(t)
-	settings, out := l.keep(t), &bytes.Buffer{}
+	l := runSampleCluster(t)
+	settings, out := l.store(t), &bytes.Buffer{}
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	between := Range{From: archive.Target{Revision: l.revision}, To: archive.Target{Revision: l.revision + 2}}
 	require.NoError(t, Diff(t.Context(), settings, between, "", AsText, scratch, out, NewMeter(nil)))

@@ -42,10 +42,10 @@ func serving(t *testing.T, flags Flags, maker Backend) Client {
 }
 
 func TestClient_Flags(t *testing.T) {
-	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := serving(t, told, making(func(context.Context) (archive.Full, error) { panic("not asked for") })).Flags(t.Context())
+	want := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
+	flags, err := serving(t, want, making(func(context.Context) (archive.Full, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, told, flags)
+	assert.Equal(t, want, flags)
 }
 
 func TestClient_Now(t *testing.T) {

@@ -36,16 +36,16 @@ func planned(t *testing.T) seed.Seed {
 // test of an offline restore, in which no member starts.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	l := live(t)
+	l := runSampleCluster(t)
 	file := filepath.Join(t.TempDir(), "snapshot")
-	exported, err := Export(t.Context(), l.keep(t), archive.Target{}, file, NewMeter(nil))
+	exported, err := Export(t.Context(), l.store(t), archive.Target{}, file, NewMeter(nil))
 	require.NoError(t, err)
 	for name, restore := range map[string]func(context.Context, seed.Seed) (RestoreResult, error){
 		"ours": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
-			return Restore(ctx, l.keep(t), archive.Target{}, plan, NewMeter(nil))
+			return Restore(ctx, l.store(t), archive.Target{}, plan, NewMeter(nil))
 		},
 		"the sidecar's": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
-			return Restore(ctx, l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
+			return Restore(ctx, l.storeAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
 		},
 		"a snapshot": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
 			return RestoreSnapshot(ctx, file, plan, nil, NewMeter(nil))
@@ -73,7 +73,7 @@ func TestRestore(t *testing.T) {
 // Reading pages that are missing at the end would kill the process.
 func TestRestoreSnapshot_truncated(t *testing.T) {
 	t.Parallel()
-	l, file := live(t), filepath.Join(t.TempDir(), "snapshot")
+	l, file := runSampleCluster(t), filepath.Join(t.TempDir(), "snapshot")
 	for _, left := range []int{0, 5000, 8192, 12288, len(l.snapshot) - 1} {
 		plan := planned(t)
 		require.NoError(t, os.WriteFile(file, l.snapshot[:left], 0o600))
@@ -86,7 +86,7 @@ func TestRestoreSnapshot_truncated(t *testing.T) {
 
 func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 	t.Parallel()
-	l, file, plan := live(t), filepath.Join(t.TempDir(), "db"), planned(t)
+	l, file, plan := runSampleCluster(t), filepath.Join(t.TempDir(), "db"), planned(t)
 	require.NoError(t, os.WriteFile(file, l.snapshot[:len(l.snapshot)-sha256.Size], 0o600))
 	_, err := RestoreSnapshot(t.Context(), file, plan, nil, NewMeter(nil))
 	require.ErrorIs(t, err, restore.ErrDamaged)
@@ -97,10 +97,10 @@ func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 // A user is likely to name the snapshot of DIR "DIR.snapshot".
 func TestRestore_leavesOtherFiles(t *testing.T) {
 	t.Parallel()
-	l, plan := live(t), planned(t)
+	l, plan := runSampleCluster(t), planned(t)
 	mine := plan.DataDir + ".snapshot"
 	require.NoError(t, os.WriteFile(mine, []byte("the only copy"), 0o600))
-	_, err := Restore(t.Context(), l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
+	_, err := Restore(t.Context(), l.storeAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
 	require.NoError(t, err)
 	content, err := os.ReadFile(mine)
 	require.NoError(t, err)
@@ -112,9 +112,9 @@ func TestRestore_leavesOtherFiles(t *testing.T) {
 
 func TestRestore_damagedNewestFull(t *testing.T) {
 	t.Parallel()
-	l, plan := live(t), planned(t)
-	settings := l.keep(t)
-	l.lose(t, settings, 5)
+	l, plan := runSampleCluster(t), planned(t)
+	settings := l.store(t)
+	l.addFullWithoutData(t, settings, 5)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
 	require.ErrorIs(t, err, ErrIncomplete)
 	require.ErrorContains(t, err, plan.DataDir+" is incomplete: 5 or more revisions")
@@ -132,7 +132,7 @@ func TestRestore_damagedNewestFull(t *testing.T) {
 // A damaged newest generation must not prevent the restore of an older one.
 func TestRestore_olderGeneration(t *testing.T) {
 	t.Parallel()
-	l, trusted := live(t), formattest.NewKeys(t)
+	l, trusted := runSampleCluster(t), formattest.NewKeys(t)
 	for name, spoil := range map[string]func(settings Settings, manifest string){
 		"damaged": func(settings Settings, manifest string) {
 			settings.Store.(*memory.Store).SetContent(manifest, []byte("no manifest\n"))
@@ -142,7 +142,7 @@ func TestRestore_olderGeneration(t *testing.T) {
 			l.secondGeneration(t, archive.New(settings.Store, formattest.NewKeys(t).Load(t)), noon.Add(2*time.Hour))
 		},
 	} {
-		settings, plan := l.keepWith(t, trusted.Load(t)), planned(t)
+		settings, plan := l.storeWith(t, trusted.Load(t)), planned(t)
 		kept := settings.Archive()
 		require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.last, Created: noon.Add(time.Hour)}))
 		full := l.secondGeneration(t, kept, noon.Add(time.Hour))
@@ -155,7 +155,7 @@ func TestRestore_olderGeneration(t *testing.T) {
 }
 
 // secondGeneration has a full snapshot far above the revision that the generation was restored from.
-func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
+func (l sampleCluster) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c2", Generation: 2, Revision: revision, Time: at, Chain: format.Seed("c2", 2, revision), Member: "m", Reason: "begin",
@@ -166,8 +166,8 @@ func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Tim
 
 func TestRestore_notKept(t *testing.T) {
 	t.Parallel()
-	l, plan := live(t), planned(t)
-	_, err := Restore(t.Context(), l.keep(t), archive.Target{Revision: 1 << 40}, plan, NewMeter(nil))
+	l, plan := runSampleCluster(t), planned(t)
+	_, err := Restore(t.Context(), l.store(t), archive.Target{Revision: 1 << 40}, plan, NewMeter(nil))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.NoDirExists(t, plan.DataDir)
 }

@@ -105,9 +105,9 @@ func TestFind_asksTheWrapper(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile("trusted", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
-	told := FlagsOf(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d", "--backup-trusted-keys=trusted"), ".")
-	assert.Equal(t, filepath.Join(dir, "trusted"), told.TrustedKeys)
-	port := wrapper(t, told)
+	shared := FlagsOf(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d", "--backup-trusted-keys=trusted"), ".")
+	assert.Equal(t, filepath.Join(dir, "trusted"), shared.TrustedKeys)
+	port := wrapper(t, shared)
 	t.Chdir("/")
 
 	settings, err := Find(t.Context(), flagsOf(t), port)

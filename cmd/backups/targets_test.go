@@ -25,7 +25,7 @@ func since(seconds float64) time.Time {
 
 // inPieces puts the snapshot as a full snapshot, two segments, a full snapshot between them and one at the end into a
 // store.
-func (l lived) inPieces(t *testing.T, middle int64) Settings {
+func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
 	for _, last := range []int64{middle, l.last} {
@@ -49,7 +49,7 @@ func (l lived) inPieces(t *testing.T, middle int64) Settings {
 }
 
 // keepUpTo puts the full snapshot and one segment up to a revision into a store.
-func (l lived) keepUpTo(t *testing.T, last int64) Settings {
+func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
 	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
@@ -63,13 +63,13 @@ func (l lived) keepUpTo(t *testing.T, last int64) Settings {
 }
 
 // ship puts the next segment, up to a revision, into a store.
-func (l lived) ship(t *testing.T, settings Settings, last int64) {
+func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
 	require.NoError(t, err)
 	builder, err := format.NewSegmentBuilder(settings.Keys, head.Start)
 	require.NoError(t, err)
-	for _, row := range l.upTo(last)[len(l.upTo(head.Revision())):] {
+	for _, row := range l.rowsUpTo(last)[len(l.rowsUpTo(head.Revision())):] {
 		revision, err := row.Revision()
 		require.NoError(t, err)
 		require.NoError(t, builder.Add(&row))
@@ -82,7 +82,7 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 
 // A target at an edge of the kept revisions selects exactly that revision.
 func TestTargets_edges(t *testing.T) {
-	l := live(t)
+	l := runSampleCluster(t)
 	first, middle, last := l.revision, l.revision+5, l.last
 	settings := l.inPieces(t, middle)
 	window := fmt.Sprintf("revisions %d to %d (", first, last)

@@ -30,8 +30,8 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 var newest = Selector{Full: true}
 
 func TestVerify_newestFull(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
 	assert.Equal(t, l.revision, verified.Revision)
@@ -42,8 +42,8 @@ func TestVerify_newestFull(t *testing.T) {
 }
 
 func TestVerify_generation(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), settings.Archive(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
 	_, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has none")
@@ -60,12 +60,12 @@ func TestVerify_generation(t *testing.T) {
 }
 
 func TestVerify_gap(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	stored := settings.Store.(*memory.Store)
 	head, err := settings.Archive().Head(t.Context(), 1)
 	require.NoError(t, err)
-	l.shipNothing(t, settings.Archive(), head.Start)
+	l.addMarker(t, settings.Archive(), head.Start)
 	require.NoError(t, stored.Delete(t.Context(), archive.SegmentName(1, format.After(l.revision))))
 	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
@@ -81,8 +81,8 @@ func TestVerifyResult_hash(t *testing.T) {
 }
 
 func TestVerify_withSegments(t *testing.T) {
-	l := live(t)
-	settings := l.keep(t)
+	l := runSampleCluster(t)
+	settings := l.store(t)
 	verified, err := Verify(t.Context(), settings, Selector{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
 	require.ErrorIs(t, err, ErrNotVerified)
 	require.ErrorContains(t, err, "it differs")
@@ -97,7 +97,7 @@ func TestVerify_withSegments(t *testing.T) {
 // An unsigned result would make members with trusted keys reject the full snapshot.
 func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
-	settings := live(t).keepWith(t, pair.Load(t))
+	settings := runSampleCluster(t).storeWith(t, pair.Load(t))
 	settings.Keys = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys})
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 }
 
 func TestVerify_errorsAreNoResult(t *testing.T) {
-	settings := live(t).keep(t)
+	settings := runSampleCluster(t).store(t)
 	away := errors.New("no room")
 	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })
 	require.ErrorIs(t, err, away)

@@ -132,13 +132,13 @@ func TestBackupPrune_assumedPolicy(t *testing.T) {
 	assert.Contains(t, strings.Join(strings.Fields(out), " "), "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
 	_, out, _ = visit("prune", flag, "--dry-run", "-o", "json")
 	assert.Contains(t, out, `"assumed": true`)
-	for _, told := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {
-		if told == nil {
+	for _, flags := range [][]string{{"--backup-keep=points=24h,hourly=24,daily=7,weekly=4"}, nil} {
+		if flags == nil {
 			t.Setenv("ETCD_WRAPPER_BACKUP_KEEP", "points=2d")
 		}
-		_, out, _ = visit(append([]string{"prune", flag, "--dry-run"}, told...)...)
+		_, out, _ = visit(append([]string{"prune", flag, "--dry-run"}, flags...)...)
 		assert.NotContains(t, out, "default")
-		status, _, log := visit(append([]string{"prune", flag}, told...)...)
+		status, _, log := visit(append([]string{"prune", flag}, flags...)...)
 		assert.Equal(t, exitcode.InDoubt, status, log)
 	}
 }

@@ -44,8 +44,8 @@ func TestHelp_exitStatus(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-// said runs a command and returns its output, log and exit status.
-func said(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
+// runCommand runs a command and returns its output, log and exit status.
+func runCommand(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
 	t.Helper()
 	var printed, logged bytes.Buffer
 	status = run(args, streams{out: &printed, log: &logged, terminal: atTerminal})
@@ -53,7 +53,7 @@ func said(t *testing.T, atTerminal bool, args ...string) (out, log string, statu
 }
 
 func TestRun_withoutArguments(t *testing.T) {
-	out, log, status := said(t, false)
+	out, log, status := runCommand(t, false)
 	assert.Equal(t, exitcode.Usage, status)
 	assert.Empty(t, out)
 	assert.Contains(t, log, "Usage: etcd-wrapper <command>")
@@ -74,12 +74,12 @@ func TestHelpAndVersion(t *testing.T) {
 		{[]string{"--version"}, "etcd 3.6."},
 		{[]string{"version"}, "etcd 3.6."},
 	} {
-		out, log, status := said(t, false, c.args...)
+		out, log, status := runCommand(t, false, c.args...)
 		assert.Equal(t, exitcode.Clean, status, c.args)
 		assert.Contains(t, out, c.has, c.args)
 		assert.Empty(t, log, c.args)
 	}
-	_, _, status := said(t, false, "help", "nonsense")
+	_, _, status := runCommand(t, false, "help", "nonsense")
 	assert.Equal(t, exitcode.Usage, status)
 }
 
@@ -88,12 +88,12 @@ func TestDumpFSM(t *testing.T) {
 		"": lifecycle.Drawing.DOT(), "=lifecycle.dot": lifecycle.Drawing.DOT(), "=lifecycle.json": lifecycle.Drawing.JSON(),
 		"=recovery.svg": recovery.Drawing.SVG(), "=backup.mermaid": writer.Drawing.Mermaid(),
 	} {
-		out, log, status := said(t, false, "--dump-fsm"+value)
+		out, log, status := runCommand(t, false, "--dump-fsm"+value)
 		assert.Equal(t, want, out, value)
 		assert.Equal(t, exitcode.Clean, status, log)
 	}
 	for _, value := range []string{"=lifecycle.png", "=member.dot", "=lifecycle", "="} {
-		out, log, status := said(t, false, "--dump-fsm"+value)
+		out, log, status := runCommand(t, false, "--dump-fsm"+value)
 		assert.Equal(t, exitcode.Usage, status, value)
 		assert.Contains(t, log, "--dump-fsm: ", value)
 		assert.Empty(t, out)
@@ -101,7 +101,7 @@ func TestDumpFSM(t *testing.T) {
 }
 
 func TestHelp_ofACommand(t *testing.T) {
-	out, _, _ := said(t, false, "help", "start-etcd")
+	out, _, _ := runCommand(t, false, "help", "start-etcd")
 	assert.NotContains(t, out, "--dump-fsm")
 	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are told of once")
 	assert.Contains(t, out, "The sidecar\n", "flags stand in groups")
@@ -141,7 +141,7 @@ func TestErrors_sentencesOrJSON(t *testing.T) {
 		{false, []string{"backup", "now", "--port=1"}, true},
 		{false, []string{"backup", "now", "--port=1", "-o", "json"}, false},
 	} {
-		_, log, status := said(t, c.atTerminal, c.args...)
+		_, log, status := runCommand(t, c.atTerminal, c.args...)
 		assert.NotEqual(t, exitcode.Clean, status, c.args)
 		assert.Equal(t, c.sentence, strings.HasPrefix(log, "etcd-wrapper: "), "%v: %s", c.args, log)
 		assert.Equal(t, !c.sentence, strings.HasPrefix(log, `{"level":"error"`), "%v: %s", c.args, log)
@@ -156,14 +156,14 @@ func TestCommands_outputJSON(t *testing.T) {
 		forOthers := command.Passthrough || slices.Contains([]string{"start-etcd", "completion", "man"}, command.Name)
 		assert.Equal(t, !forOthers, is, command.Name)
 	}
-	out, _, _ := said(t, false, "version", "-o", "json")
+	out, _, _ := runCommand(t, false, "version", "-o", "json")
 	assert.Contains(t, out, `"etcd": "3.6.`)
 }
 
 // All commands share its environment variable.
 func TestCommands_wrapperPort(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
-		_, log, status := said(t, true, append(command, "--etcd-wrapper-port=70000")...)
+		_, log, status := runCommand(t, true, append(command, "--etcd-wrapper-port=70000")...)
 		assert.Equal(t, exitcode.Usage, status, command)
 		assert.Contains(t, log, `--etcd-wrapper-port: "70000" is not a port`, command)
 	}
@@ -186,16 +186,16 @@ func TestFlags_environmentVariables(t *testing.T) {
 // The status of a pod that restarts all the time shows the reason.
 func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
-	_, log, status := said(t, false, "status", "--port=1", "--volume-dir", volume)
+	_, log, status := runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
 	assert.Equal(t, exitcode.NoAnswer, status)
 	assert.NotContains(t, log, "the last run")
 	run := exitcode.LastRun{Began: time.Now()}
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
-	_, log, _ = said(t, false, "status", "--port=1", "--volume-dir", volume)
+	_, log, _ = runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
 	assert.Contains(t, log, "recorded no end")
 	run.Ended, run.Status, run.Reason = time.Now(), exitcode.Crashed, "panic: by the test"
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
-	_, log, status = said(t, false, "status", "--port=1", "--volume-dir", volume)
+	_, log, status = runCommand(t, false, "status", "--port=1", "--volume-dir", volume)
 	assert.Contains(t, log, " with 2: panic: by the test")
 	assert.Equal(t, exitcode.NoAnswer, status)
 }
@@ -203,16 +203,16 @@ func TestStatus_afterTheProcessEnded(t *testing.T) {
 // The runbook asks users to run this command.
 func TestVerifyData_missingDirectory(t *testing.T) {
 	dir := t.TempDir()
-	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
+	_, log, status := runCommand(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
 	assert.Equal(t, exitcode.Usage, status)
 	assert.Contains(t, log, "there is no data directory")
-	out, _, status := said(t, false, "verify-data", "--data-dir", dir)
+	out, _, status := runCommand(t, false, "verify-data", "--data-dir", dir)
 	assert.Equal(t, exitcode.Clean, status)
 	assert.Equal(t, dir+" is empty\n", out)
-	out, _, _ = said(t, false, "verify-data", "-o", "json", "--data-dir", dir)
+	out, _, _ = runCommand(t, false, "verify-data", "-o", "json", "--data-dir", dir)
 	assert.Equal(t, `{"valid":true,"empty":true}`+"\n", out, "one line, which start-etcd reads")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "member"), nil, 0o600))
-	out, _, status = said(t, false, "verify-data", "-o", "json", "--data-dir", dir)
+	out, _, status = runCommand(t, false, "verify-data", "-o", "json", "--data-dir", dir)
 	assert.Equal(t, exitcode.ToolFailed, status)
 	assert.Contains(t, out, `"valid":false`)
 }
@@ -254,7 +254,7 @@ func TestCommands_canExecute(t *testing.T) {
 }
 
 func TestStores_areInHelpAndDocs(t *testing.T) {
-	help, _, status := said(t, false, "start-etcd", "--help")
+	help, _, status := runCommand(t, false, "start-etcd", "--help")
 	require.Equal(t, exitcode.Clean, status)
 	help = strings.Join(strings.Fields(help), " ")
 	forms, keys := locate.Forms()

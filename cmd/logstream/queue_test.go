@@ -50,8 +50,8 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 		flush() // gives up
 		close(s.open)
 		flush()
-		said := strings.Join(s.lines, "")
-		assert.Contains(t, said, `"lines":10`)
-		assert.Contains(t, said, fmt.Sprint(queueSize), "the oldest stay")
+		logged := strings.Join(s.lines, "")
+		assert.Contains(t, logged, `"lines":10`)
+		assert.Contains(t, logged, fmt.Sprint(queueSize), "the oldest stay")
 	})
 }

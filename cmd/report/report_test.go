@@ -24,7 +24,7 @@ import (
 )
 
 func document(t *testing.T, run *lifecycle.Snapshot) string {
-	text, err := json.Marshal(New(standing(run), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
+	text, err := json.Marshal(New(newFakeLifecycle(run), &fakeRuntime{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0").Document())
 	require.NoError(t, err)
 	return string(text)
 }
@@ -79,7 +79,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
-	about := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
+	about := New(newFakeLifecycle(full()), &fakeRuntime{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
 	for _, at := range []time.Time{time.Unix(1.8e9, 0), time.Unix(1.9e9, 0)} {
 		about.history.Record(about.Document(), at, about.runtime.Requests)
 	}
@@ -88,7 +88,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 }
 
 func TestDocument_standalone(t *testing.T) {
-	document := New(standing(full()), &place{standalone: true}, "v1", "etcd-main-0").Document()
+	document := New(newFakeLifecycle(full()), &fakeRuntime{standalone: true}, "v1", "etcd-main-0").Document()
 	assert.True(t, document.Standalone)
 	assert.Empty(t, document.SidecarStatus)
 }
@@ -96,7 +96,7 @@ func TestDocument_standalone(t *testing.T) {
 func TestReadySince(t *testing.T) {
 	start, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	since := func(run *lifecycle.Snapshot) time.Time {
-		return New(standing(run), &place{began: start}, "v1", "etcd-main-0").Document().ReadySince
+		return New(newFakeLifecycle(run), &fakeRuntime{began: start}, "v1", "etcd-main-0").Document().ReadySince
 	}
 	assert.Equal(t, start, since(&lifecycle.Snapshot{State: lifecycle.Wait, Since: at}), "whatever it has been doing")
 	left := lifecycle.Transition{At: at, From: lifecycle.Serving, To: lifecycle.Terminating}
@@ -106,8 +106,8 @@ func TestReadySince(t *testing.T) {
 
 func TestPhase_progressOfTheStart(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "starting etcd"}
-	there := &place{}
-	about := New(standing(run), there, "v1", "etcd-main-0")
+	there := &fakeRuntime{}
+	about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
 	assert.Equal(t, "starting etcd", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
 	assert.Equal(t, "starting etcd; etcd opens its data", about.Phase().Reason)
@@ -119,14 +119,14 @@ func TestPhase_progressOfTheStart(t *testing.T) {
 
 func TestHeadline_servingButNotReady(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
-	headline := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Headline
+	headline := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").Document().Headline
 	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Summary)
 }
 
 func TestTerminationMessage_noRepetition(t *testing.T) {
 	run := full()
 	run.Condition.Text = "etcd did not start: port taken"
-	words := New(standing(run), &place{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
+	words := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
 	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
 }
 
@@ -134,8 +134,8 @@ func TestTerminationMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := full()
 		run.Condition.At = time.Now().Add(-3 * time.Second)
-		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
-		about := New(standing(run), there, "v1", "etcd-main-0")
+		there := &fakeRuntime{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
+		about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop requested (terminated)
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
@@ -149,22 +149,22 @@ last problem: etcd, 3s ago, over since: etcd stopped
 	})
 }
 
-// hung is a runtime whose volume does not answer.
-type hung struct {
-	place
+// hungRuntime is a runtime whose volume does not answer.
+type hungRuntime struct {
+	fakeRuntime
 	forever chan struct{}
 }
 
-func (h *hung) Record() (exitcode.Word, error) {
+func (h *hungRuntime) Record() (exitcode.Word, error) {
 	<-h.forever
 	return "", nil
 }
 
 func TestTerminationMessage_hungVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runtime := &hung{forever: make(chan struct{})}
+		runtime := &hungRuntime{forever: make(chan struct{})}
 		start := time.Now()
-		words := New(standing(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		words := New(newFakeLifecycle(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")
@@ -172,21 +172,21 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 	})
 }
 
-// machine stands still.
-type machine struct {
+// fakeLifecycle stands still.
+type fakeLifecycle struct {
 	now atomic.Pointer[lifecycle.Snapshot]
 }
 
-func standing(now *lifecycle.Snapshot) *machine {
-	m := &machine{}
+func newFakeLifecycle(now *lifecycle.Snapshot) *fakeLifecycle {
+	m := &fakeLifecycle{}
 	m.now.Store(now)
 	return m
 }
 
-func (m *machine) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
+func (m *fakeLifecycle) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
-// place is a runtime in which everything has happened.
-type place struct {
+// fakeRuntime is a runtime in which everything has happened.
+type fakeRuntime struct {
 	standalone bool
 	began      time.Time
 	progress   string
@@ -197,7 +197,7 @@ type place struct {
 	flushError error
 }
 
-func (p *place) Document() status.Document {
+func (p *fakeRuntime) Document() status.Document {
 	at := time.Unix(1.7e9, 0)
 	document := status.Document{
 		Standalone: p.standalone, Started: p.began, LastExit: "crash", LastExitReason: "panic: by the test", MemberID: "8e9e05c52164694d",
@@ -239,26 +239,28 @@ func (p *place) Document() status.Document {
 	return document
 }
 
-func (p *place) FlushError() error { return p.flushError }
+func (p *fakeRuntime) FlushError() error { return p.flushError }
 
-func (p *place) Progress() string {
+func (p *fakeRuntime) Progress() string {
 	if later := p.later.Load(); later != nil {
 		return *later
 	}
 	return p.progress
 }
 
-func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
+func (*fakeRuntime) Readiness() *readiness.Report {
+	return readiness.NewMonitor(zerolog.Nop()).Report()
+}
 
-func (p *place) Requests() (writes, reads state.Requests) { return writes, reads }
+func (p *fakeRuntime) Requests() (writes, reads state.Requests) { return writes, reads }
 
-func (p *place) RecoveryProgress() string { return p.awaits }
+func (p *fakeRuntime) RecoveryProgress() string { return p.awaits }
 
-func (*place) Durations() (start, stop, drain time.Duration) {
+func (*fakeRuntime) Durations() (start, stop, drain time.Duration) {
 	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond
 }
 
-func (p *place) Record() (exitcode.Word, error) {
+func (p *fakeRuntime) Record() (exitcode.Word, error) {
 	if p.record == "" {
 		return "", errors.New("no clean exit record")
 	}

@@ -18,12 +18,12 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// watched calls do while a Report is watched, and returns the messages of the log. told counts the calls of lost.
-func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machine)) (lines []map[string]any, told int) {
+// runWatch calls do while a Report is watched, and returns the messages of the log. told counts the calls of lost.
+func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex
 	var log bytes.Buffer
-	run := standing(now)
+	run := newFakeLifecycle(now)
 	about := New(run, there, "v1", "etcd-main-0")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -32,7 +32,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 		about.Watch(ctx, zerolog.New(&log), func() {
 			mu.Lock()
 			defer mu.Unlock()
-			told++
+			calls++
 		}, func(status.TimelineEvent) {})
 	}()
 	synctest.Wait()
@@ -45,20 +45,20 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 		require.NoError(t, json.Unmarshal([]byte(line), &parsed))
 		lines = append(lines, parsed)
 	}
-	return lines, told
+	return lines, calls
 }
 
 // reminderSubject returns a run that has just entered a state.
-func lasting(state lifecycle.State) *lifecycle.Snapshot {
+func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }
 
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := lasting(lifecycle.Wait)
+		now := snapshotIn(lifecycle.Wait)
 		now.Reason = "the initialization is running" // which is tried again and again
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
-		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(time.Hour) })
+		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
 		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and from there every 5 min.
 		require.Len(t, lines, 14)
 		for _, line := range lines {
@@ -73,9 +73,9 @@ func TestWatch_remindersBackOff(t *testing.T) {
 
 func TestWatch_reminderLevelWithoutAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := lasting(lifecycle.Wait)
+		now := snapshotIn(lifecycle.Wait)
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, Ended: time.Now()}
-		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(31 * time.Second) })
+		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Equal(t, "info", lines[0]["level"])
 	})
@@ -83,24 +83,24 @@ func TestWatch_reminderLevelWithoutAnError(t *testing.T) {
 
 func TestWatch_reminderOfARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := lasting(lifecycle.Wait)
+		now := snapshotIn(lifecycle.Wait)
 		now.Reason = "the initialization is running"
-		there := &place{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		there := &fakeRuntime{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
 		there.recovery = &status.Recovery{State: "AskStore"}
-		lines, told := watched(t, now, there, func(*machine) { time.Sleep(31 * time.Second) })
+		lines, calls := runWatch(t, now, there, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Equal(t, "still Wait: "+there.awaits, lines[0]["message"])
 		assert.Equal(t, "warn", lines[0]["level"], "etcd does not run meanwhile")
-		assert.Equal(t, 1, told)
-		assert.Equal(t, there.awaits, New(standing(now), there, "v1", "etcd-main-0").Phase().Reason, "whoever asks hears it, too, and first")
+		assert.Equal(t, 1, calls)
+		assert.Equal(t, there.awaits, New(newFakeLifecycle(now), there, "v1", "etcd-main-0").Phase().Reason, "whoever asks hears it, too, and first")
 	})
 }
 
 func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lines, _ := watched(t, lasting(lifecycle.Wait), &place{}, func(run *machine) {
+		lines, _ := runWatch(t, snapshotIn(lifecycle.Wait), &fakeRuntime{}, func(run *fakeLifecycle) {
 			time.Sleep(29 * time.Second)
-			run.now.Store(lasting(lifecycle.FetchConfig))
+			run.now.Store(snapshotIn(lifecycle.FetchConfig))
 			time.Sleep(29 * time.Second)
 		})
 		assert.Empty(t, lines)
@@ -109,8 +109,8 @@ func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 
 func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		there := &place{progress: "opens its data"}
-		lines, _ := watched(t, lasting(lifecycle.StartEtcd), there, func(*machine) {
+		there := &fakeRuntime{progress: "opens its data"}
+		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), there, func(*fakeLifecycle) {
 			time.Sleep(500 * time.Millisecond)
 			there.later.Store(new("waits for a leader"))
 			time.Sleep(20 * time.Second)
@@ -124,9 +124,9 @@ func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 
 func TestWatch_warnsOfServingButNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := lasting(lifecycle.Serving)
+		now := snapshotIn(lifecycle.Serving)
 		now.Since = time.Now()
-		lines, _ := watched(t, now, &place{began: time.Now()}, func(*machine) { time.Sleep(20 * time.Second) })
+		lines, _ := runWatch(t, now, &fakeRuntime{began: time.Now()}, func(*fakeLifecycle) { time.Sleep(20 * time.Second) })
 		require.Len(t, lines, 1, "and only once")
 		assert.Equal(t, "warn", lines[0]["level"])
 		assert.Equal(t, "not ready: quorum: etcd does not run", lines[0]["message"], "a reason that checks share is said once")
@@ -136,8 +136,8 @@ func TestWatch_warnsOfServingButNotReady(t *testing.T) {
 func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 	var log bytes.Buffer
 	run := &lifecycle.Snapshot{State: lifecycle.Serving}
-	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
-	said := func(line string, after time.Duration) string {
+	w := &watcher{Report: New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
+	logged := func(line string, after time.Duration) string {
 		log.Reset()
 		is, now := status.Document{Ready: true, Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
 		if strings.Contains(line, "degraded") {
@@ -147,18 +147,18 @@ func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 		w.logCondition(run, is, now)
 		return log.String()
 	}
-	assert.Empty(t, said("Serving, ready", 0))
-	assert.JSONEq(t, `{"level":"warn","message":"Serving, degraded: no space"}`, said("Serving, degraded: no space", time.Second))
-	assert.Empty(t, said("Serving, degraded: no space", 2*time.Second))
-	assert.Contains(t, said("Serving, degraded: no space; backups: 1 min behind", time.Minute), `"message":"still Serving, degraded: no space; backups: 1 min behind"`)
-	assert.JSONEq(t, `{"level":"info","message":"Serving, ready"}`, said("Serving, ready", 2*time.Minute))
+	assert.Empty(t, logged("Serving, ready", 0))
+	assert.JSONEq(t, `{"level":"warn","message":"Serving, degraded: no space"}`, logged("Serving, degraded: no space", time.Second))
+	assert.Empty(t, logged("Serving, degraded: no space", 2*time.Second))
+	assert.Contains(t, logged("Serving, degraded: no space; backups: 1 min behind", time.Minute), `"message":"still Serving, degraded: no space; backups: 1 min behind"`)
+	assert.JSONEq(t, `{"level":"info","message":"Serving, ready"}`, logged("Serving, ready", 2*time.Minute))
 }
 
 func TestWatch_remindersAreInUTC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		now := lasting(lifecycle.Wait)
+		now := snapshotIn(lifecycle.Wait)
 		now.PhaseSince = now.PhaseSince.In(time.FixedZone("far east", 9*3600))
-		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(31 * time.Second) })
+		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Regexp(t, "Z$", lines[0]["since"])
 	})
@@ -166,7 +166,7 @@ func TestWatch_remindersAreInUTC(t *testing.T) {
 
 func TestWatch_warnsOfALongStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lines, _ := watched(t, lasting(lifecycle.StartEtcd), &place{progress: "waits for a leader"}, func(*machine) { time.Sleep(31 * time.Second) })
+		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), &fakeRuntime{progress: "waits for a leader"}, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 2)
 		assert.Equal(t, "still StartEtcd: the sidecar is silent; etcd waits for a leader", lines[1]["message"])
 		assert.Equal(t, "warn", lines[1]["level"])
@@ -175,14 +175,14 @@ func TestWatch_warnsOfALongStart(t *testing.T) {
 
 func TestKilledMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, told := watched(t, lasting(lifecycle.Query), &place{}, func(run *machine) {
+		_, calls := runWatch(t, snapshotIn(lifecycle.Query), &fakeRuntime{}, func(run *fakeLifecycle) {
 			time.Sleep(10 * time.Second)
-			run.now.Store(lasting(lifecycle.Trigger))
+			run.now.Store(snapshotIn(lifecycle.Trigger))
 			time.Sleep(10 * time.Second)
 		})
-		assert.Equal(t, 2, told, "once for each state, and not each time somebody looks")
-		run := lasting(lifecycle.Wait)
-		words := New(standing(run), &place{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
+		assert.Equal(t, 2, calls, "once for each state, and not each time somebody looks")
+		run := snapshotIn(lifecycle.Wait)
+		words := New(newFakeLifecycle(run), &fakeRuntime{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
 		assert.Contains(t, words, "recorded no end")
 		assert.Contains(t, words, "and, if it could leave one, the trace of a crash in /v/exit_code.crash on the volume\n", "a kill leaves none")
 		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
@@ -214,10 +214,10 @@ func TestDocument_readinessChangesInTransitions(t *testing.T) {
 
 func TestWatch_keepsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		about := New(standing(full()), &place{began: time.Now()}, "v1", "etcd-main-0")
+		about := New(newFakeLifecycle(full()), &fakeRuntime{began: time.Now()}, "v1", "etcd-main-0")
 		ctx, cancel := context.WithCancel(t.Context())
-		var told []status.TimelineEvent
-		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { told = append(told, h) })
+		var calls []status.TimelineEvent
+		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { calls = append(calls, h) })
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		doc := about.Document()
@@ -227,6 +227,6 @@ func TestWatch_keepsHistory(t *testing.T) {
 		assert.Len(t, doc.Trends.Write, 2)
 		require.NotEmpty(t, doc.Timeline)
 		assert.Equal(t, "start", doc.Timeline[0].Kind)
-		assert.Equal(t, doc.Timeline, told, "each is told once")
+		assert.Equal(t, doc.Timeline, calls, "each is told once")
 	})
 }

@@ -18,11 +18,11 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !is.Warning && !r.isUnverified(is) {
 		return nil
 	}
-	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
+	state := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
 	if is.State == recovery.Build {
-		told.RestoredBytes, told.TotalBytes, told.BytesPerSecond, told.RemainingSeconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
+		state.RestoredBytes, state.TotalBytes, state.BytesPerSecond, state.RemainingSeconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
 	}
-	return told
+	return state
 }
 
 // isUnverified reports whether etcd was started without an answer from the store. The backup writer compares the data

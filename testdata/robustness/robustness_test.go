@@ -92,7 +92,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 		second.cause(c)
 	})
 	for _, run := range c.runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), c.wholeLogs())
 	require.NoError(c, err)

@@ -58,7 +58,7 @@ func (c *cluster) kill(members ...int) {
 
 func (c *cluster) stop(i int) {
 	c.Helper()
-	c.runs[i].StopCleanly()
+	c.runs[i].Shutdown()
 	c.restart(i)
 }
 

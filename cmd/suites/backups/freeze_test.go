@@ -42,6 +42,6 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	require.NoError(t, m.TryPut("key", "afterwards", harness.Patience))
 	_, err = m.Etcd().Defragment(t.Context(), m.Endpoint())
 	require.NoError(t, err, "nothing is held any longer")
-	run.StopCleanly()
+	run.Shutdown()
 	assert.Equal(t, "afterwards", m.keys(t, targetLatest)["key"])
 }

@@ -47,10 +47,10 @@ func TestHangingFolder_etcdServes(t *testing.T) {
 	}
 	m.compact()
 	assert.Equal(t, 200, run.Readyz())
-	assert.Positive(t, told(run).SpoolBytes, "what is captured waits on the volume")
+	assert.Positive(t, backupStatus(run).SpoolBytes, "what is captured waits on the volume")
 	thaw()
 	run.AwaitStored(last)
 	awaitReported(run, "it goes on", recovered)
-	run.StopCleanly()
+	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
 }

@@ -20,12 +20,12 @@ const (
 	// lifetime is the number of cycles with one volume and store.
 	lifetime = 50
 	writers  = 4
-	// within is the interval and two uploads, on an idle machine.
-	within = 200*time.Millisecond + time.Second
+	// maxLag is the interval and two uploads, on an idle machine.
+	maxLag = 200*time.Millisecond + time.Second
 )
 
-// victim is a member that is killed repeatedly, with the knowledge of its clients.
-type victim struct {
+// killedMember is a member that is killed repeatedly, with the knowledge of its clients.
+type killedMember struct {
 	*member
 	dice   *rand.Rand
 	faults []fault // what may happen to the store
@@ -46,10 +46,10 @@ type ack struct {
 // removed at some cycles and restored at others.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
-	killLoop(t, func(t *testing.T, _ int) *victim {
+	killLoop(t, func(t *testing.T, _ int) *killedMember {
 		m := newMember(t)
 		m.asUnprivilegedUser()
-		return newVictim(m, m.awayOrClosed())
+		return newKilledMember(m, m.awayOrClosed())
 	})
 }
 
@@ -57,15 +57,15 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
-	killLoop(t, func(t *testing.T, number int) *victim {
+	killLoop(t, func(t *testing.T, number int) *killedMember {
 		way, bucket := service.another(t), fmt.Sprintf("bucket-%d", number)
 		way.make(t, bucket)
-		return newVictim(way.member(t, bucket, "--recover=never"), failing(way.proxy))
+		return newKilledMember(way.member(t, bucket, "--recover=never"), failing(way.proxy))
 	})
 }
 
 // killLoop runs all cycles, each group of them with its own volume and store.
-func killLoop(t *testing.T, begin func(t *testing.T, number int) *victim) {
+func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
 			t.Parallel()
@@ -78,55 +78,55 @@ func killLoop(t *testing.T, begin func(t *testing.T, number int) *victim) {
 	}
 }
 
-func newVictim(m *member, faults []fault) *victim {
+func newKilledMember(m *member, faults []fault) *killedMember {
 	seed := rand.Uint64()
 	m.T.Logf("seed %d", seed)
-	return &victim{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
+	return &killedMember{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
 // cycle runs the program once, and ends it by SIGKILL.
-func (v *victim) cycle(cycle int) {
+func (v *killedMember) cycle(cycle int) {
 	v.T.Helper()
 	run := v.Start()
 	if v.dice.IntN(5) == 0 {
-		v.pass(run, time.Second)
+		v.sleep(run, time.Second)
 		run.Kill()
 		return
 	}
 	run.AwaitReady()
 	v.acked = nil
-	stop := v.writeOn(cycle)
-	v.pass(run, time.Second)
+	stop := v.startWriting(cycle)
+	v.sleep(run, time.Second)
 	if v.dice.IntN(3) == 0 {
 		v.Begin("backup", "now") // it may be interrupted
 	}
-	v.pass(run, time.Second)
+	v.sleep(run, time.Second)
 	var owed int64
 	if v.dice.IntN(2) == 0 {
-		owed = v.suffer(run)
+		owed = v.breakStore(run)
 	} else {
-		owed = v.owed()
+		owed = v.requiredRevision()
 		run.Kill()
 	}
 	stop()
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
 }
 
-// suffer breaks the store, perhaps repairs it, and returns the state that the store must have.
-func (v *victim) suffer(run *harness.Run) (owed int64) {
+// breakStore breaks the store, perhaps repairs it, and returns the state that the store must have.
+func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
-	owed = v.owed()
+	owed = v.requiredRevision()
 	require.NoError(v.T, fault.begin())
-	v.pass(run, time.Second)
+	v.sleep(run, time.Second)
 	back := v.dice.IntN(2) == 0
 	if back {
 		require.NoError(v.T, fault.end())
-		v.pass(run, time.Second)
+		v.sleep(run, time.Second)
 	}
 	if v.dice.IntN(3) == 0 {
 		run.Signal(syscall.SIGTERM)
-		v.pass(run, 200*time.Millisecond)
+		v.sleep(run, 200*time.Millisecond)
 	}
 	run.Kill()
 	if !back {
@@ -135,12 +135,12 @@ func (v *victim) suffer(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// owed is the newest revision that was acknowledged long enough ago to be in the store.
-func (v *victim) owed() (revision int64) {
+// requiredRevision is the newest revision that was acknowledged long enough ago to be in the store.
+func (v *killedMember) requiredRevision() (revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, each := range v.acked {
-		if each.since.Took() > within {
+		if each.since.Duration() > maxLag {
 			revision = max(revision, each.revision)
 		}
 	}
@@ -148,7 +148,7 @@ func (v *victim) owed() (revision int64) {
 }
 
 // write makes clients write until it is stopped.
-func (v *victim) writeOn(cycle int) (stop func()) {
+func (v *killedMember) startWriting(cycle int) (stop func()) {
 	etcd := v.Etcd()
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -168,7 +168,7 @@ func (v *victim) writeOn(cycle int) (stop func()) {
 }
 
 // change puts or deletes a key that no other client writes. Without an answer the outcome is unknown.
-func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
+func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
 	v.mu.Unlock()
@@ -186,17 +186,17 @@ func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand
 }
 
 // acknowledge records what etcd has acknowledged, and reports whether this life is long enough for a chain that continues.
-func (v *victim) acknowledge(revision int64, key, value string) (goesOn bool) {
+func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known[key] = value
 	v.count++
 	v.acked = append(v.acked, ack{revision, harness.StartWatch()})
-	return v.acked[0].since.Took() > within
+	return v.acked[0].since.Duration() > maxLag
 }
 
-// pass lets a random time pass, or the process end.
-func (v *victim) pass(run *harness.Run, most time.Duration) {
+// sleep lets a random time pass, or the process end.
+func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(v.dice.Int64N(int64(most)))):
 	case <-run.Ended:
@@ -204,12 +204,12 @@ func (v *victim) pass(run *harness.Run, most time.Duration) {
 }
 
 // stopAndVerify stops the last run in order: then the store has all acknowledged writes.
-func (v *victim) stopAndVerify() {
+func (v *killedMember) stopAndVerify() {
 	v.T.Helper()
 	run := v.StartReady()
 	v.write("the last", "write")
-	run.StopCleanly()
-	had := ofSnapshot(v.T, v.Database())
+	run.Shutdown()
+	had := ofSnapshot(v.T, v.DBPath())
 	for key, value := range v.known {
 		require.Equal(v.T, value, had[key], "etcd has the acknowledged write of %s", key)
 	}

@@ -34,7 +34,7 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 }
 
 // backups returns the process's report on its backups.
-func told(run *harness.Run) facts.Backups {
+func backupStatus(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {
 		return *backup
@@ -45,7 +45,7 @@ func told(run *harness.Run) facts.Backups {
 // awaitReported waits until the process reports on its backups.
 func awaitReported(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
-	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
+	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
 }
 
 // write puts a key and returns the revision.

@@ -29,7 +29,7 @@ func TestBackupMetrics(t *testing.T) {
 	awaitReported(run, "the store is away", func(b facts.Backups) bool { return hasProblem(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
 	away := awaitMetrics(run, "problem 1")
 	rename(t, m.mount+".away", m.mount)
-	run.StopCleanly()
+	run.Shutdown()
 
 	for _, page := range []string{well, away} {
 		problems, err := promlint.New(strings.NewReader(page)).Lint()

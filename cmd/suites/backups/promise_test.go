@@ -69,8 +69,8 @@ func TestStop_uploadsAllAcknowledgedWrites(t *testing.T) {
 	m.write("between", "2")
 	last := m.write("last", "just before the end")
 	latest, latestHash := now(m.Pod), hash(m.Pod, last)
-	run.StopCleanly()
-	assert.Len(t, run.Log.Containing("backups: all acknowledged writes are in the store"), 1)
+	run.Shutdown()
+	assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
 
 	assert.Equal(t, last, m.head(t))
 	require.Len(t, m.requireSound(t), 1)
@@ -88,7 +88,7 @@ func TestStop_uploadsAllAcknowledgedWrites(t *testing.T) {
 	leases, err := p.Etcd().Leases(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, leases.Leases, 1)
-	again.StopCleanly()
+	again.Shutdown()
 }
 
 func TestBackupCommands(t *testing.T) {
@@ -107,7 +107,7 @@ func TestBackupCommands(t *testing.T) {
 	out, log, code := m.Begin("status", "-v").Wait()
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "file://"+m.dir)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestIdleCluster_sendsNoRequests(t *testing.T) {
@@ -120,14 +120,14 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 		waitFor(run, 1)
 		return len(m.generation(t).Objects) == before
 	})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // waitFor waits until a run has reported for that many seconds.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
-	harness.Eventually(run.T, "time passes", func() bool { return watch.Took().Seconds() > seconds })
+	harness.Eventually(run.T, "time passes", func() bool { return watch.Duration().Seconds() > seconds })
 }
 
 func TestRestarts_continueTheChain(t *testing.T) {
@@ -136,7 +136,7 @@ func TestRestarts_continueTheChain(t *testing.T) {
 	for life := range 3 {
 		run := m.StartReady()
 		m.write("life", fmt.Sprint(life))
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	chains := m.requireSound(t)
 	require.Len(t, chains, 1)
@@ -156,7 +156,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	require.NoError(t, err)
 	_, err = etcd.UserAdd(ctx, "somebody", "secret")
 	require.NoError(t, err)
-	run.StopCleanly()
+	run.Shutdown()
 
 	p := restored(t, m.export("latest"))
 	again := p.StartReady()
@@ -166,7 +166,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	kept, err := p.Etcd().TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys())
 	require.NoError(t, err)
 	assert.Equal(t, [][]byte{[]byte("leased")}, kept.Keys)
-	again.StopCleanly()
+	again.Shutdown()
 }
 
 func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
@@ -175,8 +175,8 @@ func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
 	awaitReported(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
-	assert.True(t, told(run).LastVerification.Passed, told(run).LastVerification.Reason)
-	run.StopCleanly()
+	assert.True(t, backupStatus(run).LastVerification.Passed, backupStatus(run).LastVerification.Reason)
+	run.Shutdown()
 	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)
 }
 
@@ -185,7 +185,7 @@ func TestExport_missingRevisionNamesTheOthers(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	m.write("key", "value")
-	run.StopCleanly()
+	run.Shutdown()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--to=revision:999", filepath.Join(m.Dir, "out")).Wait()
 	assert.NotZero(t, code)
 	assert.Contains(t, log, "revision 999 is not kept")
@@ -203,8 +203,8 @@ func TestRestart_withoutKeys(t *testing.T) {
 		require.Len(t, leases.Leases, count)
 		_, err = m.Etcd().Grant(t.Context(), 7200)
 		require.NoError(t, err)
-		run.StopCleanly()
-		assert.Len(t, run.Log.Containing("backups: all acknowledged writes are in the store"), 1)
+		run.Shutdown()
+		assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
 		m.generation(t) // the only one
 		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
 		require.NoError(t, err)

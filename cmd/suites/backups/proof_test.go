@@ -19,9 +19,9 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
 	awaitReported(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
-	run.StopCleanly()
+	run.Shutdown()
 	first := m.generation(t).Fulls[0]
-	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
+	harness.CorruptFile(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
 	_, _, code := m.Begin("backup", "verify", m.flag()).Wait()
 	require.Equal(t, 70, code)
 
@@ -30,8 +30,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	awaitReported(again, "another one is made, and restored to test it", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})
-	assert.Contains(t, told(again).LastFullSnapshot.Reason, "test restore")
-	again.StopCleanly()
+	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "test restore")
+	again.Shutdown()
 	kept := m.generation(t)
 	require.Len(t, kept.Fulls, 2)
 	assert.Equal(t, first.Name(), kept.Fulls[0].Name(), "what has decayed is not deleted")
@@ -46,6 +46,6 @@ func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	awaitReported(run, "there is a full", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
 	watch := harness.StartWatch()
 	run.AwaitStored(m.write("key", "value"))
-	assert.Less(t, watch.Took(), time.Minute)
-	run.StopCleanly()
+	assert.Less(t, watch.Duration(), time.Minute)
+	run.Shutdown()
 }

@@ -78,24 +78,24 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			run := m.StartReady()
 			awaitReported(run, "it is refused", hasProblem)
 			m.write("key", "value")
-			var told []string
+			var outputs []string
 			for _, path := range []string{"/", "/lifecycle", "/metrics", "/backup", "/readyz?verbose", "/statemachine.svg"} {
 				_, body := run.Request(http.MethodGet, path)
-				told = append(told, body)
+				outputs = append(outputs, body)
 			}
 			for _, command := range [][]string{{"status"}, {"backup", "list"}, {"backup", "list", m.flag()}, {"backup", "verify"}} {
 				out, log, _ := m.Begin(command...).Wait()
-				told = append(told, out, log)
+				outputs = append(outputs, out, log)
 			}
 			m.ExpectTerminationMessage()
-			run.StopCleanly()
+			run.Shutdown()
 			last, err := os.ReadFile(m.TerminationMessage())
 			require.NoError(t, err)
-			told = append(append(told, string(last)), run.Log.Containing("")...)
-			require.Contains(t, strings.Join(told, "\n"), "permission denied")
+			outputs = append(append(outputs, string(last)), run.Log.FindText("")...)
+			require.Contains(t, strings.Join(outputs, "\n"), "permission denied")
 			lines := strings.Fields(string(identity))
 			for _, secret := range append(test.secrets, lines[len(lines)-1]) {
-				for _, text := range told {
+				for _, text := range outputs {
 					assert.NotContains(t, text, secret)
 				}
 			}
@@ -133,7 +133,7 @@ func TestFiles_permissions(t *testing.T) {
 	} {
 		require.Zero(t, m.Run(args...).Exit(harness.Patience), "%v", args)
 	}
-	run.StopCleanly()
+	run.Shutdown()
 	require.NotEmpty(t, m.found()[filepath.Join(out, "restored", "member", "snap", "db")], "it is looked at")
 	for when, all := range map[string]map[string]fs.FileMode{"while the store is away": away, "in the end": m.found()} {
 		for path, mode := range all {

@@ -63,7 +63,7 @@ func (s *story) runCommands() {
 func (s *story) isStopped(run *harness.Run) {
 	s.T.Helper()
 	last := s.write("last", "just before the end")
-	run.StopCleanly()
+	run.Shutdown()
 	require.GreaterOrEqual(s.T, s.head(s.T), last)
 }
 
@@ -77,7 +77,7 @@ func (s *story) isKilled() {
 	again := s.StartReady()
 	s.write("killed", "and gone on")
 	s.latest = now(s.Pod)
-	again.StopCleanly()
+	again.Shutdown()
 	require.Len(s.T, s.requireSound(s.T), 1)
 	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
 }
@@ -90,7 +90,7 @@ func (s *story) isExported(to string, want state) {
 	again := restored(s.T, file)
 	run := again.StartReady()
 	assert.Equal(s.T, want, now(again), "an etcd on it has the same keys")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // losesItsVolume checks that a new volume is restored from the store, and that backups continue.
@@ -104,7 +104,7 @@ func (s *story) losesItsVolume() {
 	last := s.write("after the loss", "of the volume")
 	s.latest = now(s.Pod)
 	run.AwaitStored(last)
-	run.StopCleanly()
+	run.Shutdown()
 	head, err := s.archive(s.T).Head(s.T.Context(), 2)
 	require.NoError(s.T, err)
 	assert.GreaterOrEqual(s.T, head.Revision(), last, "in a generation of its own")
@@ -120,5 +120,5 @@ func (s *story) requireRestoredElsewhere() {
 	s.visit("restore", s.flag(), "--to=latest", "--data-dir="+elsewhere.DataDir(), config)
 	run := elsewhere.StartReady()
 	assert.Equal(s.T, s.latest, now(elsewhere))
-	run.StopCleanly()
+	run.Shutdown()
 }

@@ -81,13 +81,13 @@ func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 			s.member = &member{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
 			run := s.StartReady()
 			between, then, latest := s.backUp()
-			run.StopCleanly()
+			run.Shutdown()
 			assert.Contains(t, s.visit("backup", "list", s.flag()), "backups of etcd-backup-restore")
 			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", between): then} {
 				p := restored(t, s.export(to))
 				again := p.StartReady()
 				assert.Equal(t, want, now(p), to)
-				again.StopCleanly()
+				again.Shutdown()
 			}
 		})
 	}

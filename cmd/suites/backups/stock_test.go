@@ -33,7 +33,7 @@ func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 			m.live()
 			m.visit("backup", "now")
 			want := now(m.Pod)
-			run.StopCleanly()
+			run.Shutdown()
 			fulls, err := filepath.Glob(filepath.Join(m.dir, "gen", "000001", "full", "*", "data"))
 			require.NoError(t, err)
 			snapshot := filepath.Join(t.TempDir(), "full.db")
@@ -46,7 +46,7 @@ func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 			p := restored(t, snapshot)
 			again := p.StartReady()
 			assert.Equal(t, want, now(p))
-			again.StopCleanly()
+			again.Shutdown()
 			if flags != nil {
 				content, err := os.ReadFile(slices.Max(fulls))
 				require.NoError(t, err)

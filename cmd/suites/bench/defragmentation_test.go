@@ -83,13 +83,13 @@ func (r *process) defragment() {
 			_ = response.Body.Close()
 			asked = response.StatusCode == http.StatusAccepted
 		}
-		told := r.document().Maintenance
-		if told == nil {
+		maintenance := r.document().Maintenance
+		if maintenance == nil {
 			continue
 		}
-		if told.LastDefragmentation != nil && told.LastDefragmentation.Error == "" && !told.Busy() {
+		if maintenance.LastDefragmentation != nil && maintenance.LastDefragmentation.Error == "" && !maintenance.Busy() {
 			return
 		}
-		asked = asked && (told.LastDefragmentation == nil || told.LastDefragmentation.Error == "") // it may have timed out while it waited
+		asked = asked && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "") // it may have timed out while it waited
 	}
 }

@@ -152,8 +152,8 @@ func (r *process) awaitProof(t *testing.T, fulls int) {
 }
 
 func (r *process) proven() bool {
-	told := r.backup()
-	full, proof := told.LastFullSnapshot, told.LastVerification
+	backup := r.backup()
+	full, proof := backup.LastFullSnapshot, backup.LastVerification
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 

@@ -56,9 +56,9 @@ func restartAlone(t *testing.T) []row {
 		for i, s := range both {
 			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
 				members := []*process{s.start(t, harness.NewPod(t))}
-				end := harness.StartWriters(t, gapWriters, func() *clientv3.Client { return eager(t, endpoints(members)) })
+				end := harness.StartLatencyClients(t, gapWriters, func() *clientv3.Client { return eager(t, endpoints(members)) })
 				restartAll(t, s, members)
-				restarted[i] = append(restarted[i], milliseconds(harness.Longest(end()).Gap))
+				restarted[i] = append(restarted[i], milliseconds(harness.Longest(end()).Longest))
 			})
 		}
 	}
@@ -76,7 +76,7 @@ func eager(t *testing.T, endpoints []string) *clientv3.Client {
 // gapDuring returns the longest wait of any writer, in milliseconds, and the number of failed writes.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
-	end := harness.StartWriters(t, gapWriters, func() *clientv3.Client {
+	end := harness.StartLatencyClients(t, gapWriters, func() *clientv3.Client {
 		return harness.NewClient(t, clientv3.Config{Endpoints: endpoints(members)})
 	})
 	<-time.After(unhurried)
@@ -87,8 +87,8 @@ func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64
 		failed += float64(len(w.Failed))
 	}
 	longest := harness.Longest(writers)
-	t.Logf("the longest gap: %s, at %s; %v failed, of that writer: %v", longest.Gap, longest.At.UTC().Format(time.StampMilli), failed, longest.Failed)
-	return milliseconds(longest.Gap), failed
+	t.Logf("the longest gap: %s, at %s; %v failed, of that writer: %v", longest.Longest, longest.LongestEnd.UTC().Format(time.StampMilli), failed, longest.Failed)
+	return milliseconds(longest.Longest), failed
 }
 
 func endpoints(members []*process) (all []string) {

@@ -28,7 +28,7 @@ func stopWithWatches(t *testing.T) (rows []row) {
 			for i, s := range both {
 				p := harness.NewPod(t)
 				if over == "TLS" {
-					p.DemandCertificates(certificates.NewAuthority(t, "ca"))
+					p.RequireClientCerts(certificates.NewAuthority(t, "ca"))
 				}
 				r := s.start(t, p)
 				watch(p, t)

@@ -40,14 +40,14 @@ const (
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
-	fillDatabase(t, p.Database(), *revisions)
+	fillDatabase(t, p.DBPath(), *revisions)
 	full := func() { run(t, harness.Program, "verify-data", "-o", "json", "--data-dir", p.DataDir()) }
-	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.Database()) }
+	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.DBPath()) }
 	read := func() { readFiles(t, p.DataDir()) }
 	read() // into the page cache
 	warm := inTurns(validations, func() {}, hash, full)
 	cold := inTurns(coldValidations, func() { forget(t, p.DataDir()) }, hash, read, full)
-	what := fmt.Sprintf("`etcdutl hashkv`, and `full` validation, of %s in the page cache, ms", size(t, p.Database()))
+	what := fmt.Sprintf("`etcdutl hashkv`, and `full` validation, of %s in the page cache, ms", size(t, p.DBPath()))
 	return []row{
 		row{what: what, plain: warm[0], wrapper: warm[1]}.timesAtMost(1, "hashkv"),
 		row{what: "`etcdutl hashkv`, and `full` validation, from the disk, ms", plain: cold[0], wrapper: cold[2]}.timesAtMost(1, "hashkv"),

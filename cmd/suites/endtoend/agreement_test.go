@@ -20,20 +20,20 @@ func TestFailedInitialization_isRetried(t *testing.T) {
 	run := p.StartReady()
 	assert.Equal(t, []string{"full", "full", "full"}, p.Sidecar.Modes())
 	assert.Len(t, run.Log.Matching(harness.Line{"event": "config valid"}), 1, "etcd is opened once")
-	assert.Len(t, p.Sidecar.Told("Failed"), 2)
-	run.StopCleanly()
+	assert.Len(t, p.Sidecar.Statuses("Failed"), 2)
+	run.Shutdown()
 }
 
 func TestSidecarStartsLate(t *testing.T) {
 	t.Parallel()
-	p := harness.NewPodWithLateSidecar(t)
+	p := harness.NewPodWithStoppedSidecar(t)
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "to": "Wait"})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
 	p.Sidecar.Listen()
 	run.AwaitReady()
 	assert.Equal(t, []string{"full"}, p.Sidecar.Modes())
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestInitializationResult_inTwoPackets(t *testing.T) {
@@ -41,32 +41,32 @@ func TestInitializationResult_inTwoPackets(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, inHalves
 	run := p.Start()
-	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Told("Progress")) > 0 })
+	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
 	watch := harness.StartWatch()
-	p.Sidecar.Conclude()
+	p.Sidecar.Finish()
 	run.AwaitLine(startsEtcd)
-	took := watch.Took()
+	took := watch.Duration()
 	run.AwaitReady()
 	oneInitialization(p)
 	assert.Less(t, took, 500*time.Millisecond, "from the result to the start of etcd")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestUnavailableConfiguration_noSecondInitialization(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]harness.Fault{
-		"500": harness.Answer(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
+		"500": harness.Reply(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			p.Sidecar.Broken[trapPath] = harness.Answer(http.StatusOK, "Successful")
+			p.Sidecar.Broken[trapPath] = harness.Reply(http.StatusOK, "Successful")
 			p.Sidecar.Faults[harness.ConfigPath] = slices.Repeat([]harness.Fault{broken}, 3)
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Len(t, p.Sidecar.Requests(harness.ConfigPath), 4)
 			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
-			run.StopCleanly()
+			run.Shutdown()
 		})
 	}
 }
@@ -78,23 +78,23 @@ func TestSlowConfiguration(t *testing.T) {
 	run := p.StartReady()
 	oneInitialization(p)
 	fetched := p.Sidecar.Requests(harness.ConfigPath)
-	assert.True(t, fetched[0].At.Before(p.Sidecar.Told("Successful")[0].At), "the validation is not waited for first")
-	assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
+	assert.True(t, fetched[0].At.Before(p.Sidecar.Statuses("Successful")[0].At), "the validation is not waited for first")
+	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
 	require.Len(t, fetched, 2)
 	assert.Less(t, openedAt(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the result is not waited for")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 	t.Parallel()
 	for name, misleading := range map[string]harness.Fault{
-		"an empty body":             harness.Answer(http.StatusOK, ""),
-		"the word in lower case":    harness.Answer(http.StatusOK, "successful"),
-		"the word with a tail":      harness.Answer(http.StatusOK, "Successful!"),
-		"the word in a page":        harness.Answer(http.StatusOK, "<html>Successful</html>"),
-		"the word twice":            harness.Answer(http.StatusOK, "Successful Successful"),
-		"the word with another 2xx": harness.Answer(http.StatusAccepted, "Successful"),
-		"the word with 500":         harness.Answer(http.StatusInternalServerError, "Successful"),
+		"an empty body":             harness.Reply(http.StatusOK, ""),
+		"the word in lower case":    harness.Reply(http.StatusOK, "successful"),
+		"the word with a tail":      harness.Reply(http.StatusOK, "Successful!"),
+		"the word in a page":        harness.Reply(http.StatusOK, "<html>Successful</html>"),
+		"the word twice":            harness.Reply(http.StatusOK, "Successful Successful"),
+		"the word with another 2xx": harness.Reply(http.StatusAccepted, "Successful"),
+		"the word with 500":         harness.Reply(http.StatusInternalServerError, "Successful"),
 		"a redirect to the word":    redirect,
 		"a word that breaks off":    cutShort,
 		"no reply":                  cut,
@@ -103,21 +103,21 @@ func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			p.Sidecar.Broken[trapPath] = harness.Answer(http.StatusOK, "Successful")
+			p.Sidecar.Broken[trapPath] = harness.Reply(http.StatusOK, "Successful")
 			p.Sidecar.Faults[harness.StatusPath] = slices.Repeat([]harness.Fault{misleading}, 2)
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
-			assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
+			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
 			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
-			run.StopCleanly()
+			run.Shutdown()
 		})
 	}
 }
 
 func TestLostTrigger_isRepeated(t *testing.T) {
 	t.Parallel()
-	for name, broken := range map[string]harness.Fault{"cut": cut, "503": harness.Answer(http.StatusServiceUnavailable, "")} {
+	for name, broken := range map[string]harness.Fault{"cut": cut, "503": harness.Reply(http.StatusServiceUnavailable, "")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
@@ -125,8 +125,8 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 			p.Sidecar.Faults[harness.StartPath] = slices.Repeat([]harness.Fault{broken}, 2)
 			run := p.StartReady()
 			assert.Equal(t, []string{"sanity", "sanity", "sanity"}, p.Sidecar.Modes())
-			assert.Len(t, p.Sidecar.Told("Successful"), 1)
-			run.StopCleanly()
+			assert.Len(t, p.Sidecar.Statuses("Successful"), 1)
+			run.Shutdown()
 		})
 	}
 }
@@ -148,7 +148,7 @@ func openedAt(run *harness.Run) time.Time {
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
 	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")
-	require.Len(p.T, p.Sidecar.Told("Successful"), 1, "one result")
+	require.Len(p.T, p.Sidecar.Statuses("Successful"), 1, "one result")
 	for _, r := range p.Sidecar.Filter(func(r harness.Request) bool { return r.Method != "" }) {
 		require.Equal(p.T, http.MethodGet, r.Method, r.Path)
 	}

@@ -27,7 +27,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	kept := archive.New(opened, &format.Keys{})
 	_, err = kept.Create(p.T.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()}, 1)
 	require.NoError(p.T, err)
-	database, err := os.Open(p.Database())
+	database, err := os.Open(p.DBPath())
 	require.NoError(p.T, err)
 	defer database.Close()
 	revision := lastRevision(p)
@@ -39,7 +39,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 }
 
 func lastRevision(p *harness.Pod) (revision int64) {
-	db, err := bolt.Open(p.Database(), 0o600, &bolt.Options{ReadOnly: true})
+	db, err := bolt.Open(p.DBPath(), 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(p.T, err)
 	defer db.Close()
 	require.NoError(p.T, db.View(func(tx *bolt.Tx) error {
@@ -63,7 +63,7 @@ func TestBackupCommands_verifyListExport(t *testing.T) {
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
 	p.Put("greeting", "hello")
-	run.StopCleanly()
+	run.Shutdown()
 	store, scratch, snapshot := keepDatabase(p), t.TempDir(), filepath.Join(t.TempDir(), "out.db")
 
 	p.Env = append(p.Env, "TMPDIR="+scratch)
@@ -87,12 +87,12 @@ func TestBackupCommands_damagedBackup(t *testing.T) {
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
 	p.Put("greeting", "hello")
-	run.StopCleanly()
+	run.Shutdown()
 	store := keepDatabase(p)
 	data, err := filepath.Glob(strings.TrimPrefix(store, "--backup-store=file://") + "/gen/000001/full/*/data")
 	require.NoError(t, err)
 	require.Len(t, data, 1)
-	harness.FlipBits(t, data[0], 100, 16)
+	harness.CorruptFile(t, data[0], 100, 16)
 	out, log, status := p.Begin("backup", "verify", store, "-o", "json").Wait()
 	assert.Equal(t, 70, status)
 	assert.Contains(t, out, `"outcome": "failed"`)

@@ -21,26 +21,26 @@ import (
 func TestTLS_answersInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for state, hinder := range map[string]func(*harness.Sidecar){
-		"Query":       func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Hang },
+		"Query":       func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Block },
 		"Wait":        func(s *harness.Sidecar) { s.Takes = harness.Forever },
-		"FetchConfig": func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Hang },
+		"FetchConfig": func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Block },
 	} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
 			p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-			p.SpeakTLS(ca, ca.Bundle())
-			p.DemandCertificates(ca)
+			p.EnableSidecarTLS(ca, ca.Bundle())
+			p.RequireClientCerts(ca)
 			hinder(p.Sidecar)
 			run := p.Start()
 			awaitState(run, state)
 			answersInTime(t, p, state)
 			if state == "Wait" {
-				p.Sidecar.Conclude()
+				p.Sidecar.Finish()
 			}
-			p.Sidecar.Heal()
+			p.Sidecar.ClearFaults()
 			run.AwaitReady()
-			assert.Equal(t, "etcd-main-local", p.ShownToClients(), "the temporary certificate is gone")
-			run.StopCleanly()
+			assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the temporary certificate is gone")
+			run.Shutdown()
 		})
 	}
 }
@@ -71,14 +71,14 @@ func TestTLS_plainConfigurationAfterTLSFlags(t *testing.T) {
 	run := p.StartReady()
 	_, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), certificates.Insecure())
 	require.Error(t, err, "no TLS any more")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestExpiredServerCertificate_unreadyUntilRenewed(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	ca.IssuesUntil(time.Now().Add(-time.Hour))
-	p.DemandCertificates(ca)
+	p.RequireClientCerts(ca)
 	run := p.Start()
 	awaitState(run, "Serving")
 	var out string
@@ -90,5 +90,5 @@ func TestExpiredServerCertificate_unreadyUntilRenewed(t *testing.T) {
 	ca.IssuesUntil(time.Now().Add(1000 * time.Hour))
 	ca.Issue("etcd-main-local")
 	run.AwaitReady()
-	run.StopCleanly()
+	run.Shutdown()
 }

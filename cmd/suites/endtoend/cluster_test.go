@@ -19,7 +19,7 @@ func TestStop_afterQuorumLoss(t *testing.T) {
 	pods, runs := harness.Cluster(t, 2)
 	pods[0].Put("key", "value")
 	runs[1].Kill()
-	t.Logf("took %s", runs[0].StopCleanly())
+	t.Logf("took %s", runs[0].Shutdown())
 }
 
 func TestMemberWithoutQuorum_unreadyButStops(t *testing.T) {
@@ -27,7 +27,7 @@ func TestMemberWithoutQuorum_unreadyButStops(t *testing.T) {
 	_, runs := harness.Cluster(t, 2)
 	runs[1].Kill()
 	assert.Less(t, runs[0].AwaitReadyz(http.StatusServiceUnavailable), 5*time.Second)
-	t.Logf("took %s", runs[0].StopCleanly())
+	t.Logf("took %s", runs[0].Shutdown())
 }
 
 func TestReturningMember_restoresReadiness(t *testing.T) {
@@ -40,7 +40,7 @@ func TestReturningMember_restoresReadiness(t *testing.T) {
 	runs[0].AwaitReady()
 	assert.Equal(t, "value", pods[1].Get("key"))
 	assert.Equal(t, []string{"full", "full"}, pods[1].Sidecar.Modes())
-	again.StopCleanly()
+	again.Shutdown()
 }
 
 func TestAllMembers_stopAtOnce(t *testing.T) {
@@ -53,8 +53,8 @@ func TestAllMembers_stopAtOnce(t *testing.T) {
 	}
 	for i, run := range runs {
 		require.Equal(t, 0, run.Exit(harness.Patience), "member %d", i)
-		t.Logf("member %d took %s", i, watch.Took())
-		assert.Less(t, watch.Took(), harness.StopBudget)
+		t.Logf("member %d took %s", i, watch.Duration())
+		assert.Less(t, watch.Duration(), harness.StopBudget)
 		assert.Equal(t, "terminated", pods[i].Record())
 	}
 	for i, p := range pods {
@@ -89,7 +89,7 @@ func autoPeerTLS(pods []*harness.Pod) {
 func clientTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "clients")
 	for _, p := range pods {
-		p.DemandCertificates(authority)
+		p.RequireClientCerts(authority)
 	}
 }
 

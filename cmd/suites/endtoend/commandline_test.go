@@ -48,12 +48,12 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 	} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
-			p := harness.NewPodWithLateSidecar(t)
+			p := harness.NewPodWithStoppedSidecar(t)
 			run := p.Run(args...)
 			require.Equal(t, 64, run.Exit(harness.Patience))
-			said := run.Log.Matching(harness.Line{"level": "error"})
-			require.Len(t, said, 1, "one sentence")
-			assert.Contains(t, said[0]["error"], flag, "it names the flag")
+			lines := run.Log.Matching(harness.Line{"level": "error"})
+			require.Len(t, lines, 1, "one sentence")
+			assert.Contains(t, lines[0]["error"], flag, "it names the flag")
 		})
 	}
 }
@@ -68,7 +68,7 @@ func TestEnvironmentVariablesSetFlags(t *testing.T) {
 	p.Env = []string{"ETCD_WRAPPER_ETCD_READY_TIMEOUT=soon"}
 	run := p.Start()
 	require.Equal(t, 64, run.Exit(harness.Patience))
-	assert.NotEmpty(t, run.Log.Containing("ready-timeout"), "the log names it")
+	assert.NotEmpty(t, run.Log.FindText("ready-timeout"), "the log names it")
 }
 
 func TestOperatorsArgumentsAreAccepted(t *testing.T) {
@@ -77,15 +77,15 @@ func TestOperatorsArgumentsAreAccepted(t *testing.T) {
 	run := p.Start("--backup-restore-tls-enabled=false", "--backup-restore-ca-cert-bundle-path=", "--etcd-server-name=",
 		"--etcd-client-cert-path=", "--etcd-client-key-path=", "--etcd-client-port=2379", "--etcd-ready-timeout=0s")
 	run.AwaitReady()
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestVersion_etcdAndGo(t *testing.T) {
 	t.Parallel()
-	said := harness.Output(t, "version")
-	assert.Regexp(t, `(?m)^etcd-wrapper \S+$`, said)
-	assert.Regexp(t, `(?m)^etcd 3\.6\.\d+$`, said)
-	assert.Regexp(t, `(?m)^go1\.\d+`, said)
+	output := harness.Output(t, "version")
+	assert.Regexp(t, `(?m)^etcd-wrapper \S+$`, output)
+	assert.Regexp(t, `(?m)^etcd 3\.6\.\d+$`, output)
+	assert.Regexp(t, `(?m)^go1\.\d+`, output)
 }
 
 func TestDumpedStateMachine_matchesCommitted(t *testing.T) {

@@ -19,7 +19,7 @@ func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	waited := len(p.Sidecar.Told("Progress")) // on a machine that is so busy that no time at all takes some
+	waited := len(p.Sidecar.Statuses("Progress")) // on a machine that is so busy that no time at all takes some
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
 	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "early, and after the result if that is not here by then")
@@ -40,7 +40,7 @@ func TestServing_goroutines(t *testing.T) {
 	})
 	// Plain etcd has its main goroutine, too, and one that waits for signals.
 	assert.Len(t, found, 12, "main, signals, the log, the server, the monitor, the report, the check that the data are there, the data's version, maintenance and its ear, what catches up, and the machine's work:\n%s", strings.Join(found, "\n\n"))
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func goroutines(t *testing.T, endpoint string) (found []string) {

@@ -74,25 +74,25 @@ func readByOld(p *harness.Pod, count int) {
 func TestEtcd3_5ReadsDataAfterStop(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run, early []byte){
-		"stopped": func(run *harness.Run, _ []byte) { run.StopCleanly() },
+		"stopped": func(run *harness.Run, _ []byte) { run.Shutdown() },
 		"killed":  func(run *harness.Run, _ []byte) { run.Kill() },
 		"killed, the database behind the log": func(run *harness.Run, early []byte) {
 			run.Kill()
-			require.NoError(run.T, os.WriteFile(run.Pod.Database(), early, 0o600))
+			require.NoError(run.T, os.WriteFile(run.Pod.DBPath(), early, 0o600))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
 			run := p.StartReady()
-			early, err := os.ReadFile(p.Database())
+			early, err := os.ReadFile(p.DBPath())
 			require.NoError(t, err)
 			putMany(p, 0, 100)
 			end(run, early)
 			readByOld(p, 100)
 			run = p.StartReady()
 			holds(p, 100)
-			run.StopCleanly()
+			run.Shutdown()
 		})
 	}
 }
@@ -115,7 +115,7 @@ func TestDataVersion_isReported(t *testing.T) {
 	out, _, _ := p.Begin("status", "-v").Wait()
 	assert.Contains(t, out, "3.5 wanted, kept: the cluster runs at 3.5")
 	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "there was never a doubt")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestDataVersion_standaloneIsCurrent(t *testing.T) {
@@ -125,7 +125,7 @@ func TestDataVersion_standaloneIsCurrent(t *testing.T) {
 	at(p, "3.6.0")
 	assert.Equal(t, "3.6.16", reportedVersions(p).Server)
 	assert.Equal(t, "3.6", run.Status().DataVersion.Wanted)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestDataVersion_raisedAndLowered(t *testing.T) {
@@ -134,12 +134,12 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run := p.StartReady()
 	at(p, "3.5.0")
 	putMany(p, 0, 20)
-	run.StopCleanly()
+	run.Shutdown()
 
 	run = p.StartReady("--etcd-data-version=3.6")
 	at(p, "3.6.0")
 	putMany(p, 20, 40)
-	run.StopCleanly()
+	run.Shutdown()
 
 	run = p.StartReady()
 	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // and it was ready anyway
@@ -153,7 +153,7 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run = p.StartReady()
 	harness.Eventually(t, "nothing needs to hold it", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func dataVersionCheck(run *harness.Run) string {

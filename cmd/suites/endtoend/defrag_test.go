@@ -48,7 +48,7 @@ func TestDefragment_command(t *testing.T) {
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, `etcd_wrapper_defragmentations_total{outcome="done"} 1`)
 
-	run.StopCleanly()
+	run.Shutdown()
 	_, log, code = p.Begin("defrag").Wait()
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
@@ -83,7 +83,7 @@ func TestDefragment_duringASnapshot(t *testing.T) {
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "Finished defragmenting etcd member")
 	assert.Equal(t, "client", run.Status().Maintenance.LastDefragmentation.Origin)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestDefragment_unreadyMeanwhile(t *testing.T) {

@@ -52,7 +52,7 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 		at(p, "3.5.0")
 	}
 	for i, p := range pods {
-		runs[i].StopCleanly()
+		runs[i].Shutdown()
 		old[i] = beginOldEtcd(p, "3.5")
 		putMany(p, keys, keys+10)
 		keys += 10
@@ -74,7 +74,7 @@ func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	run.AwaitReady()
 	holds(pods[2], 10)
 	at(pods[2], "3.5.0")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestDowngrade_memberThatWants3_6(t *testing.T) {
@@ -93,7 +93,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	for _, p := range pods {
 		at(p, "3.5.0")
 	}
-	joined.StopCleanly()
+	joined.Shutdown()
 	readable := pods[2].StartReady() // as the others
 	harness.Eventually(t, "it is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
@@ -156,10 +156,10 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
 	putMany(pods[0], 0, 10)
-	runs[2].StopCleanly()
+	runs[2].Shutdown()
 	backup := filepath.Join(pods[2].Dir, "backup")
 	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
-	runs[0].StopCleanly()
+	runs[0].Shutdown()
 	runs[1].Kill() // it has no quorum any more
 	runs = startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {

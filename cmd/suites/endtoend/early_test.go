@@ -23,27 +23,27 @@ func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	old, err := yaml.Marshal(p.Config)
 	require.NoError(t, err)
 	p.Sidecar.Takes = harness.Forever
-	p.Sidecar.Broken[harness.ConfigPath] = harness.Answer(http.StatusOK, string(old))
+	p.Sidecar.Broken[harness.ConfigPath] = harness.Reply(http.StatusOK, string(old))
 	change()
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "config prefetched"})
-	p.Sidecar.Heal()
+	p.Sidecar.ClearFaults()
 	asked := len(p.Sidecar.Requests(harness.ConfigPath))
 	harness.Eventually(t, "the configuration is asked for again, twice", func() bool {
 		return len(p.Sidecar.Requests(harness.ConfigPath)) >= asked+2
 	})
-	p.Sidecar.Conclude()
+	p.Sidecar.Finish()
 	return run
 }
 
 func TestConfiguration_demandsTLSDuringValidation(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	run := rewrite(t, p, func() { p.DemandCertificates(ca) })
+	run := rewrite(t, p, func() { p.RequireClientCerts(ca) })
 	run.AwaitReady()
 	p.Put("key", "value")
 	require.Error(t, putWithoutCertificate(p), "etcd asks for a certificate")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestScaledUpMember_createsNoCluster(t *testing.T) {
@@ -70,7 +70,7 @@ func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	for _, p := range pods {
 		p.Sidecar.Takes = 3500 * time.Millisecond
 		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{after(3700 * time.Millisecond)}
-		p.Sidecar.Broken[harness.ConfigPath] = harness.Hang
+		p.Sidecar.Broken[harness.ConfigPath] = harness.Block
 	}
 	for i, p := range pods {
 		runs[i] = p.Start()
@@ -87,7 +87,7 @@ func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	p.DemandCertificates(ca)
+	p.RequireClientCerts(ca)
 	p.StartAndStop()
 	security := p.Config["client-transport-security"].(map[string]any)
 	path := fmt.Sprint(security["key-file"])
@@ -97,7 +97,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 	right()
 	run.AwaitReady()
-	run.StopCleanly()
+	run.Shutdown()
 	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the result was kept")
 }
 

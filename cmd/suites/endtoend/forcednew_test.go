@@ -15,19 +15,19 @@ import (
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
-	c.runs[0].StopCleanly()
+	c.runs[0].Shutdown()
 	for i := range 20 {
 		c.pods[1].Put(fmt.Sprintf("acknowledged-%d", i), "value")
 	}
 	for _, run := range c.runs[1:] {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	lagging := c.pods[0]
 	lagging.Config["force-new-cluster"] = true
 	lagging.WriteConfigFile()
 	alone := lagging.StartReady()
 	alone.AwaitLine(harness.Line{"message": "force-new-cluster is set"})
-	alone.StopCleanly()
+	alone.Shutdown()
 
 	alone = lagging.StartReady()
 	alone.AwaitLine(harness.Line{"message": "force-new-cluster is ignored: an earlier start has performed it"})
@@ -38,7 +38,7 @@ func TestForceNewCluster_leftInTheFile(t *testing.T) {
 		run.AwaitLine(harness.Line{"level": "warn", "message": "1 of the 3 members that the data list, which is no quorum, as after force-new-cluster"})
 		run.AwaitLine(harness.Line{"message": "to keep these data, stop the members that answer"})
 	}
-	alone.StopCleanly() // as the messages advise
+	alone.Shutdown() // as the messages advise
 	for i, run := range c.runs[1:] {
 		run.AwaitReady()
 		for key := range 20 {

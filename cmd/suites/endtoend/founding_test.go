@@ -36,7 +36,7 @@ func edited(t *testing.T) *three {
 	first.WriteConfigFile()
 	run := first.StartReady()
 	first.Put("key", "value")
-	run.StopCleanly()
+	run.Shutdown()
 	first.Config["initial-cluster"] = all
 	first.WriteConfigFile()
 	return c

@@ -27,7 +27,7 @@ func TestLeases_unreachableAPIServer(t *testing.T) {
 	out, _, _ := p.Begin("status", "-v").Wait()
 	assert.Regexp(t, `(?m)^lease fails +.+`, out)
 	assert.Equal(t, http.StatusOK, run.Readyz())
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestLeases_podOutsideAStatefulSet(t *testing.T) {
@@ -36,5 +36,5 @@ func TestLeases_podOutsideAStatefulSet(t *testing.T) {
 	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd"}
 	run := p.Start("--kubernetes=leases")
 	assert.Equal(t, 64, run.Exit(harness.Patience))
-	assert.NotEmpty(t, run.Log.Containing(`set POD_NAME`))
+	assert.NotEmpty(t, run.Log.FindText(`set POD_NAME`))
 }

@@ -28,7 +28,7 @@ var fates = map[string]struct {
 }{
 	"lost": {func(_ *three, p *harness.Pod) { lose(p) }, "the volume is empty; the member gets its data from ", 0},
 	"broken": {func(_ *three, p *harness.Pod) {
-		harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+		harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 	}, "the data on the volume cannot be used: ", 1},
 	"rolled back": {func(c *three, p *harness.Pod) {
 		old := filepath.Join(p.Dir, "old")
@@ -63,7 +63,7 @@ func TestLostMember_rejoins(t *testing.T) {
 			run.Kill()
 			again := last.StartReady()
 			c.requireWhole()
-			again.StopCleanly()
+			again.Shutdown()
 		})
 	}
 }
@@ -87,7 +87,7 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 	run := c.runs[2]
 	run.Kill()
 	for round, step := range steps {
-		harness.FlipBits(t, last.Database(), 0, 16<<10)
+		harness.CorruptFile(t, last.DBPath(), 0, 16<<10)
 		run = last.Start()
 		run.AwaitLine(step)
 		run.Kill()
@@ -127,7 +127,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 	})
 	watch, start := harness.StartWatch(), time.Now()
 	c.pods[2].StartReady()
-	took, real := watch.Took(), time.Since(start)
+	took, real := watch.Duration(), time.Since(start)
 	stop()
 	writing.Wait()
 	t.Logf("back as a voter after %s (%s without the machine's other work); the longest pause between two writes was %s, %d tries failed",
@@ -142,7 +142,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 	for name, action := range map[string]func(p *harness.Pod){
 		"all volumes are lost": lose,
 		"all volumes are broken": func(p *harness.Pod) {
-			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+			harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,14 +194,14 @@ func TestRestore_threeMembers(t *testing.T) {
 	to := c.pods[0].Revision()
 	c.pods[1].Put("key", "a mistake")
 	for _, run := range c.runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
 	first := c.pods[0].Start(flags...)
 	first.AwaitLine(harness.Line{"message": "a restore starts when every member is stopped and requests the same one"})
 	first.Kill()
 	for _, run := range c.restart(flags...) {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	for _, p := range c.pods {
 		assert.Len(t, preserved(p), 1, "what all had is kept")
@@ -240,7 +240,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	last.Env = append(last.Env, "ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret")
 	run = last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // The certificate does all that the password does, for the vote, too.
@@ -254,7 +254,7 @@ func TestLostMember_rootByCertificate(t *testing.T) {
 	lose(last)
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // All present themselves as an older etcd, and none is.
@@ -271,7 +271,7 @@ func TestLostMember_olderDataVersion(t *testing.T) {
 	lose(last)
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // A removed member that is started with its data ends each time, unless that is checked before.
@@ -296,7 +296,7 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 			})
 			if state == "serving" {
 				require.Contains(t, []int{70, 2}, c.runs[2].Exit(harness.Patience))
-				assert.Contains(t, says(last), "do not start it again, or")
+				assert.Contains(t, terminationMessage(last), "do not start it again, or")
 			}
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": "which is no longer in the cluster", "level": "warn"})
@@ -306,8 +306,8 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 	}
 }
 
-// says returns why a pod ended, as Kubernetes reads it.
-func says(p *harness.Pod) string {
+// terminationMessage returns why a pod ended, as Kubernetes reads it.
+func terminationMessage(p *harness.Pod) string {
 	p.T.Helper()
 	text, err := os.ReadFile(p.TerminationMessage())
 	require.NoError(p.T, err)
@@ -326,11 +326,11 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 
 	run := last.Start("--recover=never")
 	require.Equal(t, 2, run.Exit(harness.Patience))
-	assert.Contains(t, says(last), "tocommit")
-	assert.Contains(t, says(last), "start with --recover=auto")
+	assert.Contains(t, terminationMessage(last), "tocommit")
+	assert.Contains(t, terminationMessage(last), "start with --recover=auto")
 	for _, other := range c.runs[:2] { // none of them has been the leader since
 		if status := other.Status(); status.Leader == status.MemberID {
-			other.StopCleanly()
+			other.Shutdown()
 			c.pods[slices.Index(c.runs, other)].StartReady()
 			break
 		}

@@ -54,7 +54,7 @@ func writesAreBackSoon(t *testing.T, size int) {
 		for _, p := range pods {
 			harness.Eventually(t, "writes are taken again", func() bool { return put(p.Etcd(), "/room") == nil })
 		}
-		took := watch.Took()
+		took := watch.Duration()
 		t.Logf("round %d: writes were possible at every member after %s", round, took)
 		assert.Less(t, took, lifted)
 		alarms, err := etcd.AlarmList(t.Context())
@@ -128,7 +128,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 		_, err := c.pods[0].Etcd().Put(ctx, "key", "value")
 		return err == nil
 	})
-	assert.Less(t, watch.Took(), lifted)
+	assert.Less(t, watch.Duration(), lifted)
 	c.requireWhole()
 }
 

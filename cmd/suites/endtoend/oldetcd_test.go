@@ -43,7 +43,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 
 	run := pods[2].Start()
 	assert.Equal(t, 78, run.Exit(harness.Patience))
-	assert.Contains(t, says(run.Pod), "etcd 3.4")
+	assert.Contains(t, terminationMessage(run.Pod), "etcd 3.4")
 	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened are as they were")
 
 	putMany(pods[0], 10, 20)
@@ -67,7 +67,7 @@ func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 
 	run := pods[2].Start()
 	assert.Equal(t, 78, run.Exit(harness.Patience))
-	assert.Contains(t, says(run.Pod), "etcd 3.4")
+	assert.Contains(t, terminationMessage(run.Pod), "etcd 3.4")
 	putMany(pods[0], 10, 20)
 }
 
@@ -80,7 +80,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run := p.StartReady()
 	holds(p, 10)
 	at(p, "3.5.0")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // etcd 3.4 writes a request of the v2 API to its log for each probe of /health, which etcd 3.6 refuses to replay.
@@ -98,7 +98,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 
 	run := p.Start()
 	assert.Equal(t, 70, run.Exit(harness.Patience))
-	assert.Contains(t, says(p), "etcd 3.4")
+	assert.Contains(t, terminationMessage(p), "etcd 3.4")
 
 	// The way out that it names.
 	p.Config["snapshot-count"] = 1
@@ -108,7 +108,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	delete(p.Config, "snapshot-count")
 	run = p.StartReady()
 	holds(p, 11)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // etcd 3.5 lists the members twice, and older versions have left members in the one list that were removed from the other.
@@ -119,7 +119,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	old := beginOldEtcd(p, "3.5")
 	putMany(p, 0, 10)
 	old.Stop()
-	database, err := bolt.Open(p.Database(), 0o600, nil)
+	database, err := bolt.Open(p.DBPath(), 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, database.Update(func(tx *bolt.Tx) error {
 		return tx.Bucket(schema.Members.Name()).Put([]byte("1234567890abcdef"),
@@ -129,7 +129,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 
 	run := p.Start()
 	assert.Equal(t, 70, run.Exit(harness.Patience))
-	assert.Contains(t, says(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
+	assert.Contains(t, terminationMessage(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
 	// The way out that it names.
 	old = beginOldEtcd(p, "3.5")
@@ -140,5 +140,5 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	members, err := p.Etcd().MemberList(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, members.Members, 1)
-	run.StopCleanly()
+	run.Shutdown()
 }

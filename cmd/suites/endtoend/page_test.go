@@ -14,21 +14,21 @@ func TestPage_wholeRun(t *testing.T) {
 	t.Parallel()
 	tab := chromiumtest.Open(t)
 	p := harness.NewPod(t)
-	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Block
 	run := p.Start()
-	run.AwaitAnswer()
+	run.AwaitLive()
 
 	tab.Run(chromedp.Navigate(run.URL("/")))
 	shows(tab, "Query", "not ready")
-	p.Sidecar.Heal()
+	p.Sidecar.ClearFaults()
 	shows(tab, "Wait", "not ready")
 	tab.WaitForElements("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
-	p.Sidecar.Conclude()
+	p.Sidecar.Finish()
 	shows(tab, "Serving", "ready")
 	tab.WaitForElements("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
 
-	run.StopCleanly()
-	if len(run.Log.Containing("requests may be cut off before their end")) > 0 {
+	run.Shutdown()
+	if len(run.Log.FindText("requests may be cut off before their end")) > 0 {
 		return // the page does not show the last events then
 	}
 	shows(tab, "Terminated", "not ready")

@@ -38,7 +38,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 		c.pods[0].Put(fmt.Sprintf("large-%d", i), strings.Repeat("v", 1<<20))
 	}
 	c.runs[2].Kill()
-	harness.FlipBits(t, last.Database(), 0, 16<<10)
+	harness.CorruptFile(t, last.DBPath(), 0, 16<<10)
 	run := last.Start()
 	explains(t, run, "the volume has no room for the data of the other members")
 	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+preserved(last)[0])
@@ -129,8 +129,8 @@ func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	learner.AwaitLine(harness.Line{"message": personsLearner})
 	first.Config["initial-cluster"] = both
 	first.WriteConfigFile()
-	learner.StopCleanly()
-	alone.StopCleanly()
+	learner.Shutdown()
+	alone.Shutdown()
 	alone, learner = first.Start(), second.Start()
 	alone.AwaitReady()
 	promoteByHand(first, learner)

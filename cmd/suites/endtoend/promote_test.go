@@ -45,8 +45,8 @@ func addLearner(first, added *harness.Pod) {
 func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": personsLearner})
-	said := fmt.Sprint(learner.Log.Matching(harness.Line{"message": personsLearner})[0]["message"])
-	command := strings.Fields(said[strings.Index(said, "member promote"):])
+	message := fmt.Sprint(learner.Log.Matching(harness.Line{"message": personsLearner})[0]["message"])
+	command := strings.Fields(message[strings.Index(message, "member promote"):])
 	harness.Eventually(first.T, "it is promoted", func() bool {
 		_, _, code := first.Begin(append([]string{"etcdctl"}, command...)...).Wait()
 		return code == 0
@@ -76,7 +76,7 @@ func TestMemberAddedByUser_staysLearner(t *testing.T) {
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
 	assert.Zero(t, learners(first))
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
@@ -128,5 +128,5 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	run.AwaitReady()
 	c.requireWhole()
 	awaitNoteRemoved(c.pods[0])
-	assert.Empty(t, run.Log.Containing(personsLearner))
+	assert.Empty(t, run.Log.FindText(personsLearner))
 }

@@ -49,7 +49,7 @@ func TestExitRecord_unknownWordMeansFullValidation(t *testing.T) {
 			lay(t, p.RecordPath())
 			run := p.StartReady()
 			assert.Equal(t, []string{"full"}, p.Sidecar.Modes())
-			run.StopCleanly()
+			run.Shutdown()
 			left, err := os.Lstat(p.RecordPath())
 			require.NoError(t, err)
 			assert.Equal(t, os.FileMode(0o600), left.Mode(), "a regular file")
@@ -69,8 +69,8 @@ func TestExitRecord_unremovable(t *testing.T) {
 	run := p.Start()
 	require.Equal(t, 74, run.Exit(harness.Patience))
 	same()
-	p.NeverOpened()
-	assert.NotEmpty(t, run.Log.Containing("cannot remove exit record"), "the log says why")
+	p.RequireNoData()
+	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
 }
 
 // freeze makes a file that cannot be removed: immutable for root, in another user's directory for others.
@@ -99,14 +99,14 @@ func TestVolumeLock_twoWrappers(t *testing.T) {
 	second := other.Start()
 	second.AwaitLine(harness.Line{"event": "volume busy"})
 	harness.Eventually(t, "it keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
-	assert.NotEmpty(t, second.Log.Containing("another process holds the volume"))
+	assert.NotEmpty(t, second.Log.FindText("another process holds the volume"))
 	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second asks for nothing")
 
-	first.StopCleanly()
+	first.Shutdown()
 	second.AwaitReady()
 	assert.Equal(t, "value", other.Get("key"))
 	assert.Equal(t, []string{"sanity"}, other.Sidecar.Modes())
-	second.StopCleanly()
+	second.Shutdown()
 }
 
 func TestVolumeLock_stopWhileWaiting(t *testing.T) {

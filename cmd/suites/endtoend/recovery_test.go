@@ -33,7 +33,7 @@ func newBackedUpPod(t *testing.T) *harness.Pod {
 // stopBackedUp stops a run and sees that the store has everything.
 func stopBackedUp(run *harness.Run) {
 	run.T.Helper()
-	run.StopCleanly()
+	run.Shutdown()
 	run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
@@ -59,7 +59,7 @@ func TestRestore_singleMember(t *testing.T) {
 			require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
 		}, "the volume is empty; the cluster is restored to revision", "empty", 0},
 		"when its volume is broken": {func(p *harness.Pod) {
-			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+			harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 		}, "the volume is damaged; the cluster is restored to revision", "corrupt", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestRestore_singleMember(t *testing.T) {
 			third := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Len(t, preserved(p), test.asides, "once is enough")
-			third.StopCleanly()
+			third.Shutdown()
 		})
 	}
 }
@@ -126,7 +126,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 		stopBackedUp(third)
 		fourth := p.StartReady(flags...)
 		assert.Equal(t, "later", p.Get("key"), "the id was used")
-		fourth.StopCleanly()
+		fourth.Shutdown()
 	}
 	assert.Len(t, preserved(p), 2)
 }
@@ -142,7 +142,7 @@ func TestRestore_impossible(t *testing.T) {
 		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
 			"etcd is not started on these data: the target cannot be restored, and nothing was moved: revision 4711 is not kept", "which has revisions ", "backup list",
 		}},
-		"--recover=never": {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
+		"--recover=never": {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
 			"the data could be restored", "has revision 2", "start with --recover=auto",
 		}},
 	} {
@@ -159,8 +159,8 @@ func TestRestore_impossible(t *testing.T) {
 			assert.Equal(t, test.status, second.Exit(harness.Patience))
 			message, err := os.ReadFile(p.TerminationMessage())
 			require.NoError(t, err)
-			for _, said := range test.message {
-				assert.Contains(t, string(message), said)
+			for _, part := range test.message {
+				assert.Contains(t, string(message), part)
 			}
 			assert.Empty(t, preserved(p), "nothing is moved")
 		})

@@ -44,7 +44,7 @@ func TestRefusedStart_firstLine(t *testing.T) {
 			c.spoil(p)
 			p.WriteConfigFile()
 			assert.Equal(t, c.status, p.Start().Exit(harness.Patience))
-			line, _, _ := strings.Cut(says(p), "\n")
+			line, _, _ := strings.Cut(terminationMessage(p), "\n")
 			assert.Contains(t, line, c.wrong)
 			assert.Contains(t, line, c.wayOut)
 			assert.NotContains(t, line, "Go struct")
@@ -57,7 +57,7 @@ func TestRefusedStart_firstLine(t *testing.T) {
 // setClusterVersion makes the data look as if a cluster of that version had written it.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
-	database, err := bolt.Open(p.Database(), 0o600, nil)
+	database, err := bolt.Open(p.DBPath(), 0o600, nil)
 	require.NoError(p.T, err)
 	require.NoError(p.T, database.Update(func(tx *bolt.Tx) error {
 		return tx.Bucket(schema.Cluster.Name()).Put(schema.ClusterClusterVersionKeyName, []byte(version))

@@ -45,19 +45,19 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	p := harness.NewStandalonePod(t, nil)
 	first := p.StartReady()
 	p.Put("key", "value")
-	first.StopCleanly()
+	first.Shutdown()
 	database := setAside(p)
 	for round := range 2 { // restored once more from what was restored
 		restore(p, database, "--bump-revision=1000000000", "--mark-compacted")
-		startFully(p).StopCleanly()
+		startFully(p).Shutdown()
 		second := startFully(p)
 		assert.Equal(t, "value", p.Get("key"))
 		p.Put("another key", "value")
 		second.Kill()
 		third := startFully(p)
 		assert.Equal(t, "value", p.Get("another key"))
-		third.StopCleanly()
-		startFully(p).StopCleanly()
+		third.Shutdown()
+		startFully(p).Shutdown()
 		if round == 0 {
 			require.NoError(t, os.Rename(filepath.Dir(database), filepath.Dir(database)+".first"))
 			require.NoError(t, os.Rename(filepath.Join(p.DataDir(), "member", "snap"), filepath.Dir(database)))
@@ -81,7 +81,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	p.Put("long", strings.Repeat("v", 2000))
-	first.StopCleanly()
+	first.Shutdown()
 	cutLogOff(p)
 	require.NoError(t, os.RemoveAll(p.RecordPath()))
 
@@ -95,7 +95,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	restore(p, setAside(p))
 	third := startFully(p)
 	assert.Equal(t, "value", p.Get("key"))
-	third.StopCleanly()
+	third.Shutdown()
 }
 
 // The sidecar looks less deep: what it calls valid is refused with a word on that.
@@ -105,7 +105,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	p.Put("long", strings.Repeat("v", 2000))
-	first.StopCleanly()
+	first.Shutdown()
 	cutLogOff(p)
 	p.ExpectTerminationMessage()
 	second := p.Start()
@@ -131,7 +131,7 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	first.Kill()
 	second := p.StartReady()
 	assert.Equal(t, "value", p.Get("key"))
-	second.StopCleanly()
+	second.Shutdown()
 }
 
 // A start that failed before etcd made anything leaves what was moved out of the way, alone in its directory.
@@ -139,5 +139,5 @@ func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	require.NoError(t, os.MkdirAll(filepath.Join(p.DataDir(), "member.uninitialized-20261121T223534.000Z", "snap"), 0o700))
-	p.StartReady().StopCleanly()
+	p.StartReady().Shutdown()
 }

@@ -26,7 +26,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 		assert.Contains(t, log, "user name is empty")
 		visit(p, "etcdctl", "--user=root:se:cret", "user", "list")
 		assert.Equal(t, "ok", run.Status().Headline.Health, run.Status().Headline.Summary)
-		assert.Empty(t, run.Log.Containing("se:cret"))
+		assert.Empty(t, run.Log.FindText("se:cret"))
 	}
 	run := p.StartReady()
 	guarded(run)
@@ -48,5 +48,5 @@ func TestRootPassword_newCluster(t *testing.T) {
 	run = p.StartReady()
 	guarded(run)
 	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))
-	run.StopCleanly()
+	run.Shutdown()
 }

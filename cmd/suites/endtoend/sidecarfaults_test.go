@@ -42,14 +42,14 @@ func endless(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 func after(pause time.Duration) harness.Fault {
 	return func(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 		<-time.After(pause)
-		s.Respond(w, r)
+		s.Serve(w, r)
 	}
 }
 
 // inHalves responds correctly, but in two packets.
 func inHalves(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	correct := httptest.NewRecorder()
-	s.Respond(correct, r)
+	s.Serve(correct, r)
 	maps.Copy(w.Header(), correct.Header())
 	body := correct.Body.Bytes()
 	_, _ = w.Write(body[:len(body)/2])

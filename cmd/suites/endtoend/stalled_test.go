@@ -34,7 +34,7 @@ func TestStalledLogReader_delaysNothing(t *testing.T) {
 	watch := harness.StartWatch()
 	require.NoError(t, command.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, command.Wait())
-	assert.Less(t, watch.Took(), 10*time.Second)
+	assert.Less(t, watch.Duration(), 10*time.Second)
 	assert.Equal(t, "terminated", p.Record())
 }
 

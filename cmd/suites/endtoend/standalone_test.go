@@ -25,7 +25,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	assert.Equal(t, []string{"full"}, validated(first))
-	require.Len(t, first.Log.Containing("is empty: etcd creates a new cluster"), 1, "it is what a lost volume looks like")
+	require.Len(t, first.Log.FindText("is empty: etcd creates a new cluster"), 1, "it is what a lost volume looks like")
 	require.True(t, first.Status().NewCluster)
 	status, _ := first.Stop(syscall.SIGINT)
 	require.Equal(t, 0, status)
@@ -33,7 +33,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 
 	second := p.StartReady()
 	assert.Equal(t, []string{"sanity"}, validated(second))
-	assert.Empty(t, second.Log.Containing("a new cluster"))
+	assert.Empty(t, second.Log.FindText("a new cluster"))
 	assert.False(t, second.Status().NewCluster)
 	assert.Equal(t, "value", p.Get("key"))
 	p.Put("key", "another value")
@@ -42,7 +42,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	third := p.StartReady()
 	assert.Equal(t, []string{"full"}, validated(third))
 	assert.Equal(t, "another value", p.Get("key"))
-	third.StopCleanly()
+	third.Shutdown()
 }
 
 func TestStandalone_states(t *testing.T) {
@@ -57,7 +57,7 @@ func TestStandalone_states(t *testing.T) {
 func TestStandalone_corruptDataIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(run *harness.Run){
-		"after a clean stop": func(run *harness.Run) { run.StopCleanly() }, "after kill -9": (*harness.Run).Kill,
+		"after a clean stop": func(run *harness.Run) { run.Shutdown() }, "after kill -9": (*harness.Run).Kill,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +65,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			first := p.StartReady()
 			p.Put("key", "value")
 			end(first)
-			harness.FlipBits(t, p.Database(), 0, 16<<10)
+			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
 			delete(before, p.RecordPath()+".crash") // what a killed run armed, a stopped one puts away
 
@@ -75,7 +75,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			second.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
 			message := read(t, p.TerminationMessage())
 			assert.Contains(t, message, "there is no backup to restore")
-			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
+			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // each run reports how it ended
@@ -104,7 +104,7 @@ func TestSharedConfigFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, members.Members, 1)
 	assert.Equal(t, "shoot-etcd-main-0", members.Members[0].Name)
-	run.StopCleanly()
+	run.Shutdown()
 
 	p.Env = []string{"POD_NAME=etcd-main-1"}
 	run = p.Start()

@@ -32,7 +32,7 @@ func TestValidation_firstFullThenSanity(t *testing.T) {
 			second := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
 			assert.NoFileExists(t, p.RecordPath())
-			second.StopCleanly()
+			second.Shutdown()
 			assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes())
 		})
 	}
@@ -49,7 +49,7 @@ func TestValidation_fullAfterKill(t *testing.T) {
 
 	second := p.StartReady()
 	assert.Equal(t, "value", p.Get("key"))
-	second.StopCleanly()
+	second.Shutdown()
 	assert.Equal(t, []string{"sanity", "full"}, p.Sidecar.Modes())
 }
 
@@ -58,10 +58,10 @@ func TestStates_order(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Told("Progress")) > 0 })
-	p.Sidecar.Conclude()
+	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
+	p.Sidecar.Finish()
 	run.AwaitReady()
-	run.StopCleanly()
+	run.Shutdown()
 	assert.Equal(t, []string{
 		"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated",
 	}, states(run))
@@ -100,7 +100,7 @@ func TestFetchedConfiguration_permissions(t *testing.T) {
 	content, err := os.ReadFile(p.StoredConfig())
 	require.NoError(t, err)
 	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "as it was served")
-	assert.NotEmpty(t, run.Log.Containing("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
+	assert.NotEmpty(t, run.Log.FindText("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
 }
 
 func TestReadyz_lifecycle(t *testing.T) {
@@ -111,9 +111,9 @@ func TestReadyz_lifecycle(t *testing.T) {
 	harness.Eventually(t, "there is an answer before etcd runs", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
 	_, why := run.Request(http.MethodGet, "/readyz")
 	assert.Regexp(t, `lifecycle failed: (Query|Trigger|Wait|FetchConfig|StartEtcd) for`, why)
-	p.Sidecar.Conclude()
+	p.Sidecar.Finish()
 	run.AwaitReady()
-	release := p.HoldClose()
+	release := p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "unready at once, while etcd still closes")
@@ -158,6 +158,6 @@ func TestData_permissions(t *testing.T) {
 	second := p.StartReady()
 	p.Put("key", "value")
 	assert.Empty(t, modesOtherThan(p, 0o600, 0o700), "while etcd runs")
-	second.StopCleanly()
+	second.Shutdown()
 	assert.Empty(t, modesOtherThan(p, 0o600, 0o700), "afterwards")
 }

@@ -27,7 +27,7 @@ func TestStatusCommand(t *testing.T) {
 	assert.Contains(t, out, "not ready\n")
 	assert.NotContains(t, out, "\x1b", "no colour but on a terminal")
 
-	p.Sidecar.Conclude()
+	p.Sidecar.Finish()
 	run.AwaitReady()
 	out, log, code = p.Begin("status", "-v").Wait()
 	assert.Zero(t, code, log)
@@ -41,7 +41,7 @@ func TestStatusCommand(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &document))
 	assert.Equal(t, "Serving", document.State)
 
-	run.StopCleanly()
+	run.Shutdown()
 	_, log, code = p.Begin("status", "-v").Wait()
 	assert.Equal(t, int(exitcode.ServerTaken), code, "nobody answers any more")
 	assert.Contains(t, log, fmt.Sprintf("no answer from etcd-wrapper on port %d", p.Port))
@@ -50,29 +50,29 @@ func TestStatusCommand(t *testing.T) {
 func TestStatusWatch_eachStepOnce(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Hang
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, harness.Block
 	run := p.Start()
-	run.AwaitAnswer()
+	run.AwaitLive()
 	watch := p.Begin("status", "--watch")
-	p.Sidecar.Heal()
+	p.Sidecar.ClearFaults()
 	awaitState(run, "Wait")
-	harness.Eventually(t, "the watch tells something", func() bool { return watch.Printed() != "" })
-	p.Sidecar.Conclude()
-	harness.Eventually(t, "the watch tells of readiness", func() bool { return strings.Contains(watch.Printed(), "  ready\n") })
+	harness.Eventually(t, "the watch tells something", func() bool { return watch.Output() != "" })
+	p.Sidecar.Finish()
+	harness.Eventually(t, "the watch tells of readiness", func() bool { return strings.Contains(watch.Output(), "  ready\n") })
 	interrupted := p.Begin("status", "--watch")
-	harness.Eventually(t, "it tells something, too", func() bool { return interrupted.Printed() != "" })
+	harness.Eventually(t, "it tells something, too", func() bool { return interrupted.Output() != "" })
 	interrupted.Stop()
 	_, log, code := interrupted.Wait()
 	assert.Equal(t, int(exitcode.CutShort), code)
 	assert.Empty(t, log)
-	run.StopCleanly()
+	run.Shutdown()
 	out, log, code := watch.Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
-	told := []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating"}
-	if len(run.Log.Containing("requests may be cut off")) == 0 { // no process waits forever for its watchers
-		told = append(told, "Terminating → Terminated")
+	changes := []string{"FetchConfig → StartEtcd", "StartEtcd → Serving", "  ready\n", "Serving → Terminating"}
+	if len(run.Log.FindText("requests may be cut off")) == 0 { // no process waits forever for its watchers
+		changes = append(changes, "Terminating → Terminated")
 	}
-	for _, line := range told {
+	for _, line := range changes {
 		assert.Equal(t, 1, strings.Count(out, line), "%s in\n%s", line, out)
 	}
 }
@@ -89,7 +89,7 @@ func TestStatus_startWithoutQuorum(t *testing.T) {
 		return strings.Contains(harness.OneLine(out), "waits for a leader, which needs a quorum")
 	})
 	assert.Contains(t, harness.OneLine(out), "StartEtcd, not ready: waits for a leader, which needs a quorum", "in the first line")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestStandalone_neverMentionsASidecar(t *testing.T) {
@@ -101,7 +101,7 @@ func TestStandalone_neverMentionsASidecar(t *testing.T) {
 	_, document := run.Request(http.MethodGet, "/lifecycle")
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, "\netcd_wrapper_backup_configured 0\n")
-	run.StopCleanly()
+	run.Shutdown()
 	for what, text := range map[string]string{"status": out, "document": document, "metrics": metrics} {
 		assert.NotContains(t, text, "sidecar", what)
 	}

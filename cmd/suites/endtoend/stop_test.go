@@ -37,10 +37,10 @@ var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
 }{
-	"Query":       {func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Hang }, harness.StatusPath},
-	"Trigger":     {func(s *harness.Sidecar) { s.Broken[harness.StartPath] = harness.Hang }, harness.StartPath},
+	"Query":       {func(s *harness.Sidecar) { s.Broken[harness.StatusPath] = harness.Block }, harness.StatusPath},
+	"Trigger":     {func(s *harness.Sidecar) { s.Broken[harness.StartPath] = harness.Block }, harness.StartPath},
 	"Wait":        {func(s *harness.Sidecar) { s.Takes = harness.Forever }, harness.StartPath},
-	"FetchConfig": {func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Hang }, harness.ConfigPath},
+	"FetchConfig": {func(s *harness.Sidecar) { s.Broken[harness.ConfigPath] = harness.Block }, harness.ConfigPath},
 }
 
 func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
@@ -57,14 +57,14 @@ func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 				run.AwaitLine(harness.Line{"to": state})
 				p.Sidecar.Await(held.path)
 				if state == "Wait" {
-					harness.Eventually(t, "the pauses are long", func() bool { return len(p.Sidecar.Told("Progress")) > 10 })
+					harness.Eventually(t, "the pauses are long", func() bool { return len(p.Sidecar.Statuses("Progress")) > 10 })
 				}
 				watch := harness.StartWatch()
 				require.NoError(t, ask(run))
 				assert.Equal(t, 0, run.Exit(harness.Patience))
-				assert.Less(t, watch.Took(), harness.AbortBudget)
+				assert.Less(t, watch.Duration(), harness.AbortBudget)
 				same()
-				p.NeverOpened()
+				p.RequireNoData()
 				assert.NotContains(t, states(run), "StartEtcd")
 			})
 		}
@@ -107,7 +107,7 @@ func TestStop_secondSignalForcesExit(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
 			run := p.StartReady()
-			p.HoldClose()
+			p.BlockClose()
 			run.Signal(syscall.SIGTERM)
 			run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
 			start := time.Now()
@@ -124,7 +124,7 @@ func TestStop_duplicateSignal(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
-	release := p.HoldClose()
+	release := p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
@@ -146,7 +146,7 @@ func TestStop_beforeStart(t *testing.T) {
 
 func TestStop_openConnections(t *testing.T) {
 	t.Parallel()
-	p := harness.NewPodWithLateSidecar(t)
+	p := harness.NewPodWithStoppedSidecar(t)
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer"})
 	for range 3 {
@@ -183,12 +183,12 @@ func TestStop_stalledClients(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
 			if secure {
-				p.DemandCertificates(certificates.NewAuthority(t, "authority"))
+				p.RequireClientCerts(certificates.NewAuthority(t, "authority"))
 			}
 			run := p.StartReady()
 			p.Put("key", "first")
 			stopped := p.Begin("etcdctl", "watch", "--prefix", "--rev=1", "key")
-			harness.Eventually(t, "etcdctl watches", func() bool { return strings.Contains(stopped.Printed(), "first") })
+			harness.Eventually(t, "etcdctl watches", func() bool { return strings.Contains(stopped.Output(), "first") })
 			stopped.Signal(syscall.SIGSTOP)
 			for range 32 {
 				p.Put("key", strings.Repeat("x", 1<<20))
@@ -210,7 +210,7 @@ func TestStop_stalledClients(t *testing.T) {
 			assert.Less(t, took, 4*time.Second, "their connections are closed within 2 s")
 			assert.Equal(t, "terminated", p.Record())
 			for _, call := range []string{"Maintenance/Snapshot", "Watch/Watch"} {
-				assert.NotEmpty(t, run.Log.Containing("does not read its response to "+call), "the log names a client of %s", call)
+				assert.NotEmpty(t, run.Log.FindText("does not read its response to "+call), "the log names a client of %s", call)
 			}
 		})
 	}

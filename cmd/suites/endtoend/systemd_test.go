@@ -58,7 +58,7 @@ func TestSystemd_readyAndStopping(t *testing.T) {
 			run := p.Start()
 			require.Equal(t, "READY=1", manager.receive(harness.Patience))
 			assert.Equal(t, "Serving", run.Status().State)
-			release := p.HoldClose()
+			release := p.BlockClose()
 			require.NoError(t, ask(run))
 			assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience))
 			harness.Eventually(t, "etcd is still being closed", func() bool { return run.Status().State == "Terminating" })
@@ -88,7 +88,7 @@ func TestSystemd_missingSocket(t *testing.T) {
 	p.Env = append(p.Env, "NOTIFY_SOCKET="+filepath.Join(p.Dir, "missing"))
 	run := p.StartReady()
 	run.AwaitLine(harness.Line{"message": "notifying systemd failed", "state": "READY=1"})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // The commands of the unit and of the Compose file start a member with backups, with the configuration next to them.

@@ -32,7 +32,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
-	p.Sidecar.Broken[harness.ConfigPath] = harness.Answer(http.StatusOK, "name: [")
+	p.Sidecar.Broken[harness.ConfigPath] = harness.Reply(http.StatusOK, "name: [")
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
 	message := read(t, p.TerminationMessage())
 	assert.Regexp(t, `(?m)^etcd's configuration or a request cannot be used: .*YAML`, message)
@@ -46,10 +46,10 @@ func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
 	p.ExpectTerminationMessage()
 	ca.IssuesUntil(time.Now().Add(-time.Hour))
-	p.SpeakTLS(ca, ca.Bundle())
+	p.EnableSidecarTLS(ca, ca.Bundle())
 	run := p.Start()
 	harness.Eventually(t, "the log says why", func() bool {
-		return len(run.Log.Containing("certificate has expired or is not yet valid")) > 0
+		return len(run.Log.FindText("certificate has expired or is not yet valid")) > 0
 	})
 	status, _ := run.Stop(syscall.SIGTERM)
 	require.Zero(t, status)

@@ -21,13 +21,13 @@ import (
 func TestTLS_sidecarAndClients(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	p.SpeakTLS(ca, ca.Bundle())
-	p.DemandCertificates(ca)
+	p.EnableSidecarTLS(ca, ca.Bundle())
+	p.RequireClientCerts(ca)
 	run := p.Start()
 	run.AwaitReady() // over HTTPS, without a certificate of its own
 	p.Put("key", "value")
 	assert.Equal(t, "value", p.Get("key"))
-	assert.Equal(t, "etcd-main-local", p.ShownToClients(), "/readyz has etcd's certificate")
+	assert.Equal(t, "etcd-main-local", p.ServerCertName(), "/readyz has etcd's certificate")
 	require.Error(t, putWithoutCertificate(p), "etcd itself asks for one")
 	oneInitialization(p)
 	code, _ := run.Request(http.MethodPost, "/stop")
@@ -39,17 +39,17 @@ func TestTLS_sidecarAndClients(t *testing.T) {
 func TestReadyz_HTTPSByEtcdConfiguration(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	p.DemandCertificates(ca)
+	p.RequireClientCerts(ca)
 	p.Flags = nil
 	run := p.StartReady()
 	p.Put("key", "value")
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 	t.Parallel()
 	p, ca := harness.NewPod(t), certificates.NewAuthority(t, "ca")
-	p.SpeakTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
+	p.EnableSidecarTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
 	harness.Eventually(t, "it tries again", func() bool { return len(run.Log.Matching(harness.Line{"event": "no answer"})) > 2 })
@@ -60,17 +60,17 @@ func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 		assert.NotContains(t, states(run), later)
 	}
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "not a word to it")
-	p.NeverOpened()
+	p.RequireNoData()
 }
 
 func TestTLS_bundleWithoutCertificate(t *testing.T) {
 	t.Parallel()
-	p := harness.NewPodWithLateSidecar(t)
+	p := harness.NewPodWithStoppedSidecar(t)
 	p.WriteRecord("terminated")
 	for _, bundle := range []string{"", "/nowhere.crt", p.RecordPath()} {
 		run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+bundle)
 		require.Equal(t, 64, run.Exit(harness.Patience))
-		require.NotEmpty(t, run.Log.Containing("--backup-restore-ca-cert-bundle-path"), "the log names the flag")
+		require.NotEmpty(t, run.Log.FindText("--backup-restore-ca-cert-bundle-path"), "the log names the flag")
 	}
 	assert.Equal(t, "terminated", p.Record())
 }
@@ -89,7 +89,7 @@ func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")
 	p := harness.NewPod(t)
-	p.DemandCertificates(ca)
+	p.RequireClientCerts(ca)
 	run := p.StartReady()
 	content, err := os.ReadFile(ca.Bundle())
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestTLS_renewedCARequiresRestart(t *testing.T) {
 		return headline.Health == status.HealthDegraded && strings.Contains(headline.Summary, changedAuthority)
 	})
 	assert.Equal(t, 200, run.Readyz())
-	run.StopCleanly()
+	run.Shutdown()
 	run = p.StartReady()
 	assert.NotContains(t, run.Status().Headline.Summary, changedAuthority)
 }
@@ -111,7 +111,7 @@ const changedAuthority = "has changed since etcd read it at its start: restart t
 func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	p.DemandCertificates(certificates.NewAuthority(t, "authority"))
+	p.RequireClientCerts(certificates.NewAuthority(t, "authority"))
 	p.Config["advertise-client-urls"] = "https://etcd.example.org:2379"
 	run := p.StartReady()
 	harness.Eventually(t, "the check names the cause", func() bool {
@@ -119,5 +119,5 @@ func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 		return strings.Contains(body, "is not valid for etcd.example.org, which etcd advertises")
 	})
 	assert.Equal(t, http.StatusOK, run.Readyz(), "clients that do not verify names are served")
-	run.StopCleanly()
+	run.Shutdown()
 }

@@ -21,7 +21,7 @@ func explains(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()
 	run.AwaitLine(harness.Line{"message": words, "level": "warn"})
-	assert.Less(t, watch.Took(), soon)
+	assert.Less(t, watch.Duration(), soon)
 	require.NotNil(t, run.Status().Recovery)
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
@@ -61,7 +61,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 			first.WriteConfigFile()
 			c.runs[0] = first.StartReady()
 			c.runs[1].AwaitReady()
-			c.runs[0].StopCleanly()
+			c.runs[0].Shutdown()
 			delete(first.Config, "force-new-cluster")
 			first.WriteConfigFile()
 			c.runs[0] = first.StartReady()
@@ -124,7 +124,7 @@ func TestAllMembersRolledBack_restored(t *testing.T) {
 	t.Parallel()
 	c := storedThree(t)
 	for _, run := range c.runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	var copies []string
 	for _, p := range c.pods {

@@ -55,8 +55,8 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	require.NoError(t, os.Rename(mount, mount+".away"))
 	require.ErrorIs(t, p.TryPut("waits", "value", time.Second), context.DeadlineExceeded)
 	require.Less(t, run.AwaitReadyz(http.StatusServiceUnavailable), 3*time.Second)
-	_, said := run.Request(http.MethodGet, "/readyz")
-	require.Contains(t, said, "the store of the backups does not confirm changes, and clients wait: cannot store segment")
+	_, reply := run.Request(http.MethodGet, "/readyz")
+	require.Contains(t, reply, "the store of the backups does not confirm changes, and clients wait: cannot store segment")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := p.Etcd().Get(ctx, "waits", clientv3.WithSerializable())
@@ -69,23 +69,23 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	require.NoError(t, err)
 	run.AwaitReady()
 	require.Equal(t, "value", p.Get("waits"))
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	t.Parallel()
-	patient, err := harness.BuildVariant("patient", 90*time.Second, nil)
+	patient, err := harness.BuildCustom("patient", 90*time.Second, nil)
 	require.NoError(t, err)
 	p := storing(t, folderStore(t))
 	p.Program = patient
 	run := p.StartReady()
 	p.Put("key", "value")
-	run.StopCleanly()
+	run.Shutdown()
 	require.NoError(t, os.RemoveAll(p.Volume))
 	require.NoError(t, os.Mkdir(p.Volume, 0o700))
 	run = p.StartReady() // within harness.Patience, which is shorter
 	require.Equal(t, "value", p.Get("key"))
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestStored_severalMembersAreRefused(t *testing.T) {
@@ -95,7 +95,7 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	p.WriteConfigFile()
 	run := p.Start()
 	require.EqualValues(t, exitcode.BadConfig, run.Exit(harness.Patience))
-	require.NotEmpty(t, run.Log.Containing("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
+	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
 }
 
 // lossesOfStore is the number of losses of one store. Each restore starts a generation, which later ones read.
@@ -175,7 +175,7 @@ func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.R
 			trouble(dice)
 			run.Kill()
 		} else {
-			run.StopCleanly()
+			run.Shutdown()
 		}
 		if dice.IntN(4) > 0 {
 			require.NoError(t, os.RemoveAll(p.Volume))
@@ -192,7 +192,7 @@ func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.R
 	}
 	seen.apply(t, tr)
 	tr.assertLinearizable(t)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // awaitRestored waits longer than AwaitReady: a restore sends a hundred requests, one after the other, and each takes the latency of the store.

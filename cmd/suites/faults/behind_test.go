@@ -35,11 +35,11 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	run := follower.Start()
 	for losses := 0; awaitReadyOrExit(run); losses++ {
 		require.Less(t, losses, 20, "its database is ahead at some moment")
-		attach(run, harness.Spot{Call: "fdatasync", Path: wal(follower)}.Hit(slowFlush)...)
+		attach(run, harness.CallPoint{Call: "fdatasync", Path: wal(follower)}.Inject(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
 			start := time.Now()
 			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(start) > 4*time.Second })
-			disk.LosePower(run)
+			disk.CutPower(run)
 		})...)
 		run = follower.Start()
 	}
@@ -54,7 +54,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 		}
 		assert.Subset(t, kept, acknowledged)
 	}
-	first.StopCleanly()
+	first.Shutdown()
 	second.Kill()
 }
 

@@ -62,7 +62,7 @@ func crashLoop(t *testing.T, p *harness.Pod, cycles int, kill func(run *harness.
 	run := c.pod.Start()
 	run.AwaitReady()
 	c.assertNothingLost()
-	run.StopCleanly()
+	run.Shutdown()
 	asked := map[string]int{}
 	for _, mode := range c.pod.Sidecar.Modes() {
 		asked[mode]++

@@ -70,7 +70,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 			index, _ := damageLog(p, 0, damage)
 			run := p.StartReady()
 			requireKeys(p, acknowledgedPuts-int(last-index))
-			run.StopCleanly()
+			run.Shutdown()
 		})
 	}
 }
@@ -148,7 +148,7 @@ func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	for i := range acknowledgedPuts {
 		p.Put(fmt.Sprintf("key-%d", i), "value")
 	}
-	first.StopCleanly()
+	first.Shutdown()
 	require.NoError(t, os.Truncate(wal(p), logEnd(p)/2))
 	p.ExpectTerminationMessage()
 	refused := p.Start()
@@ -156,12 +156,12 @@ func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	saved := filepath.Join(p.Dir, "saved")
 	assertExplained(p, refused, "etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 
-	_, log, status := p.Begin("etcdutl", "snapshot", "restore", p.Database(), "--skip-hash-check", "--data-dir", saved, "--name=etcd-main-0",
+	_, log, status := p.Begin("etcdutl", "snapshot", "restore", p.DBPath(), "--skip-hash-check", "--data-dir", saved, "--name=etcd-main-0",
 		"--initial-cluster="+p.Config["initial-cluster"].(string), "--initial-advertise-peer-urls="+p.PeerURL()).Wait()
 	require.Zero(t, status, log)
 	require.NoError(t, os.Rename(p.DataDir(), p.DataDir()+".aside"))
 	require.NoError(t, os.Rename(saved, p.DataDir()))
 	last := p.StartReady()
 	requireKeys(p, acknowledgedPuts)
-	last.StopCleanly()
+	last.Shutdown()
 }

@@ -68,7 +68,7 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 }
 
 // requireNothingLost checks that every acknowledged write is there.
-func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.GapWriter) {
+func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.LatencyClient) {
 	t.Helper()
 	for _, w := range writers {
 		reply, err := c.Get(t.Context(), w.Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())

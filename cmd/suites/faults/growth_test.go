@@ -94,16 +94,16 @@ func (m *isolated) run(args ...string) (out string) {
 // reconfigure runs a command that etcd refuses while one of the members has been connected for less than 5 s.
 func (m *isolated) reconfigure(args ...string) {
 	m.t.Helper()
-	said := ""
+	output := ""
 	defer func() {
 		if m.t.Failed() {
-			m.t.Log(said)
+			m.t.Log(output)
 		}
 	}()
 	harness.Eventually(m.t, "it is done: "+strings.Join(args, " "), func() bool {
 		out, err := m.command(args...).CombinedOutput()
-		said = string(out)
-		require.True(m.t, err == nil || strings.Contains(said, "unhealthy cluster"), said)
+		output = string(out)
+		require.True(m.t, err == nil || strings.Contains(output, "unhealthy cluster"), output)
 		return err == nil
 	})
 }
@@ -173,7 +173,7 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	members := []*isolated{w.member("etcd-0", 10), w.member("etcd-1", 11), w.member("etcd-2", 12)}
 	first := members[0]
 	first.start("new", first)
-	end := harness.StartWriters(t, 4, func() *clientv3.Client { return w.client(members) })
+	end := harness.StartLatencyClients(t, 4, func() *clientv3.Client { return w.client(members) })
 
 	for size := 2; size <= 3; size++ {
 		joins := members[size-1]
@@ -229,13 +229,13 @@ func (m *isolated) lead(members []*isolated) {
 	}
 }
 
-func (w *wires) requireNothingLost(members []*isolated, writers []*harness.GapWriter) {
+func (w *wires) requireNothingLost(members []*isolated, writers []*harness.LatencyClient) {
 	w.t.Helper()
 	longest := harness.Longest(writers)
 	failed := 0
 	for _, writer := range writers {
 		failed += len(writer.Failed)
 	}
-	w.t.Logf("the longest gap of %d writers: %s; %d writes failed, of that writer: %v", len(writers), longest.Gap, failed, longest.Failed)
+	w.t.Logf("the longest gap of %d writers: %s; %d writes failed, of that writer: %v", len(writers), longest.Longest, failed, longest.Failed)
 	requireNothingLost(w.t, w.client(members), writers)
 }

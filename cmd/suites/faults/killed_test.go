@@ -43,7 +43,7 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 	for key, value := range acknowledged {
 		require.Equal(t, value, p.Get(key))
 	}
-	last.StopCleanly()
+	last.Shutdown()
 }
 
 // dieAfter kills the process after the given number of lines.

@@ -25,7 +25,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 			trial(t, "in a call on "+at.where(), "SIGKILL in "+at.Call)
 			p := harness.NewPod(t)
 			p.StartAndStop()
-			p.Straced(here(p, at).Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
+			p.Strace(here(p, at).Inject(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 			seen := watchOrder(p)
 			run := p.Start()
 			if awaitReadyOrExit(run) {
@@ -52,13 +52,13 @@ func killSpots(t *testing.T) (spots []spot) {
 	p := harness.NewPod(t)
 	p.StartAndStop()
 	for _, at := range trace(p) {
-		ofDatabase := at.Path == p.Database()
+		ofDatabase := at.Path == p.DBPath()
 		ofLog := filepath.Ext(at.Path) == ".wal" && at.Count <= logCalls
 		chosen := *faults || at.Call == "renameat" || at.Call == "fsync"
 		if chosen && (at.ofRecord(p) || *faults && (ofDatabase || ofLog)) {
 			relative, err := filepath.Rel(p.Volume, at.Path)
 			require.NoError(t, err)
-			spots = append(spots, spot{harness.Spot{Call: at.Call, Path: relative, Count: at.Count}})
+			spots = append(spots, spot{harness.CallPoint{Call: at.Call, Path: relative, Count: at.Count}})
 		}
 	}
 	require.NotEmpty(t, spots)
@@ -68,7 +68,7 @@ func killSpots(t *testing.T) (spots []spot) {
 
 // here is the spot on this pod's volume.
 func here(p *harness.Pod, at spot) spot {
-	return spot{harness.Spot{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
+	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
 // TestFaultOrderOnDisk checks what a power loss cannot show here: the order in which changes become durable.

@@ -158,7 +158,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 	tr.assertLinearizable(t)
 	for _, run := range runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 }
 
@@ -166,7 +166,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {
-			runs[i].StopCleanly()
+			runs[i].Shutdown()
 			runs[i] = pods[i].Start()
 			runs[i].AwaitReady()
 		}
@@ -179,7 +179,7 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	},
 	"SIGTERM of the leader": func(pods []*harness.Pod, runs []*harness.Run) {
 		i := awaitLeader(runs[0].T, pods)
-		runs[i].StopCleanly()
+		runs[i].Shutdown()
 		runs[i] = pods[i].Start()
 		runs[i].AwaitReady()
 	},

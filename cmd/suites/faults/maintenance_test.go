@@ -39,7 +39,7 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	for _, run := range runs {
 		require.Zero(t, run.Status().Maintenance.Completed)
 	}
-	end := harness.StartWriters(t, 16, func() *clientv3.Client { return clientOfAll(t, pods) })
+	end := harness.StartLatencyClients(t, 16, func() *clientv3.Client { return clientOfAll(t, pods) })
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
 		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
@@ -54,11 +54,11 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	requireNothingLost(t, c, writers)
 }
 
-func requireShortGaps(t *testing.T, writers []*harness.GapWriter) {
+func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	t.Helper()
 	longest := harness.Longest(writers)
-	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Gap, longest.At.UTC().Format(time.StampMilli))
-	assert.Less(t, longest.Gap, longestGap)
+	t.Logf("the longest gap of %d writers between two acknowledged writes: %s, at %s", len(writers), longest.Longest, longest.LongestEnd.UTC().Format(time.StampMilli))
+	assert.Less(t, longest.Longest, longestGap)
 	for _, w := range writers {
 		assert.Empty(t, w.Failed, "no write is refused")
 	}
@@ -83,9 +83,9 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	c := clientOfAll(t, pods)
 	grow(t, c, "/kept/", 40)
 	history, endHistory := loadHistory(t, pods)
-	var all []*harness.GapWriter
+	var all []*harness.LatencyClient
 	for round := range *rounds {
-		end := harness.StartWriters(t, 4, func() *clientv3.Client { return clientOfAll(t, pods) })
+		end := harness.StartLatencyClients(t, 4, func() *clientv3.Client { return clientOfAll(t, pods) })
 		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
 		writers := end()
 		requireShortGaps(t, writers)
@@ -103,7 +103,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	require.Len(t, reply.Kvs, 1)
 	requireNothingLost(t, c, all)
 	for _, run := range runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 }
 
@@ -178,7 +178,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 		_, err := c.Put(t.Context(), "/room", "again")
 		return err == nil
 	}, 10*time.Minute, time.Second, "the alarm NOSPACE is lifted")
-	t.Logf("writes were possible again %s after the compaction", watch.Took())
+	t.Logf("writes were possible again %s after the compaction", watch.Duration())
 	for _, run := range runs {
 		run.AwaitReady()
 	}
@@ -210,7 +210,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 		}
 		maintainAll(t, pods)
 		for i, p := range pods {
-			runs[i].StopCleanly()
+			runs[i].Shutdown()
 			runs[i] = p.StartReady()
 			assert.Equal(t, before, p.Revision(), "after the restart of member %d", i)
 		}

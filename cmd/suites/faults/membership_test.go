@@ -28,7 +28,7 @@ func TestFaultRemovedMember(t *testing.T) {
 			gone, run := pods[2], runs[2]
 			gone.ExpectTerminationMessage()
 			if state == "down" {
-				run.StopCleanly()
+				run.Shutdown()
 			}
 			removeMember(pods[0], pods[2])
 			if state == "down" {
@@ -50,7 +50,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	trial(t, "opening", "data of another cluster")
 	pods, runs := harness.Cluster(t, 2)
 	for _, run := range runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 	old := filepath.Join(pods[1].Dir, "old")
 	require.NoError(t, os.Rename(pods[1].DataDir(), old))
@@ -62,7 +62,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	for _, run := range runs {
 		run.AwaitReady()
 	}
-	runs[1].StopCleanly()
+	runs[1].Shutdown()
 	takeData(pods[1], old)
 	run := pods[1].Start()
 	harness.Eventually(t, "the reason is told", func() bool {

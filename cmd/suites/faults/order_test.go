@@ -32,13 +32,13 @@ const (
 // watchOrder starts now. It is nil for a pod that has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
-	if _, err := os.Stat(p.Database()); err != nil {
+	if _, err := os.Stat(p.DBPath()); err != nil {
 		return nil
 	}
 	events, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	require.NoError(p.T, err)
 	p.T.Cleanup(func() { _ = unix.Close(events) })
-	_, err = unix.InotifyAddWatch(events, p.Database(), unix.IN_CLOSE_WRITE)
+	_, err = unix.InotifyAddWatch(events, p.DBPath(), unix.IN_CLOSE_WRITE)
 	require.NoError(p.T, err)
 	_, err = unix.InotifyAddWatch(events, filepath.Dir(p.RecordPath()), unix.IN_MOVED_TO)
 	require.NoError(p.T, err)

@@ -63,16 +63,16 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 	grow(t, c, "/kept/", *inUse)
 	grow(t, c, "/garbage/", *inUse)
 	thin(t, c, "/garbage/")
-	end := harness.StartWriters(t, 16, connect)
+	end := harness.StartLatencyClients(t, 16, connect)
 	watch := harness.StartWatch()
 	for _, endpoint := range endpoints {
 		_, err := c.Defragment(t.Context(), endpoint)
 		require.NoError(t, err)
 	}
-	took, writers := watch.Took(), end()
+	took, writers := watch.Duration(), end()
 	longest := harness.Longest(writers)
 	t.Logf("plain etcd: the longest gap of %d writers while three members were defragmented in %s: %s; of the writer with it these failed: %v",
-		len(writers), took, longest.Gap.Round(time.Millisecond), longest.Failed)
+		len(writers), took, longest.Longest.Round(time.Millisecond), longest.Failed)
 }
 
 // leading is 1 for the member that leads.

@@ -19,19 +19,19 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	d := harness.NewDisk(p, diskSize)
 	run := p.StartReady()
 	p.Put("key", "before")
-	run.StopCleanly()
+	run.Shutdown()
 
-	d.LosePower(run)
+	d.CutPower(run)
 	assert.Equal(t, "terminated", p.Record(), "the record of a clean end")
 	run = p.StartReady()
 	p.Put("key", "after")
 
-	d.LosePower(run)
+	d.CutPower(run)
 	assert.NoFileExists(t, p.RecordPath(), "a record of before etcd was opened")
 	run = p.StartReady()
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
 	assert.Equal(t, "after", p.Get("key"))
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // The same as the crash loop, but writes that the operating system has not flushed are lost as well.
@@ -43,5 +43,5 @@ func TestFaultPowerLossLoop(t *testing.T) {
 	}
 	trial(t, "starting, written to, stopping", fmt.Sprintf("power loss, %d times", cycles))
 	p := harness.NewPod(t)
-	crashLoop(t, p, cycles, harness.NewDisk(p, diskSize).LosePower)
+	crashLoop(t, p, cycles, harness.NewDisk(p, diskSize).CutPower)
 }

@@ -60,7 +60,7 @@ func TestFaultReadiness_pausedMembers(t *testing.T) {
 	}
 	t.Logf("unready %s after the others stood still", lost)
 	for _, run := range runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 }
 
@@ -102,7 +102,7 @@ func TestFaultReadiness_exceededQuota(t *testing.T) {
 		return run.Log.Matching(harness.Line{"check": "space", "to": "degraded"}) != nil && body != ""
 	})
 	assert.Equal(t, http.StatusOK, run.Readyz())
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func TestFaultReadiness_authentication(t *testing.T) {
@@ -118,7 +118,7 @@ func TestFaultReadiness_authentication(t *testing.T) {
 		assert.Equal(t, http.StatusOK, run.Readyz())
 		return time.Since(start) > readinessBound
 	})
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func enableAuthentication(t *testing.T, client *clientv3.Client) {
@@ -136,11 +136,11 @@ func enableAuthentication(t *testing.T, client *clientv3.Client) {
 func TestFaultRotatedCertificates(t *testing.T) {
 	t.Parallel()
 	trial(t, "backing off", "certificates and CA rotated")
-	p, old, renewed := harness.NewPodWithLateSidecar(t), certificates.NewAuthority(t, "old"), certificates.NewAuthority(t, "new")
+	p, old, renewed := harness.NewPodWithStoppedSidecar(t), certificates.NewAuthority(t, "old"), certificates.NewAuthority(t, "new")
 	bundle := filepath.Join(p.Dir, "bundle.crt")
 	copyFile(t, old.Bundle(), bundle)
-	p.SpeakTLS(renewed, bundle)
-	p.DemandCertificates(old)
+	p.EnableSidecarTLS(renewed, bundle)
+	p.RequireClientCerts(old)
 	p.Trust = certificates.Insecure() // for the temporary certificate
 	p.Sidecar.Listen()
 	run := p.Start()
@@ -148,13 +148,13 @@ func TestFaultRotatedCertificates(t *testing.T) {
 
 	copyFile(t, renewed.Bundle(), bundle)
 	run.AwaitReady()
-	assert.Equal(t, "etcd-main-local", p.ShownToClients())
+	assert.Equal(t, "etcd-main-local", p.ServerCertName())
 
 	served, other := p.Config["client-transport-security"].(map[string]any), old.Issue("rotated")
 	copyFile(t, other.Cert, served["cert-file"].(string))
 	copyFile(t, other.Key, served["key-file"].(string))
-	harness.Eventually(t, "the rotated certificate is shown", func() bool { return p.ShownToClients() == "rotated" })
-	run.StopCleanly()
+	harness.Eventually(t, "the rotated certificate is shown", func() bool { return p.ServerCertName() == "rotated" })
+	run.Shutdown()
 }
 
 // copyFile replaces a file as a rotation does: as a whole.

@@ -26,12 +26,12 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	for _, run := range runs {
 		run.AwaitReady()
 	}
-	end := harness.StartWriters(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
+	end := harness.StartLatencyClients(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
 	moves, excused := 0, false
 	for tries := 0; moves < len(pods); tries++ {
 		require.Less(t, tries, 4*len(pods), "leadership moves")
 		leader := awaitLeader(t, pods)
-		runs[leader].StopCleanly()
+		runs[leader].Shutdown()
 		moved := runs[leader].Log.Matching(harness.Line{"message": "leadership was moved before the stop"})
 		if len(moved) == 1 && !tooBusy(runs[leader]) {
 			moves++
@@ -48,7 +48,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	}
 	writers := end()
 	longest := harness.Longest(writers)
-	t.Logf("the longest gap of %d writers: %s", len(writers), longest.Gap)
+	t.Logf("the longest gap of %d writers: %s", len(writers), longest.Longest)
 	for _, w := range writers {
 		assert.True(t, excused || len(w.Failed) == 0, "no write is refused: %v", w.Failed)
 	}
@@ -79,7 +79,7 @@ func TestLeaderStop_exceededQuota(t *testing.T) {
 		return err != nil
 	})
 	for _, run := range runs {
-		run.StopCleanly()
+		run.Shutdown()
 	}
 }
 
@@ -94,6 +94,6 @@ func TestLeaderStop_frozenFollowers(t *testing.T) {
 			run.Signal(syscall.SIGSTOP)
 		}
 	}
-	t.Logf("it took %s", runs[leader].StopCleanly())
-	assert.NotEmpty(t, runs[leader].Log.Containing("leadership stays here"))
+	t.Logf("it took %s", runs[leader].Shutdown())
+	assert.NotEmpty(t, runs[leader].Log.FindText("leadership stays here"))
 }

@@ -79,7 +79,7 @@ func (s parking) suffers(t *testing.T, name string, push stimulus) {
 	watch := harness.StartWatch()
 	push.push(run)
 	status := run.Exit(harness.Patience)
-	took := watch.Took()
+	took := watch.Duration()
 	assert.Less(t, took, s.budget)
 	assert.Contains(t, append(slices.Clone(push.allowed), s.forced...), status)
 	assertTruth(run, status, seen)
@@ -112,7 +112,7 @@ func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	modes := p.Sidecar.Modes()
 	require.NotEmpty(t, modes)
 	assert.Equal(t, want, modes[len(modes)-1], "the mode of the next start after %s", why)
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 func clean(p *harness.Pod) bool {

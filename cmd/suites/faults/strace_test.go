@@ -15,11 +15,11 @@ import (
 )
 
 // spot is a system call on a path.
-type spot struct{ harness.Spot }
+type spot struct{ harness.CallPoint }
 
 // callOn is the first call of a kind on a path.
 func callOn(call, path string) spot {
-	return spot{harness.Spot{Call: call, Path: path, Count: 1}}
+	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
 
 // attach puts strace on a process that runs. What it returns takes strace away again.

@@ -86,27 +86,27 @@ func (p *Pod) read(key string) *clientv3.GetResponse {
 	return reply
 }
 
-// GapWriter writes one key after the other and measures the longest gap. Its fields may be read once it has ended.
-type GapWriter struct {
-	Prefix string // prefix of its keys
-	Acked  int
-	Gap    time.Duration // the longest between two acknowledged writes
-	At     time.Time     // the end of that gap
-	Failed []error
+// LatencyClient writes one key after the other and measures the longest time between two acknowledged writes. Its fields may be
+// read once it has ended.
+type LatencyClient struct {
+	Prefix     string // prefix of its keys
+	Acked      int
+	Longest    time.Duration // between two acknowledged writes
+	LongestEnd time.Time     // the end of that time
+	Failed     []error
 
 	client *clientv3.Client
 	first  chan struct{} // closed when a write was acknowledged
 }
 
-// StartWriters starts writers, each with a client of its own, waits until each has written a key, and returns a function
-// that ends them.
-func StartWriters(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
+// StartLatencyClients starts that many LatencyClients, waits until each has written a key, and returns a function that ends them.
+func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client) (end func() []*LatencyClient) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var all []*GapWriter
+	var all []*LatencyClient
 	var working sync.WaitGroup
 	for i := range count {
-		w := &GapWriter{client: client(), Prefix: fmt.Sprintf("/registry/writer-%d/", i), first: make(chan struct{})}
+		w := &LatencyClient{client: client(), Prefix: fmt.Sprintf("/registry/writer-%d/", i), first: make(chan struct{})}
 		all = append(all, w)
 		working.Go(func() { w.run(ctx) })
 	}
@@ -117,7 +117,7 @@ func StartWriters(t *testing.T, count int, client func() *clientv3.Client) (end 
 			require.FailNow(t, "a writer writes nothing")
 		}
 	}
-	return func() []*GapWriter {
+	return func() []*LatencyClient {
 		cancel()
 		working.Wait()
 		return all
@@ -126,7 +126,7 @@ func StartWriters(t *testing.T, count int, client func() *clientv3.Client) (end 
 
 // run writes until ctx is done. It retries a failed write: its outcome is unknown, so the retry may find the key
 // written.
-func (w *GapWriter) run(ctx context.Context) {
+func (w *LatencyClient) run(ctx context.Context) {
 	var last time.Time
 	for ctx.Err() == nil {
 		_, err := w.client.Put(ctx, fmt.Sprintf("%s%06d", w.Prefix, w.Acked), fmt.Sprint(w.Acked))
@@ -138,14 +138,14 @@ func (w *GapWriter) run(ctx context.Context) {
 		}
 		if w.Acked++; w.Acked == 1 {
 			close(w.first)
-		} else if gap := time.Since(last); gap > w.Gap {
-			w.Gap, w.At = gap, time.Now()
+		} else if gap := time.Since(last); gap > w.Longest {
+			w.Longest, w.LongestEnd = gap, time.Now()
 		}
 		last = time.Now()
 	}
 }
 
-// Longest returns the writer with the longest gap.
-func Longest(writers []*GapWriter) *GapWriter {
-	return slices.MaxFunc(writers, func(a, b *GapWriter) int { return int(a.Gap - b.Gap) })
+// Longest returns the LatencyClient with the longest time between two writes.
+func Longest(writers []*LatencyClient) *LatencyClient {
+	return slices.MaxFunc(writers, func(a, b *LatencyClient) int { return int(a.Longest - b.Longest) })
 }

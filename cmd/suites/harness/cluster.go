@@ -47,8 +47,8 @@ func StandaloneMembers(t *testing.T, size int, secure ...func([]*Pod)) (pods []*
 	t.Helper()
 	pods = Members(t, size, secure...)
 	for _, p := range pods {
-		p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
-		p.standAlone()
+		p.Sidecar.stopped, p.Sidecar.Port = true, ports.Lease(t)
+		p.makeStandalone()
 	}
 	return pods
 }

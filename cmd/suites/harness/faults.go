@@ -43,23 +43,23 @@ func NewDisk(p *Pod, size int64) *Disk {
 	return d
 }
 
-// LosePower shuts the file system down under the process, and then kills the process; afterwards the disk is mounted
-// again, with its content. The process stands still first, as everything does without power: ext4 lets an fsync succeed
-// whose data are lost if it is shut down meanwhile, and a write must not be acknowledged for that.
-func (d *Disk) LosePower(run *Run) {
+// CutPower shuts the file system down below the process, kills the process and mounts the disk again, with its content. It suspends
+// the process first: ext4 lets an fsync succeed whose data are lost if it is shut down meanwhile, and etcd must not acknowledge
+// such a write.
+func (d *Disk) CutPower(run *Run) {
 	d.t.Helper()
-	freeze(run)
+	suspend(run)
 	point, err := os.Open(d.point)
 	require.NoError(d.t, err)
 	require.NoError(d.t, unix.IoctlSetPointerInt(int(point.Fd()), ioctlShutdown, withoutFlush))
 	require.NoError(d.t, point.Close())
 	run.Kill()
 	d.run("umount", d.point)
-	Eventually(d.t, "the disk is there again", d.back)
+	Eventually(d.t, "the disk is mounted again", d.back)
 }
 
-// back mounts the disk again. As long as another process has mounts of its own, of a container that has just started, the file
-// system that was ended is the one that is mounted again.
+// back mounts the disk again. While another process holds the old mount in its namespace, such as a container that has just started,
+// the kernel mounts the file system that was shut down.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
@@ -72,18 +72,18 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// freeze returns when the process has stopped running, or has ended.
-func freeze(run *Run) {
+// suspend returns when the process has stopped running, or has ended.
+func suspend(run *Run) {
 	run.T.Helper()
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
-	Eventually(run.T, "the process stands still", func() bool {
+	Eventually(run.T, "the process is suspended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", run.Cmd.Process.Pid))
 		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ") ||
 			strings.Contains(string(stat), ") t ") // it is traced
 	})
 }
 
-// run retries while a process that another test has just started still uses the disk.
+// run retries a command while a process that another test has just started still uses the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
@@ -99,8 +99,8 @@ func Mount(t *testing.T, args ...string) {
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
 
-// Spot is a system call on a path, the Count-th of its kind.
-type Spot struct {
+// CallPoint is a system call on a path, the Count-th of its kind.
+type CallPoint struct {
 	Call, Path string
 	Count      int
 }
@@ -113,13 +113,13 @@ func NeedStrace(t *testing.T) {
 	}
 }
 
-// Hit returns strace's arguments for a fault at a spot.
-func (s Spot) Hit(fault string) []string {
+// Inject returns strace's arguments for a fault at the call.
+func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Straced makes the pod run its programs under strace, as a grandchild: the process is the program itself.
-func (p *Pod) Straced(args ...string) {
+// Strace makes the pod run its programs under strace, as a grandchild: the process is the program itself.
+func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
 }
 
@@ -127,14 +127,14 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
-// Trace runs the pod through a life under strace and returns its calls of those kinds that succeeded on paths of the
+// Trace calls life with the pod under strace and returns its calls of those kinds that succeeded on paths of the
 // volume, or below others, in the order in which they returned.
-func (p *Pod) Trace(calls string, life func(), others ...string) (spots []Spot) {
+func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()
-	p.Straced("-y", "-z", "-e", "trace="+calls)
+	p.Strace("-y", "-z", "-e", "trace="+calls)
 	life()
 	p.Under = nil
-	counts := map[Spot]int{}
+	counts := map[CallPoint]int{}
 	text, err := os.Open(p.tracePath())
 	require.NoError(p.T, err)
 	defer text.Close() // read only
@@ -143,12 +143,12 @@ func (p *Pod) Trace(calls string, life func(), others ...string) (spots []Spot) 
 		if found == nil {
 			continue
 		}
-		at := Spot{Call: found[1], Path: found[2] + found[3]}
+		at := CallPoint{Call: found[1], Path: found[2] + found[3]}
 		if !slices.ContainsFunc(append(others, p.Volume), func(below string) bool { return strings.HasPrefix(at.Path, below) }) {
 			continue
 		}
 		counts[at]++
-		spots = append(spots, Spot{at.Call, at.Path, counts[at]})
+		spots = append(spots, CallPoint{at.Call, at.Path, counts[at]})
 	}
 	return spots
 }

@@ -49,18 +49,18 @@ var allLogs = flag.Bool("all-logs", false, "print etcd's own lines, too, when a 
 // ofEtcd marks a line that etcd itself logs.
 const ofEtcd = `"component":"etcd"`
 
-// forPeople returns the text that a failing test prints: the wrapper's lines, and how many of etcd's are omitted.
-func (l *Log) forPeople() string {
+// summary returns the text that a failing test prints: the wrapper's lines, and how many of etcd's are omitted.
+func (l *Log) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	told := slices.DeleteFunc(slices.Clone(l.raw), func(raw string) bool { return !*allLogs && strings.Contains(raw, ofEtcd) })
-	if left := len(l.raw) - len(told); left > 0 {
-		told = append(told, fmt.Sprintf("(%d lines of etcd's left out; -all-logs prints them)\n", left))
+	shown := slices.DeleteFunc(slices.Clone(l.raw), func(raw string) bool { return !*allLogs && strings.Contains(raw, ofEtcd) })
+	if left := len(l.raw) - len(shown); left > 0 {
+		shown = append(shown, fmt.Sprintf("(%d lines of etcd's omitted; -all-logs prints them)\n", left))
 	}
-	return strings.Join(told, "")
+	return strings.Join(shown, "")
 }
 
-func (l *Log) malformed() []string {
+func (l *Log) invalid() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.bad)
@@ -90,8 +90,8 @@ func (have Line) has(want Line) bool {
 	return true
 }
 
-// Containing returns the lines whose text contains the words.
-func (l *Log) Containing(words string) (found []string) {
+// FindText returns the lines whose text contains the words.
+func (l *Log) FindText(words string) (found []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, raw := range l.raw {

@@ -37,10 +37,10 @@ var pace struct {
 }
 
 // measuring starts the measurement, once, with the first Watch.
-var measuring = sync.OnceFunc(func() { go measurePace() })
+var measuring = sync.OnceFunc(func() { go sampleCPU() })
 
-// measurePace never ends. A thread of its own that wants to compute waits for the CPU as long as any other.
-func measurePace() {
+// sampleCPU never ends. A thread of its own that wants to compute waits for the CPU as long as any other.
+func sampleCPU() {
 	runtime.LockOSThread()
 	for {
 		began, before := time.Now(), threadTime()
@@ -77,8 +77,8 @@ func StartWatch() Watch {
 	return Watch{time.Now(), pace.took, pace.worked}
 }
 
-// Took returns the time since the start, divided by the machine's slowdown meanwhile.
-func (w Watch) Took() time.Duration {
+// Duration returns the time since the start, divided by the machine's slowdown meanwhile.
+func (w Watch) Duration() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
 	took, worked := pace.took-w.took, pace.worked-w.worked
@@ -97,7 +97,7 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 	ctx, cancel := context.WithCancelCause(parent)
 	watch := StartWatch()
 	go func() {
-		for left := within; left > 0; left = within - watch.Took() {
+		for left := within; left > 0; left = within - watch.Duration() {
 			if clock.Sleep(ctx, left) != nil {
 				return
 			}
@@ -133,7 +133,7 @@ func await(t *testing.T, what string, within time.Duration, condition func() boo
 	watch, tick := StartWatch(), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
-		if watch.Took() > within {
+		if watch.Duration() > within {
 			t.Fatalf("did not come true within %s: %s", within, what)
 		}
 		<-tick.C

@@ -14,11 +14,11 @@ func TestWatch_busyMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		idle := StartWatch()
 		pass(10*time.Second, 1)
-		assert.Equal(t, 10*time.Second, idle.Took())
+		assert.Equal(t, 10*time.Second, idle.Duration())
 		busy := StartWatch()
 		pass(10*time.Second, 4)
-		assert.Equal(t, 2500*time.Millisecond, busy.Took(), "by the pace since its start, not that before")
-		assert.Equal(t, 8*time.Second, idle.Took())
+		assert.Equal(t, 2500*time.Millisecond, busy.Duration(), "by the pace since its start, not that before")
+		assert.Equal(t, 8*time.Second, idle.Duration())
 	})
 }
 

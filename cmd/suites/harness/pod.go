@@ -37,12 +37,11 @@ type Pod struct {
 	Identity                   *tls.Config // of clients, towards etcd
 }
 
-// NewPodWithLateSidecar returns a pod whose sidecar listens when a test calls its Listen; until then its port refuses
-// connections.
-func NewPodWithLateSidecar(t *testing.T) *Pod {
+// NewPodWithStoppedSidecar returns a pod whose sidecar refuses connections until a test calls its Listen.
+func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 	t.Helper()
 	p := NewPod(t)
-	p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(t)
+	p.Sidecar.stopped, p.Sidecar.Port = true, ports.Lease(t)
 	return p
 }
 
@@ -64,14 +63,14 @@ func NewPod(t *testing.T) *Pod {
 // NewStandalonePod returns a pod without a sidecar, with etcd's configuration in a file, plus further keys.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
-	p := NewPodWithLateSidecar(t)
+	p := NewPodWithStoppedSidecar(t)
 	maps.Copy(p.Config, further)
-	p.standAlone()
+	p.makeStandalone()
 	return p
 }
 
-// standAlone writes the current configuration to a file and makes the pod use it.
-func (p *Pod) standAlone() {
+// makeStandalone writes the current configuration to a file and makes the pod use it.
+func (p *Pod) makeStandalone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // it is --volume-dir's then
 	p.WriteConfigFile()
@@ -102,7 +101,7 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum makes the member one of three; the others do not exist.
+// WithoutQuorum makes the member one of three, of which the others do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
@@ -111,8 +110,8 @@ func (p *Pod) WithoutQuorum() {
 // DataDir returns etcd's data directory.
 func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
 
-// Database returns the file of etcd's key-value store.
-func (p *Pod) Database() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
+// DBPath returns the file of etcd's key-value store.
+func (p *Pod) DBPath() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
 
 // RecordPath returns the path of the exit record.
 func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
@@ -146,26 +145,26 @@ func (p *Pod) Record() string {
 	return string(content)
 }
 
-// ExpectTerminationMessage makes the file that Kubernetes has the program write why it ended to.
+// ExpectTerminationMessage creates the file for the termination message, as Kubernetes does.
 func (p *Pod) ExpectTerminationMessage() {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.TerminationMessage(), nil, 0o600))
 }
 
-// WriteRecord leaves a record as another run would.
+// WriteRecord writes an exit record, as another run would.
 func (p *Pod) WriteRecord(content string) {
 	p.T.Helper()
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
 }
 
-// NeverOpened requires that no etcd has created its data on the volume.
-func (p *Pod) NeverOpened() {
+// RequireNoData requires that no etcd has created its data on the volume.
+func (p *Pod) RequireNoData() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
 }
 
-// FlipBits inverts a part of a file as a disk does, whose files then look as before.
-func FlipBits(t *testing.T, path string, from int64, size int) {
+// CorruptFile inverts a part of a file and keeps its modification time, like a disk that corrupts data.
+func CorruptFile(t *testing.T, path string, from int64, size int) {
 	t.Helper()
 	before, err := os.Stat(path)
 	require.NoError(t, err)
@@ -183,8 +182,8 @@ func FlipBits(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// HoldClose keeps etcd's close from returning, for up to 7 s, with a request whose body never comes; release ends that.
-func (p *Pod) HoldClose() (release func()) {
+// BlockClose delays etcd's close for up to 7 s by a request whose body is never sent. release ends the request.
+func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
 	require.NoError(p.T, err)
@@ -202,20 +201,20 @@ func (p *Pod) HoldClose() (release func()) {
 	return func() { _ = connection.Close() }
 }
 
-// StartAndLockTheDatabase has another process open the database between the sidecar's validation and etcd's start.
-func (p *Pod) StartAndLockTheDatabase(flags ...string) (run *Run, release func()) {
+// StartAndLockDB starts the program and locks the database between the sidecar's validation and etcd's start.
+func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	p.T.Helper()
 	p.Sidecar.Takes = Forever
 	asked := len(p.Sidecar.Requests(StartPath))
 	run = p.Start(flags...)
-	Eventually(p.T, "the validation begins", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
-	release = LockFile(p.T, p.Database())
-	p.Sidecar.Conclude()
+	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
+	release = LockFile(p.T, p.DBPath())
+	p.Sidecar.Finish()
 	p.Sidecar.Takes = 0 // the next ones are quick again
 	return run, release
 }
 
-// LockFile takes bbolt's lock as another process would.
+// LockFile takes bbolt's lock, as another process would.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -233,14 +232,14 @@ func Scheme(config *tls.Config) string {
 	return "https"
 }
 
-// SpeakTLS makes the sidecar serve HTTPS, and the wrapper trust the authority in the bundle.
-func (p *Pod) SpeakTLS(a *certificates.Authority, bundle string) {
+// EnableSidecarTLS makes the sidecar serve HTTPS, and the wrapper trust the authority in the bundle.
+func (p *Pod) EnableSidecarTLS(a *certificates.Authority, bundle string) {
 	p.Sidecar.tls = &tls.Config{Certificates: a.Issue("sidecar").Load(p.T), MinVersion: tls.VersionTLS12}
 	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)
 }
 
-// DemandCertificates makes etcd serve TLS to clients with a certificate only.
-func (p *Pod) DemandCertificates(a *certificates.Authority) {
+// RequireClientCerts makes etcd serve TLS to clients with a certificate only.
+func (p *Pod) RequireClientCerts(a *certificates.Authority) {
 	server, client := a.Issue("etcd-main-local"), a.Issue("client")
 	p.Trust = &tls.Config{RootCAs: a.Pool(), MinVersion: tls.VersionTLS12}
 	p.Identity = p.Trust.Clone()
@@ -253,8 +252,8 @@ func (p *Pod) DemandCertificates(a *certificates.Authority) {
 		"--etcd-server-name=etcd-main-local", fmt.Sprintf("--etcd-client-port=%d", p.ClientPort))
 }
 
-// ShownToClients returns the name in the certificate of the wrapper's own server.
-func (p *Pod) ShownToClients() string {
+// ServerCertName returns the name in the certificate of the wrapper's own server.
+func (p *Pod) ServerCertName() string {
 	p.T.Helper()
 	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)
 	require.NoError(p.T, err)

@@ -57,7 +57,7 @@ var prepared = sync.OnceValue(func() error {
 		return nil
 	}
 	Program = filepath.Join(directory, "etcd-wrapper")
-	return provide(Program)
+	return buildProgram(Program)
 })
 
 // Built returns the path of the program under test, for a test that runs it without a pod.
@@ -73,11 +73,11 @@ func prepare(t *testing.T) {
 	require.NoError(t, prepared(), "the program under test was built")
 }
 
-// provide builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
+// buildProgram builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
 // there with the sources and links again only what has changed, so that the second suite need not wait.
-func provide(path string) error {
-	_, err := shared(raced("etcd-wrapper"), func(root, built string) error {
-		if err := errors.Join(build(root, built, Stillness), dependOnSources(root)); err != nil {
+func buildProgram(path string) error {
+	_, err := shared(withRaceSuffix("etcd-wrapper"), func(root, built string) error {
+		if err := errors.Join(build(root, built, Stillness), openSources(root)); err != nil {
 			return err
 		}
 		// A copy is safe from the next build. This process must not open what was built: Go rewrites it each time, and would
@@ -87,7 +87,7 @@ func provide(path string) error {
 	return err
 }
 
-// shared has build write a program to bin/test, for all suites. Processes that do so at the same time take turns.
+// shared calls build to write a program to bin/test, for all suites. Concurrent processes take turns.
 func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -116,10 +116,9 @@ func moduleRoot() (string, error) {
 // has to count as active.
 const Stillness = 2 * time.Second
 
-// BuildVariant builds the program with another stillness, once for all suites, and with the flags of go build that prepare
-// returns. prepare, which may be nil, writes what these flags need to a folder.
-func BuildVariant(name string, stillness time.Duration, prepare func(folder string) ([]string, error)) (path string, err error) {
-	return shared(raced("etcd-wrapper-"+name), func(root, path string) error {
+// BuildCustom builds the program with another stillness, once for all suites, and with the flags for go build that prepare returns. prepare, which may be nil, writes what these flags need to a folder.
+func BuildCustom(name string, stillness time.Duration, prepare func(folder string) ([]string, error)) (path string, err error) {
+	return shared(withRaceSuffix("etcd-wrapper-"+name), func(root, path string) error {
 		if prepare == nil {
 			return build(root, path, stillness)
 		}
@@ -131,8 +130,8 @@ func BuildVariant(name string, stillness time.Duration, prepare func(folder stri
 	})
 }
 
-// raced marks the name of a program that looks for data races, as these tests do.
-func raced(name string) string {
+// withRaceSuffix adds a suffix to the name of a program that is built with the race detector, as these tests are.
+func withRaceSuffix(name string) string {
 	if underRace() {
 		name += "-race"
 	}
@@ -149,15 +148,15 @@ func build(root, path string, stillness time.Duration, flags ...string) error {
 	return command.Run()
 }
 
-// underRace reports whether these tests look for data races; the program that they run does the same then.
+// underRace reports whether these tests are built with the race detector. The program that they run is, too, then.
 func underRace() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// dependOnSources opens every folder of the module. Go keeps a test's result for as long as nothing changes that the
-// test has opened, and would not know that these tests depend on the program.
-func dependOnSources(root string) error {
+// openSources opens every folder of the module. Go caches the result of a test until a file changes that the test has opened, and
+// does not know that these tests depend on the program.
+func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // another test has cleaned up meanwhile
@@ -169,7 +168,7 @@ func dependOnSources(root string) error {
 			return fs.SkipDir
 		}
 		if folder, err := os.Open(path); err == nil {
-			_ = folder.Close() // to have opened it is all
+			_ = folder.Close() // opening it was all
 		}
 		return nil
 	})
@@ -215,8 +214,8 @@ func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	return c
 }
 
-// Printed returns the output of the command so far.
-func (c *Command) Printed() string {
+// Output returns the output of the command so far.
+func (c *Command) Output() string {
 	c.t.Helper()
 	content, err := os.ReadFile(c.out)
 	require.NoError(c.t, err)
@@ -227,7 +226,7 @@ func (c *Command) Printed() string {
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
 	Receive(c.t, c.cmd.String()+" ends", c.ended)
-	return c.Printed(), c.log.String(), c.cmd.ProcessState.ExitCode()
+	return c.Output(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
 // Output runs a command that needs no pod and returns what it printed.

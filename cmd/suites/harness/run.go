@@ -41,7 +41,7 @@ type Run struct {
 // Start runs start-etcd in the pod. flags follow those of the pod.
 func (p *Pod) Start(flags ...string) *Run {
 	p.T.Helper()
-	if !p.Sidecar.late {
+	if !p.Sidecar.stopped {
 		p.Sidecar.Listen()
 	}
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
@@ -72,7 +72,7 @@ func (p *Pod) Run(args ...string) *Run {
 	run.Cmd.Stderr = writer
 	require.NoError(p.T, run.Cmd.Start())
 	require.NoError(p.T, writer.Close())
-	go run.follow()
+	go run.collectLog()
 	p.T.Cleanup(run.cleanup)
 	return run
 }
@@ -81,8 +81,8 @@ func (p *Pod) environment(more ...string) []string {
 	return append([]string{"HOME=" + p.Dir, "PATH=" + os.Getenv("PATH")}, more...)
 }
 
-// follow keeps the log until its writer or this reader is closed, and then how the process ended.
-func (r *Run) follow() {
+// collectLog reads the log until its writer or this reader is closed, and then waits for the process.
+func (r *Run) collectLog() {
 	defer close(r.Ended)
 	lines := bufio.NewReader(r.Stderr)
 	for {
@@ -95,18 +95,18 @@ func (r *Run) follow() {
 			break
 		}
 	}
-	_ = r.Cmd.Wait() // ProcessState tells
+	_ = r.Cmd.Wait() // ProcessState has the result
 }
 
-// cleanup checks what every run must keep: each line is JSON, and no impossible event occurred.
+// cleanup kills the process and checks its log: each line is JSON, and no impossible event occurred.
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
-	assert.Empty(r.T, r.Log.malformed(), "every line of the log is a JSON object with a level and a time")
-	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no event came that cannot come")
-	assert.Empty(r.T, r.Log.Containing("illegal transition"), "table and machine agree")
+	assert.Empty(r.T, r.Log.invalid(), "every line of the log is a JSON object with a level and a time")
+	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no impossible event occurred")
+	assert.Empty(r.T, r.Log.FindText("illegal transition"), "table and machine agree")
 	if r.T.Failed() {
-		r.T.Logf("log of process %d:\n%s", r.Cmd.Process.Pid, r.Log.forPeople())
+		r.T.Logf("log of process %d:\n%s", r.Cmd.Process.Pid, r.Log.summary())
 	}
 }
 
@@ -144,11 +144,11 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()
 	r.Signal(s)
-	return r.Exit(Patience), watch.Took()
+	return r.Exit(Patience), watch.Duration()
 }
 
-// StopCleanly sends SIGTERM to a running etcd and expects a clean end. It returns how long that took by a Watch.
-func (r *Run) StopCleanly() (took time.Duration) {
+// Shutdown sends SIGTERM to a running etcd and expects a clean end. It returns how long that took by a Watch.
+func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
 	require.Equal(r.T, 0, status)
@@ -167,7 +167,7 @@ func (r *Run) Readyz() int {
 }
 
 // Request returns the status code and the whole body of a response; 0 without one. Like a kubelet it checks no
-// certificate: see Pod.ShownToClients.
+// certificate: see Pod.ServerCertName.
 func (r *Run) Request(method, path string) (int, string) {
 	r.T.Helper()
 	request, err := http.NewRequest(method, r.URL(path), nil)
@@ -202,7 +202,7 @@ func (r *Run) Status() (document status.Document) {
 // AwaitStored waits until the process reports that a revision is in the store.
 func (r *Run) AwaitStored(revision int64) {
 	r.T.Helper()
-	Eventually(r.T, "the store has what etcd has", func() bool {
+	Eventually(r.T, "all revisions are in the store", func() bool {
 		backup := r.Status().Backup
 		return backup != nil && backup.Revision >= revision
 	})
@@ -211,7 +211,7 @@ func (r *Run) AwaitStored(revision int64) {
 // AwaitReady waits until the member is ready.
 func (r *Run) AwaitReady() {
 	r.T.Helper()
-	Eventually(r.T, "/readyz says 200", func() bool {
+	Eventually(r.T, "/readyz replies 200", func() bool {
 		if isClosed(r.Ended) {
 			require.FailNow(r.T, "the process ended before it was ready", "status %d", r.Cmd.ProcessState.ExitCode())
 		}
@@ -223,14 +223,14 @@ func (r *Run) AwaitReady() {
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
-	Eventually(r.T, fmt.Sprintf("/readyz says %d", status), func() bool { return r.Readyz() == status })
-	return watch.Took()
+	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool { return r.Readyz() == status })
+	return watch.Duration()
 }
 
-// AwaitAnswer waits until the wrapper's own server listens.
-func (r *Run) AwaitAnswer() {
+// AwaitLive waits until the wrapper's own server listens.
+func (r *Run) AwaitLive() {
 	r.T.Helper()
-	Eventually(r.T, "/livez says 200", func() bool {
+	Eventually(r.T, "/livez replies 200", func() bool {
 		code, _ := r.Request(http.MethodGet, "/livez")
 		return code == http.StatusOK
 	})
@@ -254,6 +254,6 @@ func (p *Pod) StartReady(flags ...string) *Run {
 func (p *Pod) StartAndStop() *Run {
 	p.T.Helper()
 	run := p.StartReady()
-	run.StopCleanly()
+	run.Shutdown()
 	return run
 }

@@ -22,32 +22,32 @@ const (
 	ConfigPath = "/config"
 )
 
-// Forever is the duration of a validation that ends when the test calls Conclude.
+// Forever is the duration of a validation that ends when the test calls Finish.
 const Forever = time.Duration(-1)
 
 // Sidecar imitates etcd-backup-restore: it reports a result once, and is slow or wrong where a test wants it. A test
 // scripts it before the process starts.
 type Sidecar struct {
-	t      *testing.T
-	Port   int // 0 until it listens, unless it is late
-	config func() map[string]any
-	server *http.Server
-	answer http.Handler
-	late   bool // a test opens the port, not the start of the first process
-	once   sync.Once
-	closed chan struct{}
-	healed chan struct{} // closed by Heal
+	t       *testing.T
+	Port    int // 0 until it listens, unless it is late
+	config  func() map[string]any
+	server  *http.Server
+	handler http.Handler
+	stopped bool // a test opens the port, not the start of the first process
+	once    sync.Once
+	closed  chan struct{}
+	cleared chan struct{} // closed by ClearFaults
 
 	tls     *tls.Config        // nil for plain HTTP
-	Results []string           // of the validations to come, Successful after them
-	Takes   time.Duration      // by a validation
+	Results []string           // of the next validations; later ones are Successful
+	Takes   time.Duration      // of a validation
 	Slow    time.Duration      // before the first byte of the configuration
-	Faults  map[string][]Fault // taken one after the other
-	Broken  map[string]Fault   // what is left then
+	Faults  map[string][]Fault // by path; each is used once
+	Broken  map[string]Fault   // by path, after Faults
 
-	mu    sync.Mutex
-	state string
-	heard []Request
+	mu       sync.Mutex
+	state    string
+	requests []Request
 }
 
 // Request is a request that the sidecar received, or a status word that it served.
@@ -56,19 +56,19 @@ type Request struct {
 	Method string
 	Path   string
 	mode   string // as asked for
-	answer string // the status word that was served
+	status string // the status word that was served
 }
 
 func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	s := &Sidecar{
-		t: t, config: config, closed: make(chan struct{}), healed: make(chan struct{}), state: "New",
+		t: t, config: config, closed: make(chan struct{}), cleared: make(chan struct{}), state: "New",
 		Faults: map[string][]Fault{}, Broken: map[string]Fault{},
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc(StatusPath, s.status)
 	mux.HandleFunc(StartPath, s.start)
 	mux.HandleFunc(ConfigPath, s.serveConfig)
-	s.answer, s.server = mux, &http.Server{Handler: s.scripted(mux), ReadHeaderTimeout: Patience}
+	s.handler, s.server = mux, &http.Server{Handler: s.handle(mux), ReadHeaderTimeout: Patience}
 	return s
 }
 
@@ -90,11 +90,11 @@ func (s *Sidecar) Listen() {
 	})
 }
 
-// scripted records a request and replies with a fault if one is due.
-func (s *Sidecar) scripted(next http.Handler) http.Handler {
+// handle records a request and replies with a fault if one is due.
+func (s *Sidecar) handle(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
-		s.heard = append(s.heard, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, mode: r.URL.Query().Get("mode")})
+		s.requests = append(s.requests, Request{At: time.Now(), Method: r.Method, Path: r.URL.Path, mode: r.URL.Query().Get("mode")})
 		spoil := s.Broken[r.URL.Path]
 		if queue := s.Faults[r.URL.Path]; len(queue) > 0 {
 			spoil, s.Faults[r.URL.Path] = queue[0], queue[1:]
@@ -115,7 +115,7 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	if word == "Successful" || word == "Failed" {
 		s.state = "New"
 	}
-	s.heard = append(s.heard, Request{At: time.Now(), answer: word})
+	s.requests = append(s.requests, Request{At: time.Now(), status: word})
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(word)))
@@ -132,22 +132,22 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 	s.state = "Progress"
 	if s.Takes != Forever {
-		time.AfterFunc(s.Takes, s.conclude)
+		time.AfterFunc(s.Takes, s.finish)
 	}
 }
 
-// Conclude ends a validation that takes Forever, once one was requested.
-func (s *Sidecar) Conclude() {
+// Finish waits for the start of a validation that takes Forever, and ends it.
+func (s *Sidecar) Finish() {
 	s.t.Helper()
-	Eventually(s.t, "a validation begins", func() bool {
+	Eventually(s.t, "a validation starts", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.state == "Progress"
 	})
-	s.conclude()
+	s.finish()
 }
 
-func (s *Sidecar) conclude() {
+func (s *Sidecar) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state = "Successful"
@@ -175,16 +175,16 @@ func (s *Sidecar) Requests(path string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.Path == path })
 }
 
-// Told returns the replies with a status word, in order.
-func (s *Sidecar) Told(word string) (found []Request) {
-	return s.Filter(func(r Request) bool { return r.answer == word })
+// Statuses returns the replies with this status word, in order.
+func (s *Sidecar) Statuses(word string) (found []Request) {
+	return s.Filter(func(r Request) bool { return r.status == word })
 }
 
 // Filter returns the requests for which wanted returns true, in order.
 func (s *Sidecar) Filter(wanted func(Request) bool) (found []Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.heard {
+	for _, r := range s.requests {
 		if wanted(r) {
 			found = append(found, r)
 		}
@@ -201,14 +201,14 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// Heal removes all faults. Hanging requests get their responses now.
-func (s *Sidecar) Heal() {
+// ClearFaults removes all faults and replies to blocked requests.
+func (s *Sidecar) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.Broken)
 	clear(s.Faults)
-	close(s.healed)
-	s.healed = make(chan struct{})
+	close(s.cleared)
+	s.cleared = make(chan struct{})
 }
 
 // Await waits for a request for a path.
@@ -220,24 +220,24 @@ func (s *Sidecar) Await(path string) {
 // Fault is a faulty response of the sidecar.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// Hang accepts a request, and responds when the sidecar is healed.
-func Hang(s *Sidecar, w http.ResponseWriter, r *http.Request) {
+// Block accepts a request and replies after ClearFaults.
+func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	healing := s.healed
+	healing := s.cleared
 	s.mu.Unlock()
 	select {
 	case <-r.Context().Done():
 	case <-s.closed:
 	case <-healing:
-		s.Respond(w, r)
+		s.Serve(w, r)
 	}
 }
 
-// Respond responds correctly.
-func (s *Sidecar) Respond(w http.ResponseWriter, r *http.Request) { s.answer.ServeHTTP(w, r) }
+// Serve replies without a fault.
+func (s *Sidecar) Serve(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Answer responds with this status code and body.
-func Answer(code int, body string) Fault {
+// Reply returns a fault that replies with this status code and body.
+func Reply(code int, body string) Fault {
 	return func(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))

@@ -53,7 +53,7 @@ func lock(t testing.TB, port int) bool {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	file, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(port)), os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || !bindable(port) {
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || !canBind(port) {
 		_ = file.Close() // nothing was written
 		return false
 	}
@@ -61,7 +61,7 @@ func lock(t testing.TB, port int) bool {
 	return true
 }
 
-func bindable(port int) bool {
+func canBind(port int) bool {
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	return err == nil && listener.Close() == nil
 }

@@ -14,14 +14,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quiet keeps the logs of many runs small.
-const quiet = "--log-level=info"
+// infoLevel keeps the logs of many runs small.
+const infoLevel = "--log-level=info"
 
-// lifetime is the number of disasters of a cluster.
+// lifetime is the number of rounds of a cluster.
 const lifetime = 12
 
-// TestChaos_singleMember has disasters happen to a member that is written to. After each of them it holds what
-// is there against what clients know. Only here disasters follow one another, with acknowledged writes in a ledger.
+// TestChaos_singleMember injects faults into a single member under load, one after the other, and compares its data with the clients'
+// ledger of acknowledged writes after each of them.
 func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
@@ -35,18 +35,18 @@ func TestChaos_singleMemberWithServer(t *testing.T) {
 
 func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
 	t.Helper()
-	rollOut(t, func(t *testing.T, dice *rand.Rand, disasters int) {
+	runClusters(t, func(t *testing.T, dice *rand.Rand, disasters int) {
 		c := newCluster(t, kept(t, fmt.Sprint(dice.Uint64())), dice)
 		for range disasters {
-			c.suffers()
+			c.round()
 		}
-		c.run.StopCleanly()
+		c.run.Shutdown()
 		sum.add(func(f *figures) { f.writes += c.book.acknowledged() })
 	})
 }
 
-// rollOut has clusters of their own see all disasters.
-func rollOut(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
+// runClusters runs all rounds, a few of them on each cluster.
+func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
 	t.Helper()
 	seed := *seeded
 	if seed == 0 {
@@ -60,28 +60,28 @@ func rollOut(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters in
 	}
 }
 
-// cluster is a member alone that disasters happen to, and what its clients know.
+// cluster is a single member, and the record of its clients' writes.
 type cluster struct {
 	*harness.Pod
 	store    store
 	dice     *rand.Rand
 	book     *ledger
 	informer *informer
-	watching int // how often the informer had listed when it was last settled
+	watching int // the number of the informer's listings at the last verification
 
-	etcd     *clientv3.Client // of the test itself
-	run      *harness.Run
-	id       string // the cluster's
-	must     int64  // the writes that the program reported as stored
-	restored int64  // the revision that the program has reported to restore since the disaster; 0 if none
-	user     int64  // the revision at which there was a user
-	old      string // a copy of the volume; empty if there is none
+	etcd      *clientv3.Client // of the test itself
+	run       *harness.Run
+	id        string // of the cluster
+	stored    int64  // the revision that the program reported as stored
+	restored  int64  // the revision that the program reported as restored since the fault; 0 if none
+	user      int64  // the revision at which the user was added
+	oldVolume string // a copy of the volume; empty if there is none
 }
 
 func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	c := &cluster{Pod: harness.NewStandalonePod(t, nil), store: kept, dice: dice, book: newLedger()}
-	kept.use(c.Pod)
-	c.run = c.StartReady(quiet)
+	kept.configure(c.Pod)
+	c.run = c.StartReady(infoLevel)
 	c.etcd = c.Etcd()
 	c.informer = newInformer(t, c.etcd)
 	_, err := c.etcd.UserAdd(t.Context(), "somebody", "secret")
@@ -90,24 +90,24 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
 	harness.Eventually(t, "the user is in the store", func() bool { // in a segment that ends there
-		c.ask()
-		return c.must >= c.user
+		c.readStatus()
+		return c.stored >= c.user
 	})
-	c.settle(nil)
+	c.verify(nil)
 	return c
 }
 
-// suffers is a round: clients write, a disaster happens, and afterwards everything is as it has to be.
-func (c *cluster) suffers() {
+// round injects a fault while clients write, waits for the recovery and verifies the data.
+func (c *cluster) round() {
 	c.T.Helper()
-	disaster := c.draw()
+	disaster := c.choose()
 	c.T.Logf("revision %d: %s", c.book.highest(), disaster.name)
-	stop := c.book.writeOn(c.Etcd(), c.dice)
-	c.pass(2 * time.Second)
+	stop := c.book.startWriting(c.Etcd(), c.dice)
+	c.sleep(2 * time.Second)
 	start := time.Now()
 	c.restored = 0
-	result := disaster.strike(c, stop)
-	c.settle(&result)
+	result := disaster.inject(c, stop)
+	c.verify(&result)
 	sum.add(func(f *figures) {
 		f.rounds++
 		f.disasters[disaster.name]++
@@ -115,15 +115,15 @@ func (c *cluster) suffers() {
 	})
 }
 
-func (c *cluster) draw() disaster {
-	return draw(c.T, c.dice, disasters, "disaster", *only, func(one disaster) (string, bool) {
-		return one.name, one.possible == nil || one.possible(c)
+func (c *cluster) choose() disaster {
+	return choose(c.T, c.dice, disasters, "disaster", *only, func(one disaster) (string, bool) {
+		return one.name, one.isPossible == nil || one.isPossible(c)
 	})
 }
 
-// draw draws one whose name has a part and that is possible now. The choices of a seed do not depend on the number of
-// possibilities.
-func draw[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
+// choose returns a random element whose name contains part and that is possible now. The choices of a seed do not depend on the
+// number of possibilities.
+func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
 		name, possible := about(one)
@@ -138,30 +138,30 @@ func draw[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, abou
 	}
 }
 
-// pass lets a random time pass, or the process end.
-func (c *cluster) pass(most time.Duration) {
+// sleep sleeps for a random time, or until the process ends.
+func (c *cluster) sleep(most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):
 	case <-c.run.Ended:
 	}
 }
 
-// kill sends SIGKILL, after it has read the program's report on the store.
+// kill reads the program's status and sends SIGKILL.
 func (c *cluster) kill(stop func()) {
 	c.T.Helper()
-	c.ask()
+	c.readStatus()
 	c.run.Kill()
 	stop()
 }
 
-// ask records what the store has, as the program reports.
-func (c *cluster) ask() {
+// readStatus records the revision that the program reports as stored.
+func (c *cluster) readStatus() {
 	if backup := c.run.Status().Backup; backup != nil {
-		c.must = max(c.must, backup.Revision)
+		c.stored = max(c.stored, backup.Revision)
 	}
 }
 
-// ended describes how a disaster and the recovery from it ended.
+// outcome describes what may be lost after a fault.
 type outcome struct {
 	whole   bool  // the volume was not touched: nothing may be lost
 	exactly int64 // the restored revision, if a restore was requested
@@ -171,31 +171,31 @@ type outcome struct {
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
-		c.run = c.Start(append(flags, quiet)...)
-		c.steps(c.dice.IntN(12))
-		c.cutOff()
+		c.run = c.Start(append(flags, infoLevel)...)
+		c.awaitSteps(c.dice.IntN(12))
+		c.killRecovery()
 	}
-	c.run = c.StartReady(append(flags, quiet)...)
-	c.listen()
+	c.run = c.StartReady(append(flags, infoLevel)...)
+	c.readRestored()
 }
 
-// cutOff kills a run that may be recovering.
-func (c *cluster) cutOff() {
+// killRecovery kills a run that may be recovering.
+func (c *cluster) killRecovery() {
 	c.run.Kill()
-	c.listen()
+	c.readRestored()
 	sum.add(func(f *figures) { f.killed++ })
 }
 
-// steps waits until recovery has made the given number of steps, or the member is ready.
-func (c *cluster) steps(count int) {
+// awaitSteps waits until recovery has taken that many steps, or the member is ready.
+func (c *cluster) awaitSteps(count int) {
 	c.T.Helper()
-	harness.Eventually(c.T, "recovery goes on", func() bool {
-		return len(c.run.Log.Containing(`"message":"recovery: `)) >= count || c.run.Readyz() == 200
+	harness.Eventually(c.T, "recovery takes its next step", func() bool {
+		return len(c.run.Log.FindText(`"message":"recovery: `)) >= count || c.run.Readyz() == 200
 	})
 }
 
-// listen records the reported restore of a run. A later run of the same recovery may find more in the store.
-func (c *cluster) listen() {
+// readRestored records the revision that a run reports as restored. A later run of the same recovery may find more in the store.
+func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {
 			c.restored = int64(of)

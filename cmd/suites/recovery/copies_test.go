@@ -18,7 +18,7 @@ import (
 )
 
 // copied is another pod whose volume is a copy of this one's, with the same store.
-func (l *lived) copied() *harness.Pod {
+func (l *storedMember) copied() *harness.Pod {
 	l.T.Helper()
 	other := harness.NewStandalonePod(l.T, nil)
 	other.Flags = append(other.Flags, l.flag())
@@ -30,7 +30,7 @@ func (l *lived) copied() *harness.Pod {
 // Both have the same rows at first, as two members of one cluster have: who writes finds what the other one has written.
 func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	pods := []*harness.Pod{l.Pod, l.copied()}
 	runs := []*harness.Run{pods[0].StartReady(), pods[1].StartReady()}
 	pods[0].Put("key", "of the first")
@@ -48,23 +48,23 @@ func TestCopies_oneContinues(t *testing.T) {
 	runs[stopped].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
 	assert.Equal(t, 200, runs[running].Readyz())
 	pods[running].Put("key", "afterwards")
-	runs[running].StopCleanly()
+	runs[running].Shutdown()
 	runs[running].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
 // Its data are kept, and are added to the store when an operator requests it, once.
 func TestCopies_adoption(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	other := l.copied()
 	run := l.StartReady()
 	l.Put("key", "of the first")
-	run.StopCleanly()
+	run.Shutdown()
 	flags := other.Flags
 	other.Flags = slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return flag == l.flag() })
 	run = other.StartReady()
 	other.Put("key", "of the copy")
-	run.StopCleanly()
+	run.Shutdown()
 	other.Flags = append(flags, "--recover=never")
 	assert.Equal(t, 70, other.Start().Exit(time.Minute))
 
@@ -77,7 +77,7 @@ func TestCopies_adoption(t *testing.T) {
 		b := run.Status().Backup
 		return b.Generation == 2 && b.LastFullSnapshot != nil && b.Problem == nil
 	})
-	run.StopCleanly()
+	run.Shutdown()
 	require.NoError(t, os.RemoveAll(filepath.Join(other.Volume)))
 	require.NoError(t, os.Mkdir(other.Volume, 0o700))
 	run = other.StartReady()
@@ -88,7 +88,7 @@ func TestCopies_adoption(t *testing.T) {
 // The second time the first one's flag is still set. The flag that the program suggests works.
 func TestCopies_consecutiveAdoptions(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	adopt := "--adopt="
 	for generation := 2; generation <= 3; generation++ {
 		value := fmt.Sprint("of the copy that generation ", generation, " is of")
@@ -97,15 +97,15 @@ func TestCopies_consecutiveAdoptions(t *testing.T) {
 		other.Flags = slices.DeleteFunc(slices.Clone(flags), func(flag string) bool { return flag == l.flag() })
 		run := other.StartReady()
 		other.Put("key", value)
-		run.StopCleanly()
+		run.Shutdown()
 		run = l.StartReady()
 		l.Put("key", "of the one that it is a copy of")
-		run.StopCleanly()
+		run.Shutdown()
 
 		other.Flags = append(flags, "--recover=never", adopt)
 		run = other.Start()
 		require.Equal(t, 70, run.Exit(time.Minute))
-		said := regexp.MustCompile(`start once with (--adopt=[0-9a-f/]+)`).FindStringSubmatch(strings.Join(run.Log.Containing("start once with"), ""))
+		said := regexp.MustCompile(`start once with (--adopt=[0-9a-f/]+)`).FindStringSubmatch(strings.Join(run.Log.FindText("start once with"), ""))
 		require.Len(t, said, 2, "it says how")
 		adopt = said[1]
 		other.Flags = append(flags, adopt)
@@ -115,7 +115,7 @@ func TestCopies_consecutiveAdoptions(t *testing.T) {
 			b := run.Status().Backup
 			return b != nil && b.Generation == generation && b.LastFullSnapshot != nil && b.Problem == nil
 		})
-		run.StopCleanly()
+		run.Shutdown()
 		l.Pod = other
 	}
 }

@@ -10,102 +10,102 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// disaster happens to a member under load until stop is called. It leaves the member recovered.
+// disaster is a fault of a single member, which is under load until inject calls stop. After inject, the member has recovered.
 type disaster struct {
-	name     string
-	possible func(c *cluster) bool // nil for always
-	strike   func(c *cluster, stop func()) outcome
+	name       string
+	isPossible func(c *cluster) bool // nil for always
+	inject     func(c *cluster, stop func()) outcome
 }
 
 var disasters = []disaster{
 	{"killed", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
-		c.maybeCopy()
-		return c.whole()
+		c.copyVolume()
+		return c.recoverIntact()
 	}},
 	{"stopped in order", nil, func(c *cluster, stop func()) outcome {
-		c.stopInOrder(stop)
-		c.maybeCopy()
-		return c.whole()
+		c.shutdown(stop)
+		c.copyVolume()
+		return c.recoverIntact()
 	}},
 	{"volume lost", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
-		lose(c.Pod)
-		return c.back()
+		emptyVolume(c.Pod)
+		return c.recoverAll()
 	}},
 	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) outcome {
-		c.stopInOrder(stop)
-		c.must = c.book.highest() // everything is in the store
-		lose(c.Pod)
-		return c.back()
+		c.shutdown(stop)
+		c.stored = c.book.highest() // everything is in the store
+		emptyVolume(c.Pod)
+		return c.recoverAll()
 	}},
 	{"database damaged", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
-		c.damage(c.Database())
-		return c.back()
+		c.damage(c.DBPath())
+		return c.recoverAll()
 	}},
 	{"log damaged", nil, func(c *cluster, stop func()) outcome {
 		c.kill(stop)
-		c.damage(lastOfLog(c.Pod))
-		return c.back()
+		c.damage(lastSegment(c.Pod))
+		return c.recoverAll()
 	}},
 	{"volume rolled back", (*cluster).hasCopy, func(c *cluster, stop func()) outcome {
 		c.awaitNewerThanCopy()
 		c.kill(stop)
-		putBack(c.Pod, c.old)
-		return c.back()
+		restoreVolume(c.Pod, c.oldVolume)
+		return c.recoverAll()
 	}},
 	{"store away, killed", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		c.waitForStore()
-		return c.whole()
+		return c.recoverIntact()
 	}},
 	{"store away, volume lost", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
-		lose(c.Pod)
+		emptyVolume(c.Pod)
 		c.waitForStore()
-		return c.back()
+		return c.recoverAll()
 	}},
 	{"store away, database damaged", nil, func(c *cluster, stop func()) outcome {
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
 		c.waitForStore() // only data that are valid need not
-		return c.back()
+		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
 		c.store.slow()
-		c.pass(2 * time.Second)
+		c.sleep(2 * time.Second)
 		c.kill(stop)
-		lose(c.Pod)
+		emptyVolume(c.Pod)
 		c.recover()
-		c.store.back()
+		c.store.reconnect()
 		return outcome{}
 	}},
-	{"asked to go back", nil, (*cluster).restoreToRevision},
+	{"restore requested", nil, (*cluster).restoreToRevision},
 }
 
-// whole is a recovery of a volume that nothing has happened to.
-func (c *cluster) whole() outcome {
+// recoverIntact recovers a member whose volume is intact.
+func (c *cluster) recoverIntact() outcome {
 	c.recover()
 	return outcome{whole: true}
 }
 
-// back is a recovery of one that something has happened to.
-func (c *cluster) back() outcome {
+// recoverAll recovers a member whose volume was lost or damaged.
+func (c *cluster) recoverAll() outcome {
 	c.recover()
 	return outcome{}
 }
 
-func (c *cluster) hasCopy() bool { return c.old != "" }
+func (c *cluster) hasCopy() bool { return c.oldVolume != "" }
 
 func (c *cluster) canBeSlow() bool { return c.store.slow != nil }
 
-func (c *cluster) maybeCopy() {
+func (c *cluster) copyVolume() {
 	if c.dice.IntN(2) == 0 {
-		c.old = keep(c.Pod)
+		c.oldVolume = copyVolume(c.Pod)
 	}
 }
 
@@ -113,22 +113,22 @@ func (c *cluster) maybeCopy() {
 // rolled back to that copy from one that was killed when the copy was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
-	copied := highestIn(c.Pod, c.old)
+	copied := highestRevision(c.Pod, c.oldVolume)
 	harness.Eventually(c.T, "the store has what the copy lacks", func() bool {
-		c.ask()
-		return c.must > copied
+		c.readStatus()
+		return c.stored > copied
 	})
 }
 
-// stopInOrder has the clients stop first: the store then has everything that was acknowledged.
-func (c *cluster) stopInOrder(stop func()) {
+// shutdown stops the clients first: the store then has all acknowledged writes.
+func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()
-	c.run.StopCleanly()
+	c.run.Shutdown()
 	c.run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// damage inverts bytes somewhere in a file: in its beginning, or anywhere.
+// damage inverts bytes at the start of a file, or anywhere in it.
 func (c *cluster) damage(path string) {
 	c.T.Helper()
 	info, err := os.Stat(path)
@@ -138,31 +138,31 @@ func (c *cluster) damage(path string) {
 	if c.dice.IntN(2) == 0 {
 		from = c.dice.Int64N(min(info.Size(), 1<<20) - most)
 	}
-	harness.FlipBits(c.T, path, from, size)
+	harness.CorruptFile(c.T, path, from, size)
 }
 
-// loseStore takes the store away while clients write.
+// loseStore makes the store unreachable while clients write.
 func (c *cluster) loseStore() {
 	c.T.Helper()
-	c.ask()
-	c.store.away()
-	c.pass(2 * time.Second)
+	c.readStatus()
+	c.store.disconnect()
+	c.sleep(2 * time.Second)
 }
 
-// waitForStore checks that a start waits for the store, and makes that reachable again.
+// waitForStore checks that a start waits for the store, and makes the store reachable again.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
-	c.run = c.Start(quiet)
+	c.run = c.Start(infoLevel)
 	c.run.AwaitLine(harness.Line{"message": "recovery: the store cannot be read, and may show that the data are lost or were rolled back"})
 	require.NotEqual(c.T, 200, c.run.Readyz())
-	c.store.back()
+	c.store.reconnect()
 	if c.dice.IntN(2) == 0 {
 		c.run.AwaitReady()
 	}
-	c.cutOff()
+	c.killRecovery()
 }
 
-// restoreToRevision asks for a revision that the store has.
+// restoreToRevision restores a random revision of the store.
 func (c *cluster) restoreToRevision(stop func()) outcome {
 	c.T.Helper()
 	stop()

@@ -22,10 +22,10 @@ type figures struct {
 	killed    int // recoveries that were cut off
 	longest   time.Duration
 
-	takeovers       int
-	kept, lost      int           // writes that the program reported as stored, and those of them that a successor lacks
-	wentOn          time.Duration // the longest time for which a pod continued after it returned
-	wentOnUnhurried time.Duration // as on an idle machine
+	takeovers          int
+	kept, lost         int           // writes that the program reported as stored, and those of them that are missing after a takeover
+	longestOverlap     time.Duration // the longest time from the return of a pod to its exit
+	longestOverlapIdle time.Duration // as on an idle machine
 }
 
 func (f *figures) add(change func(*figures)) {
@@ -38,8 +38,8 @@ func (f *figures) print(to io.Writer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.takeovers > 0 {
-		fmt.Fprintf(to, "\n%d takeovers, %d writes confirmed, %d of them lost; who was taken over went on for at most %s after it came back, %s as on an idle machine\n",
-			f.takeovers, f.kept, f.lost, f.wentOn.Round(10*time.Millisecond), f.wentOnUnhurried.Round(10*time.Millisecond))
+		fmt.Fprintf(to, "\n%d takeovers, %d writes confirmed, %d of them lost; the previous pod ran for at most %s after its return, %s as on an idle machine\n",
+			f.takeovers, f.kept, f.lost, f.longestOverlap.Round(10*time.Millisecond), f.longestOverlapIdle.Round(10*time.Millisecond))
 	}
 	if f.rounds == 0 {
 		return

@@ -20,10 +20,10 @@ const changing = "mkdirat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,ren
 func TestKilledRecovery_sameResult(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
-	for _, stroke := range strokes {
-		t.Run(stroke.name, func(t *testing.T) {
+	for _, damaged := range damages {
+		t.Run(damaged.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStricken(t, stroke.happens, stroke.asides)
+			s := newDamagedMember(t, damaged.damage, damaged.copies)
 			spots := s.spots(t)
 			for i := 0; i < len(spots); i += some(len(spots)/3 + 1) {
 				s.dieAt(t, spots[i])
@@ -35,7 +35,7 @@ func TestKilledRecovery_sameResult(t *testing.T) {
 
 // spots are the calls of a recovery on what is its own, what it builds, what it moves and where it notes how far it is, and on the
 // store, where it claims the next generation.
-func (s *strickenMember) spots(t *testing.T) (spots []harness.Spot) {
+func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 	t.Helper()
 	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
 		if s.ofRecovery(at.Path) {
@@ -43,21 +43,21 @@ func (s *strickenMember) spots(t *testing.T) (spots []harness.Spot) {
 		}
 	}
 	// The renames to and from the data directory's own name count as calls on other paths, too.
-	return append(spots, harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1})
+	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
-func (s *strickenMember) ofRecovery(path string) bool {
+func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
 	named := !strings.HasPrefix(filepath.Base(path), ".new-") // at random, so the next run has others
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
 // dieAt kills a recovery there, if the call is made, and holds the next start against how it has to end.
-func (s *strickenMember) dieAt(t *testing.T, at harness.Spot) {
+func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
 	s.reset()
-	s.Straced(at.Hit(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
+	s.Strace(at.Inject(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 	run := s.Start()
 	died := false
 	harness.Eventually(t, "it is dead, or ready, at "+where, func() bool {
@@ -73,7 +73,7 @@ func (s *strickenMember) dieAt(t *testing.T, at harness.Spot) {
 	if at.Count == 1 { // strace counts the calls of each thread for itself
 		assert.True(t, died, where)
 	}
-	s.requireEnd(t, where)
+	s.requireRecovered(t, where)
 }
 
 // TestRecovery_syncOrder checks what a power loss cannot show: nothing replaces the data
@@ -81,7 +81,7 @@ func (s *strickenMember) dieAt(t *testing.T, at harness.Spot) {
 func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
-	s := newStricken(t, strokes[1].happens, 1)
+	s := newDamagedMember(t, damages[1].damage, 1)
 	calls := s.Trace(changing, func() { s.StartReady().Kill() })
 	position, built := filepath.Join(s.Volume, "recovery.json"), s.DataDir()+".restored"
 	flushed := []string{
@@ -97,19 +97,19 @@ func TestRecovery_syncOrder(t *testing.T) {
 	aside := next(t, calls, noted, "renameat", s.DataDir())
 	installed := next(t, calls, next(t, calls, aside, "fsync", s.Volume), "renameat", built)
 	next(t, calls, next(t, calls, installed, "fsync", s.Volume), "fsync", position+".tmp")
-	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.Database()), "etcd comes last")
+	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd comes last")
 }
 
 // next is the index of the next such call from an index on.
-func next(t *testing.T, calls []harness.Spot, from int, call, path string) int {
+func next(t *testing.T, calls []harness.CallPoint, from int, call, path string) int {
 	t.Helper()
 	at := indexFrom(calls, from, call, path)
 	require.GreaterOrEqual(t, at, 0, "%s on %s comes after call %d", call, path, from)
 	return at
 }
 
-func indexFrom(calls []harness.Spot, from int, call, path string) int {
-	at := slices.IndexFunc(calls[from:], func(s harness.Spot) bool { return s.Call == call && s.Path == path })
+func indexFrom(calls []harness.CallPoint, from int, call, path string) int {
+	at := slices.IndexFunc(calls[from:], func(s harness.CallPoint) bool { return s.Call == call && s.Path == path })
 	if at < 0 {
 		return -1
 	}
@@ -121,25 +121,25 @@ const diskSize = 1 << 30
 // TestPowerLoss_sameResult takes the power away after each of recovery's steps.
 func TestPowerLoss_sameResult(t *testing.T) {
 	t.Parallel()
-	for _, stroke := range strokes {
-		t.Run(stroke.name, func(t *testing.T) {
+	for _, damaged := range damages {
+		t.Run(damaged.name, func(t *testing.T) {
 			t.Parallel()
 			var disk *harness.Disk
-			s := newStricken(t, stroke.happens, stroke.asides)
+			s := newDamagedMember(t, damaged.damage, damaged.copies)
 			disk = harness.NewDisk(s.Pod, diskSize)
 			for steps, more := 1, true; more; steps += some(5) {
 				s.reset()
 				run := s.Start()
 				harness.Eventually(t, "recovery goes on", func() bool { return s.steps(run) >= steps || run.Readyz() == 200 })
 				more = run.Readyz() != 200
-				disk.LosePower(run)
-				s.requireEnd(t, fmt.Sprintf("after %d steps", steps))
+				disk.CutPower(run)
+				s.requireRecovered(t, fmt.Sprintf("after %d steps", steps))
 			}
 		})
 	}
 }
 
 // steps returns the number of steps of recovery so far.
-func (s *strickenMember) steps(run *harness.Run) int {
-	return len(run.Log.Containing(`"message":"recovery: `))
+func (s *damagedMember) steps(run *harness.Run) int {
+	return len(run.Log.FindText(`"message":"recovery: `))
 }

@@ -8,20 +8,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// beside is the prefix of a second key, written in the same transaction as the first: it shows which one was last,
+// markPrefix is the prefix of a second key, written in the same transaction as the first: it shows which one was last,
 // also if that deleted the first.
-const beside = "beside/"
+const markPrefix = "beside/"
 
-// attempt is a change of a key that a client has asked for.
+// attempt is a change of a key that a client requested.
 type attempt struct {
 	token    string // that no other attempt has
 	deletes  bool
 	lease    clientv3.LeaseID // 0 for none
 	revision int64            // 0 as long as it is not known to be done
-	never    bool             // it is known that it was not done, or was undone
+	failed   bool             // it is known that it was not done, or was undone
 }
 
-// ledger is the clients' knowledge: all attempts for each key, in order. One client at a time changes a key.
+// ledger records what clients requested: all attempts for each key, in order. One client at a time changes a key.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
@@ -32,7 +32,7 @@ type ledger struct {
 
 func newLedger() *ledger { return &ledger{keys: map[string][]*attempt{}} }
 
-// attempt enters what is about to be asked for.
+// attempt records a change before it is requested.
 func (l *ledger) attempt(key string, deletes bool, lease clientv3.LeaseID) *attempt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *ledger) attempt(key string, deletes bool, lease clientv3.LeaseID) *atte
 	return now
 }
 
-// acknowledge enters that it was done.
+// acknowledge records that a change was acknowledged.
 func (l *ledger) acknowledge(done *attempt, revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,57 +70,56 @@ func (l *ledger) acknowledged() int {
 	return l.acked
 }
 
-// found is etcd's content, by key.
-type found map[string]*mvccpb.KeyValue
+// contents are etcd's keys and values by key.
+type contents map[string]*mvccpb.KeyValue
 
-// settle compares the data with what must and may exist at a revision, and returns all differences. For attempts
-// with an unknown outcome, it learns what was done; over reports that the rest will not be done any more. undone is how many acknowledged
-// changes are no more.
-func (l *ledger) settle(have found, at int64, over bool) (wrong []string, undone int) {
+// verify compares the data with what must and may exist at a revision, and returns all differences. It records the outcome of
+// attempts that were not acknowledged; over reports that no pending one can succeed any more. undone is the number of acknowledged
+// changes that were rolled back.
+func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for key, attempts := range l.keys {
-		if complaint := settleKey(attempts, have[key], have[beside+key], at); complaint != "" {
+		if complaint := verifyKey(attempts, have[key], have[markPrefix+key], at); complaint != "" {
 			wrong = append(wrong, fmt.Sprintf("%s at revision %d: %s", key, at, complaint))
 		}
-		undone += undo(attempts, at, over)
+		undone += markUndone(attempts, at, over)
 	}
 	for key := range have {
-		if l.keys[key] == nil && (len(key) <= len(beside) || l.keys[key[len(beside):]] == nil) {
+		if l.keys[key] == nil && (len(key) <= len(markPrefix) || l.keys[key[len(markPrefix):]] == nil) {
 			wrong = append(wrong, key+" was never written")
 		}
 	}
 	return wrong, undone
 }
 
-// undo enters what is no more, and what was never done.
-func undo(attempts []*attempt, at int64, over bool) (undone int) {
+// markUndone records which changes were rolled back, and which were never made.
+func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	newest := newestOf(attempts, at)
 	for i, each := range attempts {
-		if each.revision > at && !each.never {
+		if each.revision > at && !each.failed {
 			undone++
 		}
 		if each.revision > at || over && each.revision == 0 && i > newest {
-			each.never = true
+			each.failed = true
 		}
 	}
 	return undone
 }
 
-// newestOf is the index of the last attempt that is known to have been done at a revision; -1 if none is.
+// newestOf returns the index of the last attempt that is known to be done at a revision; -1 if there is none.
 func newestOf(attempts []*attempt, at int64) int {
 	newest := -1
 	for i, each := range attempts {
-		if !each.never && each.revision > 0 && each.revision <= at && (newest < 0 || each.revision > attempts[newest].revision) {
+		if !each.failed && each.revision > 0 && each.revision <= at && (newest < 0 || each.revision > attempts[newest].revision) {
 			newest = i
 		}
 	}
 	return newest
 }
 
-// settleKey returns what is wrong with a key, or nothing. An unacknowledged attempt may have been done
-// later than attempts that followed it.
-func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
+// verifyKey returns what is wrong with a key, or "". An attempt without an answer may have been done after later attempts.
+func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
 		must = attempts[newest]
@@ -136,7 +135,7 @@ func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 			continue
 		}
 		switch {
-		case each.never || each.revision > at:
+		case each.failed || each.revision > at:
 			return fmt.Sprintf("%s is there, which was undone or never done", each.token)
 		case each != must && (each.revision != 0 || mark.ModRevision < must.revision):
 			return fmt.Sprintf("%s is there, and %s was acknowledged after it at revision %d", mark.Value, must.token, must.revision)

@@ -11,21 +11,21 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// leaveWaiting runs a member, kills it while its last write waits for the store, and makes the store answer again.
-func leaveWaiting(p *harness.Pod, d depot) {
+// killWithSpool runs a member, kills it while its last write is only in the spool, and makes the store reachable again.
+func killWithSpool(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
 	p.Put("key", "in the store")
 	run.AwaitStored(p.Revision())
-	d.away()
+	d.disconnect()
 	before := run.Status().Backup.SpoolBytes
 	p.Put("key", "acknowledged while the store is away")
 	harness.Eventually(p.T, "it waits on the volume", func() bool { return run.Status().Backup.SpoolBytes > before })
 	run.Kill()
-	d.back()
+	d.reconnect()
 }
 
-func newWaiting(t *testing.T) (*harness.Pod, depot) {
+func newSpoolPod(t *testing.T) (*harness.Pod, depot) {
 	t.Helper()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
 	p.Flags = append(p.Flags, d.flag())
@@ -39,8 +39,8 @@ func TestSpool_survivesLostData(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p, d := newWaiting(t)
-			leaveWaiting(p, d)
+			p, d := newSpoolPod(t)
+			killWithSpool(p, d)
 			disaster(p)
 			p.StartReady()
 			assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
@@ -54,13 +54,13 @@ func TestSpool_survivesLostData(t *testing.T) {
 // A valid volume that was restored by hand does not have what is in the spool.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
-	p, d := newWaiting(t)
+	p, d := newSpoolPod(t)
 	run := p.StartReady()
 	p.Put("key", "older")
-	run.StopCleanly()
+	run.Shutdown()
 	old := filepath.Join(p.Dir, "old")
 	copyDirectory(p, p.DataDir(), old)
-	leaveWaiting(p, d)
+	killWithSpool(p, d)
 	require.NoError(t, os.RemoveAll(p.DataDir()))
 	copyDirectory(p, old, p.DataDir())
 	p.StartReady()

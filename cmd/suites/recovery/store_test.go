@@ -20,14 +20,14 @@ import (
 
 // store is the store of a cluster, with its faults.
 type store struct {
-	url        string
-	env        []string // credentials
-	away, back func()
-	slow       func() // until back; nil where it cannot be
+	url                   string
+	env                   []string // credentials
+	disconnect, reconnect func()
+	slow                  func() // until back; nil where it cannot be
 }
 
-// use has a pod keep its backups there.
-func (s store) use(p *harness.Pod) {
+// configure makes a pod store its backups there.
+func (s store) configure(p *harness.Pod) {
 	p.Flags = append(p.Flags, "--backup-store="+s.url, "--backup-interval=200ms")
 	p.Env = append(p.Env, s.env...)
 }
@@ -49,11 +49,13 @@ func newDepot(t *testing.T) depot {
 
 func (d depot) flag() string { return "--backup-store=file://" + d.dir }
 
-func (d depot) away() { require.NoError(d.t, os.Rename(d.mount, d.mount+".away")) }
+func (d depot) disconnect() { require.NoError(d.t, os.Rename(d.mount, d.mount+".away")) }
 
-func (d depot) back() { require.NoError(d.t, os.Rename(d.mount+".away", d.mount)) }
+func (d depot) reconnect() { require.NoError(d.t, os.Rename(d.mount+".away", d.mount)) }
 
-func (d depot) store() store { return store{url: "file://" + d.dir, away: d.away, back: d.back} }
+func (d depot) store() store {
+	return store{url: "file://" + d.dir, disconnect: d.disconnect, reconnect: d.reconnect}
+}
 
 func (d depot) archive() *archive.Archive {
 	d.t.Helper()
@@ -69,10 +71,10 @@ func (d depot) generations() []archive.Generation {
 	return all
 }
 
-// slowly is the time of each transfer with a slow store.
-const slowly = 20 * time.Millisecond
+// slowTransfer is the duration of each transfer with a slow store.
+const slowTransfer = 20 * time.Millisecond
 
-// bucket makes stores of a real server, each behind a gate of its own and below a prefix of its own.
+// bucket starts an S3 server and returns a function that makes stores in it, each with a prefix and a proxy of its own.
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 	t.Helper()
 	server := servers.S3(t)
@@ -84,9 +86,9 @@ func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 		gate := newGate(t, server.Host)
 		through := "http://" + gate.address()
 		return store{
-			url:  "s3://bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(through),
-			env:  []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
-			away: gate.cut, back: gate.open, slow: func() { gate.slow(slowly) },
+			url:        "s3://bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(through),
+			env:        []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
+			disconnect: gate.cut, reconnect: gate.open, slow: func() { gate.slow(slowTransfer) },
 		}
 	}
 }

@@ -21,12 +21,12 @@ import (
 
 // How a cell ends, if it is not refused.
 const (
-	starts     = "starts with its data"
-	restores   = "comes back from the store"
-	founds     = "a new cluster"
-	waits      = "waits for the store"
-	uncompared = "starts with its data, and says that the store was not asked"
-	troubled   = "starts with its data, and has trouble with its backups"
+	starts         = "starts with its data"
+	restores       = "is restored from the store"
+	createsCluster = "a new cluster"
+	waits          = "waits for the store"
+	uncompared     = "starts with its data, and reports that it was not compared with the store"
+	backupsFail    = "starts with its data, and reports that its backups fail"
 )
 
 // cells has the rows of docs/restore.md for a single member: the states of volume and store, and the result: one of the
@@ -37,8 +37,8 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "none", starts},
 	{"valid", "unreachable", uncompared},
 	{"valid", "another's", "backups of another cluster are never restored here"},
-	{"valid", "damaged", troubled},
-	{"valid", "not trusted", troubled},
+	{"valid", "damaged", backupsFail},
+	{"valid", "not trusted", backupsFail},
 	{"of no cluster", "this cluster's", "the data name no cluster"},
 	{"of no cluster", "empty", starts},
 	{"broken", "damaged", "restore that object"},
@@ -54,8 +54,8 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "another's", "backups of another cluster are never restored here"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "no new cluster is created"},
-	{"empty", "empty", founds},
-	{"empty", "none", founds},
+	{"empty", "empty", createsCluster},
+	{"empty", "none", createsCluster},
 	{"empty", "unreachable", waits},
 	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or lacks revisions"},
 }
@@ -66,7 +66,7 @@ func TestRecoveryTable(t *testing.T) {
 		cell := cells[i]
 		t.Run(cell.volume+", "+cell.store, func(t *testing.T) {
 			t.Parallel()
-			l := newLived(t)
+			l := newStoredMember(t)
 			volumes[cell.volume](l)
 			stores[cell.store](l)
 			if judge, known := ends[cell.end]; known {
@@ -79,50 +79,50 @@ func TestRecoveryTable(t *testing.T) {
 }
 
 // ends lists the results of a start that is not refused.
-var ends = map[string]func(l *lived){
-	starts: func(l *lived) {
+var ends = map[string]func(l *storedMember){
+	starts: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		assert.Nil(l.T, run.Status().Recovery)
 	},
-	troubled: func(l *lived) {
+	backupsFail: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
-		harness.Eventually(l.T, "the trouble is told", func() bool {
+		harness.Eventually(l.T, "the problem is reported", func() bool {
 			return run.Status().Backup.Problem != nil && strings.Contains(run.Status().Backup.Problem.Message, "cluster.json")
 		})
 		assert.Equal(l.T, 200, run.Readyz())
 	},
-	uncompared: func(l *lived) {
+	uncompared: func(l *storedMember) {
 		run := l.Start()
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
 		assert.Contains(l.T, run.Status().Recovery.Reason, "that were not compared with it")
 		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
-		l.back()
-		harness.Eventually(l.T, "they are compared as soon as the store is back", func() bool { return run.Status().Recovery == nil })
+		l.reconnect()
+		harness.Eventually(l.T, "the data are compared as soon as the store is reachable", func() bool { return run.Status().Recovery == nil })
 		assert.Equal(l.T, "new", l.Get("key"))
 	},
-	restores: func(l *lived) {
+	restores: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
 		assert.Contains(l.T, run.Status().Recovery.Loss, "the cluster is restored to revision")
 	},
-	founds: func(l *lived) {
+	createsCluster: func(l *storedMember) {
 		run := l.StartReady()
 		assert.Nil(l.T, run.Status().Recovery)
 		assert.Zero(l.T, l.count())
 	},
-	waits: func(l *lived) {
+	waits: func(l *storedMember) {
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "the store cannot be read"})
 		assert.NotEqual(l.T, 200, run.Readyz())
 		for _, text := range []string{"recovery has been reading the store since 20", l.dir, "next attempt within "} {
-			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, text) })
+			harness.Eventually(l.T, "the status names what the start waits for", func() bool { return strings.Contains(run.Status().Reason, text) })
 		}
-		l.back()
+		l.reconnect()
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 	},
@@ -131,7 +131,7 @@ var ends = map[string]func(l *lived){
 // The members are found when etcd starts, so before that it is unknown whether it was started then.
 func TestDiscoveryService_createsNoSecondCluster(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	volumes["empty"](l)
 	delete(l.Config, "initial-cluster")
 	l.Config["discovery-srv"] = "cluster.invalid"
@@ -148,20 +148,20 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"message": "create the directory, or mount the volume that contains it", "level": "warn"})
 	assert.NotEqual(t, 200, run.Readyz())
-	p.NeverOpened()
+	p.RequireNoData()
 	require.NoError(t, os.Mkdir(d.dir, 0o700))
 	run.AwaitReady()
 }
 
-// A database can have been broken before it was backed up. To open it makes a process crash: not the one that recovers.
+// A database may have been corrupt before it was backed up. Opening it crashes a process, which must not be the one that recovers.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	other := newDepot(t)
-	database, err := os.ReadFile(l.Database())
+	database, err := os.ReadFile(l.DBPath())
 	require.NoError(t, err)
 	datadirtest.BreakDatabase(database)
-	stands, err := datadir.ReadPosition(l.DataDir())
+	position, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
 	identity, err := archive.ReadIdentity(l.DataDir())
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	_, err = other.archive().Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
-		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: format.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
+		Cluster: cluster, Generation: 1, Revision: position.Revision, Chain: format.Seed(cluster, 1, position.Revision), Time: time.Now(), Reason: "requested",
 	}, bytes.NewReader(database))
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
@@ -181,16 +181,16 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 // A full snapshot with a flipped bit does not prevent a restore while an older one leads to the same revision.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	run := l.StartReady()
 	_, log, status := l.Begin("backup", "now").Wait()
 	require.Zero(t, status, log)
 	l.Put("key", "newest")
-	run.StopCleanly()
+	run.Shutdown()
 	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(fulls), 2, "of one that a stop came before the data are left")
-	harness.FlipBits(t, fulls[len(fulls)-1], 200, 100)
+	harness.CorruptFile(t, fulls[len(fulls)-1], 200, 100)
 	breakDatabase(l.Pod)
 
 	again := l.StartReady()

@@ -17,11 +17,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// succession is the number of pods that take over one cluster, each from the previous one. The time is mostly waiting, so all clusters run
-const succession = 25
+// takeoversPerCluster is the number of pods that take over one cluster, each from the previous one. They mostly wait, so all
+// clusters run at the same time.
+const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits has the cluster's pod paused, again and again, another one take its place from the backups
-// on an empty volume, and the first one continues as if nothing had happened.
+// TestTakenOverMember_exits suspends the pod of a cluster, restores the backups in another pod and resumes the first one, which must
+// exit.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -29,99 +30,98 @@ func TestTakenOverMember_exits(t *testing.T) {
 			kept := newDepot(t).store()
 			return func() store { return kept }
 		},
-		func(owner heir) { owner.run.Signal(syscall.SIGSTOP) },
-		func(owner heir) { owner.run.Signal(syscall.SIGCONT) },
+		func(owner backupWriter) { owner.run.Signal(syscall.SIGSTOP) },
+		func(owner backupWriter) { owner.run.Signal(syscall.SIGCONT) },
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer is the same with a pod that runs all the time and is written to, and loses only
-// its way to the store.
+// TestTakenOverMember_disconnectedFromServer is the same with a pod that keeps running under load and only cannot reach the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
 	takeOvers(t,
 		func(t *testing.T, prefix string) func() store { return func() store { return buckets(t, prefix) } },
-		func(owner heir) { owner.store.away() },
-		func(owner heir) { owner.store.back() },
+		func(owner backupWriter) { owner.store.disconnect() },
+		func(owner backupWriter) { owner.store.reconnect() },
 	)
 }
 
-// takeOvers has that many clusters taken over. kept has the address of a store for each pod.
-func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner heir)) {
+// takeOvers runs all takeovers. kept returns the function that makes the store of each pod of a cluster.
+func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner backupWriter)) {
 	t.Helper()
-	for done := 0; done < *rounds; done += succession {
+	for done := 0; done < *rounds; done += takeoversPerCluster {
 		t.Run(fmt.Sprint("from ", done), func(t *testing.T) {
 			t.Parallel()
-			h := newHeirs(t, kept(t, fmt.Sprint("heirs-", done)))
-			for range min(succession, *rounds-done) {
+			h := newSuccessions(t, kept(t, fmt.Sprint("heirs-", done)))
+			for range min(takeoversPerCluster, *rounds-done) {
 				h.takeOver(leave, comeBack)
 			}
 		})
 	}
 }
 
-// heirs are pods of which each takes the place of the one before.
-type heirs struct {
-	t         *testing.T
-	keeps     func() store
-	heir      // who writes now
-	count     int
-	confirmed []string // keys that the program reported as stored
+// successions are pods that take over one cluster, each from the previous one.
+type successions struct {
+	t            *testing.T
+	newStore     func() store
+	backupWriter // the current writer
+	count        int
+	confirmed    []string // keys that the program reported as stored
 }
 
-// heir is one of them.
-type heir struct {
+// backupWriter is a pod that writes to the store.
+type backupWriter struct {
 	*harness.Pod
 	store store
 	run   *harness.Run
 }
 
-func newHeirs(t *testing.T, keeps func() store) *heirs {
-	h := &heirs{t: t, keeps: keeps}
-	h.heir = h.next()
+func newSuccessions(t *testing.T, keeps func() store) *successions {
+	h := &successions{t: t, newStore: keeps}
+	h.backupWriter = h.startWriter()
 	return h
 }
 
-// next is a pod with an empty volume, ready.
-func (h *heirs) next() heir {
+// startWriter starts a pod with an empty volume and waits until it is ready.
+func (h *successions) startWriter() backupWriter {
 	h.t.Helper()
-	pod, kept := harness.NewStandalonePod(h.t, nil), h.keeps()
-	kept.use(pod)
-	return heir{pod, kept, pod.StartReady(quiet)}
+	pod, kept := harness.NewStandalonePod(h.t, nil), h.newStore()
+	kept.configure(pod)
+	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver has one pod replace another, which is under load, disappears and returns.
-func (h *heirs) takeOver(leave, comeBack func(owner heir)) {
+// takeOver makes a new pod take over from the current one, which is under load, is disconnected and returns.
+func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
-	owner := h.heir
-	writes := owner.writeOn(fmt.Sprintf("written/%d/", h.count))
+	owner := h.backupWriter
+	writes := owner.startWriting(fmt.Sprintf("written/%d/", h.count))
 	harness.Eventually(h.t, "the store has some of it", func() bool { return len(writes.confirmed()) >= 3 })
 	leave(owner)
-	h.heir, h.count = h.next(), h.count+1
+	h.backupWriter, h.count = h.startWriter(), h.count+1
 	comeBack(owner)
 	start, back := time.Now(), harness.StartWatch()
-	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "it ends by itself")
-	wentOn, unhurried := time.Since(start), back.Took()
+	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "the previous pod exits by itself")
+	wentOn, unhurried := time.Since(start), back.Duration()
 	acknowledged := writes.stop()
 	h.confirmed = append(h.confirmed, writes.confirmed()...)
-	lost := h.lost()
-	assert.Empty(h.t, lost, "what was confirmed is there, whoever wrote it")
+	lost := h.missingKeys()
+	assert.Empty(h.t, lost, "all confirmed keys exist")
 	sum.add(func(f *figures) {
 		f.takeovers++
 		f.kept, f.lost = f.kept+len(writes.confirmed()), f.lost+len(lost)
-		f.wentOn, f.wentOnUnhurried = max(f.wentOn, wentOn), max(f.wentOnUnhurried, unhurried)
+		f.longestOverlap, f.longestOverlapIdle = max(f.longestOverlap, wentOn), max(f.longestOverlapIdle, unhurried)
 	})
-	h.t.Logf("takeover %d: it ended %s after it came back; %d writes, %d confirmed", h.count, wentOn.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
-	h.Put("of the heir", fmt.Sprint(h.count))
-	harness.Eventually(h.t, "it makes backups, and each took over once", func() bool {
+	h.t.Logf("takeover %d: the previous pod exited %s after its return; %d writes, %d confirmed", h.count, wentOn.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
+	h.Put("takeover", fmt.Sprint(h.count))
+	harness.Eventually(h.t, "the new pod makes backups, in a generation of its own", func() bool {
 		b := h.run.Status().Backup
 		return b != nil && b.Generation == h.count+1
 	})
-	require.NoError(h.t, os.RemoveAll(owner.Volume), "a thousand of them take room")
+	require.NoError(h.t, os.RemoveAll(owner.Volume), "a thousand of them need space")
 }
 
-// lost returns what was confirmed and is missing.
-func (h *heirs) lost() (keys []string) {
+// missingKeys returns the confirmed keys that do not exist.
+func (h *successions) missingKeys() (keys []string) {
 	h.t.Helper()
 	reply, err := h.Etcd().Get(h.t.Context(), "written/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(h.t, err)
@@ -132,7 +132,7 @@ func (h *heirs) lost() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes has the writes of one pod, and its reports on them.
+// writes records the writes to one pod, and the revisions that it reported as stored.
 type writes struct {
 	end, ended chan struct{}
 
@@ -142,8 +142,8 @@ type writes struct {
 	stored   int64   // the revision that the program reported as stored
 }
 
-// writeOn writes until it is stopped or the pod has ended.
-func (p heir) writeOn(prefix string) *writes {
+// startWriting writes until it is stopped or the pod has ended.
+func (p backupWriter) startWriting(prefix string) *writes {
 	w := &writes{end: make(chan struct{}), ended: make(chan struct{})}
 	client := p.Etcd()
 	go func() {
@@ -155,17 +155,17 @@ func (p heir) writeOn(prefix string) *writes {
 				return
 			case <-p.run.Ended:
 				return
-			case <-time.After(gently):
+			case <-time.After(writePause):
 				w.write(client, fmt.Sprint(prefix, n))
-				w.listen(p.run)
+				w.readStatus(p.run)
 			}
 		}
 	}()
 	return w
 }
 
-// gently is the pause between two writes of a pod: many are under load at the same time.
-const gently = 200 * time.Millisecond
+// writePause is the pause between two writes to a pod: many pods are under load at the same time.
+const writePause = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a paused process does not answer
@@ -179,7 +179,7 @@ func (w *writes) write(client *clientv3.Client, key string) {
 	w.keys, w.revision = append(w.keys, key), append(w.revision, reply.Header.Revision)
 }
 
-func (w *writes) listen(run *harness.Run) {
+func (w *writes) readStatus(run *harness.Run) {
 	backup := run.Status().Backup
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -188,7 +188,7 @@ func (w *writes) listen(run *harness.Run) {
 	}
 }
 
-// confirmed returns the keys that the store has, as the program reported.
+// confirmed returns the keys that the program reported as stored.
 func (w *writes) confirmed() (keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +200,7 @@ func (w *writes) confirmed() (keys []string) {
 	return keys
 }
 
-// stop returns how many were acknowledged.
+// stop ends the writing and returns the number of acknowledged writes.
 func (w *writes) stop() int {
 	close(w.end)
 	<-w.ended // each of its writes has a deadline

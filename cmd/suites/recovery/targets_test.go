@@ -16,7 +16,7 @@ import (
 // TestRestoreTargets_outsideTheWindow asks for targets beyond both, which move nothing, and then for the first revision that is kept.
 func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	t.Parallel()
-	l := newLived(t)
+	l := newStoredMember(t)
 	history, err := l.archive().History(t.Context())
 	require.NoError(t, err)
 	chain := history.Newest().Chains[0]
@@ -36,10 +36,10 @@ func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 		before := l.files()
 		run := l.Start("--restore-to="+target, "--restore-id=edge")
 		require.Equal(t, test.status, run.Exit(harness.Patience), target)
-		assert.NotEmpty(t, run.Log.Containing(test.message), target)
+		assert.NotEmpty(t, run.Log.FindText(test.message), target)
 		assert.Equal(t, before, l.files(), "nothing is moved")
 	}
-	l.StartReady(fmt.Sprintf("--restore-to=revision:%d", chain.From), "--restore-id=first").StopCleanly()
+	l.StartReady(fmt.Sprintf("--restore-to=revision:%d", chain.From), "--restore-id=first").Shutdown()
 	assert.Equal(t, chain.From, l.generations()[1].ParentRevision)
 }
 
@@ -58,7 +58,7 @@ func TestForgottenSigningKey_losesNothing(t *testing.T) {
 	for _, test := range []struct{ value, signing string }{{"old", former.SigningKey}, {"new", present.SigningKey}} {
 		run := p.StartReady(keys(test.signing, both)...)
 		p.Put("key", test.value)
-		run.StopCleanly()
+		run.Shutdown()
 		run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 	}
 	breakDatabase(p)
@@ -69,8 +69,8 @@ func TestForgottenSigningKey_losesNothing(t *testing.T) {
 	for _, text := range []string{"gen/000001/segment/", "not signed by a key of --backup-trusted-keys", "add the key to the file", "nothing was moved"} {
 		assert.Contains(t, string(message), text)
 	}
-	assert.Empty(t, preserved(p))
-	assert.Empty(t, halves(p))
+	assert.Empty(t, preservedCopies(p))
+	assert.Empty(t, unfinishedFiles(p))
 	assert.Len(t, d.generations(), 1)
 
 	p.StartReady(keys(former.SigningKey, both)...)

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lose leaves an empty volume, like a new one.
-func lose(p *harness.Pod) {
+// emptyVolume replaces the volume by an empty one.
+func emptyVolume(p *harness.Pod) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
@@ -21,11 +21,11 @@ func lose(p *harness.Pod) {
 // breakDatabase overwrites the start of the database.
 func breakDatabase(p *harness.Pod) {
 	p.T.Helper()
-	harness.FlipBits(p.T, p.Database(), 0, 16<<10)
+	harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 }
 
-// keep keeps a copy of the volume of a process that has ended.
-func keep(p *harness.Pod) (old string) {
+// copyVolume copies the volume of a process that has ended.
+func copyVolume(p *harness.Pod) (old string) {
 	p.T.Helper()
 	old = filepath.Join(p.Dir, "old")
 	require.NoError(p.T, os.RemoveAll(old))
@@ -33,16 +33,16 @@ func keep(p *harness.Pod) (old string) {
 	return old
 }
 
-// highestIn is the highest revision in a copy of the volume, its log included.
-func highestIn(p *harness.Pod, old string) int64 {
+// highestRevision returns the highest revision in a copy of the volume, its log included.
+func highestRevision(p *harness.Pod, old string) int64 {
 	p.T.Helper()
 	position, err := datadir.ReadPosition(filepath.Join(old, filepath.Base(p.DataDir())))
 	require.NoError(p.T, err)
 	return position.HighestRevision
 }
 
-// putBack has the volume be as it was.
-func putBack(p *harness.Pod, old string) {
+// restoreVolume replaces the volume by a copy.
+func restoreVolume(p *harness.Pod, old string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 	copyDirectory(p, old, p.Volume)
@@ -55,21 +55,21 @@ func copyDirectory(p *harness.Pod, from, to string) {
 	require.NoError(p.T, err, string(out))
 }
 
-// preserved are the preserved copies of the data directory, the oldest first.
-func preserved(p *harness.Pod) []string { return besides(p, ".aside-*") }
+// preservedCopies returns the preserved copies of the data directory, the oldest first.
+func preservedCopies(p *harness.Pod) []string { return filesNextTo(p, ".aside-*") }
 
-// halves lists files next to the data directory from operations that were interrupted.
-func halves(p *harness.Pod) []string { return besides(p, ".restor*") }
+// unfinishedFiles returns what interrupted restores left next to the data directory.
+func unfinishedFiles(p *harness.Pod) []string { return filesNextTo(p, ".restor*") }
 
-func besides(p *harness.Pod, pattern string) []string {
+func filesNextTo(p *harness.Pod, pattern string) []string {
 	p.T.Helper()
 	found, err := filepath.Glob(p.DataDir() + pattern)
 	require.NoError(p.T, err)
 	return found
 }
 
-// lastOfLog is the file that etcd's log ends in.
-func lastOfLog(p *harness.Pod) string {
+// lastSegment returns the last segment of etcd's log.
+func lastSegment(p *harness.Pod) string {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*-*.wal"))
 	require.NoError(p.T, err)

@@ -28,8 +28,8 @@ type client struct {
 	lease clientv3.LeaseID
 }
 
-// writeOn has clients write until that is stopped.
-func (l *ledger) writeOn(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
+// startWriting has clients write until that is stopped.
+func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
 	for n := range writers {
@@ -82,7 +82,7 @@ func (w *client) change(ctx context.Context) {
 	if deletes {
 		first = clientv3.OpDelete(key)
 	}
-	reply, err := w.etcd.Txn(ctx).Then(first, clientv3.OpPut(beside+key, now.token)).Commit()
+	reply, err := w.etcd.Txn(ctx).Then(first, clientv3.OpPut(markPrefix+key, now.token)).Commit()
 	if err == nil {
 		w.book.acknowledge(now, reply.Header.Revision)
 	}

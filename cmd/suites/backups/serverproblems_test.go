@@ -44,7 +44,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 			service.proxy.Inject(storetest.Faults{})
 			awaitReported(run, "it goes on by itself after "+words, recovered)
 		}
-		run.StopCleanly()
+		run.Shutdown()
 		require.Len(t, m.requireSound(t), 1, "trouble has left no gap")
 	})
 }
@@ -55,7 +55,7 @@ func TestServers_emptyVolumeWaits(t *testing.T) {
 		service := c.start(t)
 		m := service.member(t, "bucket")
 		run := m.Start()
-		run.AwaitAnswer()
+		run.AwaitLive()
 		harness.Eventually(t, "status says what it waits for", func() bool {
 			out, _, _ := m.Begin("status", "-v").Wait()
 			return strings.Contains(harness.OneLine(out), "bucket not found")
@@ -63,7 +63,7 @@ func TestServers_emptyVolumeWaits(t *testing.T) {
 		service.make(t, "bucket")
 		run.AwaitReady()
 		run.AwaitStored(m.write("key", "after the wait"))
-		run.StopCleanly()
+		run.Shutdown()
 	})
 }
 
@@ -75,7 +75,7 @@ func TestServers_slowUploadsWithinTheStopBudget(t *testing.T) {
 	run.AwaitStored(m.write("key", "before"))
 	service.proxy.Inject(storetest.Faults{Delay: 2 * time.Second})
 	last := m.write("key", "just before the end")
-	run.StopCleanly()
+	run.Shutdown()
 	service.proxy.Inject(storetest.Faults{})
 	assert.Equal(t, last, m.head(t))
 	require.Len(t, m.requireSound(t), 1)
@@ -97,7 +97,7 @@ func TestServers_correctedCredentials(t *testing.T) {
 	m.requireServingWithProblem(run, "permission denied")
 	have("test-secret")
 	awaitReported(run, "the new credentials are found", recovered)
-	run.StopCleanly()
+	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
 
@@ -108,11 +108,11 @@ func TestServers_wrongAzureKey(t *testing.T) {
 	m.Env = []string{"AZURE_STORAGE_KEY=YW5vdGhlcg=="}
 	run := m.StartReady()
 	m.requireServingWithProblem(run, "permission denied")
-	run.StopCleanly()
+	run.Shutdown()
 	m.Env = service.credentials
 	again := m.StartReady()
 	awaitReported(again, "the right key opens it", recovered)
-	again.StopCleanly()
+	again.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
 
@@ -123,13 +123,13 @@ func TestServers_backupsOfAnotherCluster(t *testing.T) {
 		first := service.member(t, "bucket")
 		run := first.StartReady()
 		first.write("whose", "the first one's")
-		run.StopCleanly()
+		run.Shutdown()
 		before := first.objects(t)
 
 		second := service.memberWithData(t)
 		other := second.StartReady()
 		second.requireServingWithProblem(other, "another cluster's")
-		other.StopCleanly()
+		other.Shutdown()
 		assert.Equal(t, before, second.objects(t), "nothing was touched")
 	})
 }

@@ -17,27 +17,27 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and has members
-// lose their volumes while clients write. These processes wait 90 s for a writer of the backups, as a release does, and the writer never
+// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and deletes
+// volumes of members while clients write. These processes wait 90 s for a writer of the backups, as a release does, and the writer never
 // pauses for so long.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		members int
-		action  func(*leftover)
+		action  func(*restoredCluster)
 	}{
-		"one of three is lost": {3, func(l *leftover) {
+		"one of three is lost": {3, func(l *restoredCluster) {
 			l.lose(2)
 			l.start(l.members, 2)
 			l.requireReady()
 		}},
-		"two of three are lost, and restored": {3, func(l *leftover) {
+		"two of three are lost, and restored": {3, func(l *restoredCluster) {
 			l.lose(1, 2)
 			l.start(l.members, 1, 2)
 			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and the same new --restore-id")
 			l.restoreAll("twice")
 		}},
-		"one member grows to three": {1, func(l *leftover) {
+		"one member grows to three": {1, func(l *restoredCluster) {
 			l.stop(0)
 			l.start(3, 0, 1, 2)
 			l.requireReady()
@@ -45,7 +45,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 			l.start(3, 1)
 			l.requireReady()
 		}},
-		"one of two is lost, and restored": {2, func(l *leftover) {
+		"one of two is lost, and restored": {2, func(l *restoredCluster) {
 			l.lose(1)
 			l.start(l.members, 1)
 			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and the same new --restore-id")
@@ -57,15 +57,15 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 				t.Skip("skipped: part of make test-recovery")
 			}
 			t.Parallel()
-			l := newLeftover(t, c.members)
+			l := newRestoredCluster(t, c.members)
 			c.action(l)
-			l.requireKept()
+			l.requireAcknowledged()
 		})
 	}
 }
 
-// leftover is a cluster that was restored with flags that are still there, and is written to.
-type leftover struct {
+// restoredCluster is a cluster under load that was restored with flags that are still set.
+type restoredCluster struct {
 	t       *testing.T
 	members int // that initial-cluster names
 	pods    []*harness.Pod
@@ -76,21 +76,21 @@ type leftover struct {
 	paused  atomic.Bool  // no key is written
 }
 
-// patient builds the program with the 90 s of a release, which a lost volume waits for the writer of the backups.
-var patient = sync.OnceValues(func() (path string, err error) {
-	return harness.BuildVariant("patient", 90*time.Second, nil)
+// releaseBuild builds the program with the 90 s of a release, for which a lost volume waits for the writer of the backups.
+var releaseBuild = sync.OnceValues(func() (path string, err error) {
+	return harness.BuildCustom("patient", 90*time.Second, nil)
 })
 
-func newLeftover(t *testing.T, members int) *leftover {
+func newRestoredCluster(t *testing.T, members int) *restoredCluster {
 	t.Helper()
-	program, err := patient()
+	program, err := releaseBuild()
 	require.NoError(t, err)
-	l := &leftover{t: t, pods: harness.StandaloneMembers(t, 3), runs: make([]*harness.Run, 3)}
+	l := &restoredCluster{t: t, pods: harness.StandaloneMembers(t, 3), runs: make([]*harness.Run, 3)}
 	d := newDepot(t)
 	var endpoints []string
 	for _, p := range l.pods {
 		p.Program = program
-		d.store().use(p)
+		d.store().configure(p)
 		endpoints = append(endpoints, p.Endpoint())
 	}
 	all := numbers(members)
@@ -114,8 +114,8 @@ func numbers(count int) (all []int) {
 	return all
 }
 
-// write has a client write for as long as the test lasts.
-func (l *leftover) write() {
+// write makes a client write until the test ends.
+func (l *restoredCluster) write() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	l.t.Cleanup(func() { cancel(); <-done; _ = l.etcd.Close() })
@@ -137,14 +137,14 @@ func (l *leftover) write() {
 	l.requireWrites()
 }
 
-func (l *leftover) requireWrites() {
+func (l *restoredCluster) requireWrites() {
 	l.t.Helper()
 	before := l.written.Load()
 	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
 }
 
 // start runs members whose configuration names the given number of them.
-func (l *leftover) start(members int, which ...int) {
+func (l *restoredCluster) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
 	cluster := ""
@@ -158,16 +158,16 @@ func (l *leftover) start(members int, which ...int) {
 	}
 }
 
-func (l *leftover) stop(which ...int) {
+func (l *restoredCluster) stop(which ...int) {
 	l.t.Helper()
 	for _, i := range which {
-		l.runs[i].StopCleanly()
+		l.runs[i].Shutdown()
 	}
 }
 
 // lose kills members and removes their volumes. Without a quorum, a write that the first member has not applied would be
 // lost, so the test waits until that member and the store have everything.
-func (l *leftover) lose(which ...int) {
+func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
 		l.paused.Store(true)
@@ -183,26 +183,26 @@ func (l *leftover) lose(which ...int) {
 	}
 }
 
-func (l *leftover) requireReady() {
+func (l *restoredCluster) requireReady() {
 	l.t.Helper()
 	for i, run := range l.runs[:l.members] {
 		for watch := harness.StartWatch(); run.Readyz() != 200; <-time.After(50 * time.Millisecond) {
 			recovery := run.Status().Recovery
-			require.Less(l.t, watch.Took(), returning, "member %d becomes ready: %+v", i, recovery)
+			require.Less(l.t, watch.Duration(), recoveryTimeout, "member %d becomes ready: %+v", i, recovery)
 		}
 	}
 }
 
-func (l *leftover) requireReason(member int, part string) {
+func (l *restoredCluster) requireReason(member int, part string) {
 	l.t.Helper()
-	harness.Eventually(l.t, "the member says the way out", func() bool {
+	harness.Eventually(l.t, "the member reports the way out", func() bool {
 		recovery := l.runs[member].Status().Recovery
 		return recovery != nil && strings.Contains(recovery.Reason, part)
 	})
 }
 
-// restoreAll follows the way out that members name.
-func (l *leftover) restoreAll(id string) {
+// restoreAll follows the way out that the members report.
+func (l *restoredCluster) restoreAll(id string) {
 	l.t.Helper()
 	for i := range l.members {
 		l.runs[i].Kill()
@@ -212,8 +212,8 @@ func (l *leftover) restoreAll(id string) {
 	l.requireReady()
 }
 
-// requireKept checks that acknowledged writes are there, and that clients can write.
-func (l *leftover) requireKept() {
+// requireAcknowledged checks that no acknowledged write is missing, and that clients can write.
+func (l *restoredCluster) requireAcknowledged() {
 	l.t.Helper()
 	l.requireWrites()
 	written := l.written.Load()

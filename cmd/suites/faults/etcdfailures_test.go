@@ -22,14 +22,14 @@ var etcdTroubles = map[string]struct {
 	status int
 	says   string
 }{
-	"corrupt log": {func(p *harness.Pod) { harness.FlipBits(p.T, wal(p), logEnd(p)-8, 8) }, 70, "crc mismatch"},
+	"corrupt log": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), logEnd(p)-8, 8) }, 70, "crc mismatch"},
 	"log without its end": {func(p *harness.Pod) {
 		require.NoError(p.T, os.Truncate(wal(p), logEnd(p)/2))
 	}, 70, "was cut off or damaged: it ends at index"},
-	"log with a corrupt head": {func(p *harness.Pod) { harness.FlipBits(p.T, wal(p), 0, 64) }, 70, "was lost, cut off or damaged"},
-	"corrupt database":        {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, 2, "invalid database"},
+	"log with a corrupt head": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), 0, 64) }, 70, "was lost, cut off or damaged"},
+	"corrupt database":        {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, 2, "invalid database"},
 	"database of something else": {func(p *harness.Pod) {
-		require.NoError(p.T, os.WriteFile(p.Database(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
+		require.NoError(p.T, os.WriteFile(p.DBPath(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
 	}, 2, "invalid database"},
 	"a file in the place of a directory": {func(p *harness.Pod) {
 		require.NoError(p.T, os.RemoveAll(p.DataDir()))
@@ -47,7 +47,7 @@ var etcdTroubles = map[string]struct {
 		other.StartAndStop()
 		takeData(p, other.DataDir())
 	}, 70, `is that of member "other-0"`},
-	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.Database(), 8192)) }, 70, "the database was cut off"},
+	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, "the database was cut off"},
 	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start the etcd-wrapper that has etcd 3.7"},
 	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},
@@ -82,7 +82,7 @@ func logEnd(p *harness.Pod) int64 {
 // setClusterVersion makes the data look as if a cluster of that version had written it.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
-	database, err := bolt.Open(p.Database(), 0o600, nil)
+	database, err := bolt.Open(p.DBPath(), 0o600, nil)
 	require.NoError(p.T, err)
 	require.NoError(p.T, database.Update(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("cluster")).Put([]byte("clusterVersion"), []byte(version))
@@ -162,7 +162,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 			warning := set(p)
 			run := p.StartReady()
 			assert.Len(t, run.Log.Matching(harness.Line{"level": "warn", "message": warning}), 1)
-			run.StopCleanly()
+			run.Shutdown()
 		})
 	}
 }

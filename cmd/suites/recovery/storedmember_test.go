@@ -16,71 +16,73 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lived is a member alone with a key in its data and in its store, that does not run, and a copy of its volume from before it
-// had the newest value.
-type lived struct {
+// storedMember is a stopped single member with a key in its data and in its store, and a copy of its volume with an older value
+// of that key.
+type storedMember struct {
 	*harness.Pod
 	depot
-	before string
+	oldVolume string
 }
 
-func newLived(t *testing.T) *lived {
+func newStoredMember(t *testing.T) *storedMember {
 	t.Helper()
-	l := &lived{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
+	l := &storedMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t)}
 	l.Flags = append(l.Flags, l.flag())
 	for _, value := range []string{"old", "new"} {
 		run := l.StartReady()
 		l.Put("key", value)
-		run.StopCleanly()
+		run.Shutdown()
 		run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 		if value == "old" {
-			l.before = keep(l.Pod)
+			l.oldVolume = copyVolume(l.Pod)
 		}
 	}
 	return l
 }
 
 // volumes lists the states of a volume.
-var volumes = map[string]func(l *lived){
-	"valid":       func(*lived) {},
-	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
-	"broken":      func(l *lived) { breakDatabase(l.Pod) },
-	"empty":       func(l *lived) { lose(l.Pod) },
-	"of no cluster": func(l *lived) {
+var volumes = map[string]func(l *storedMember){
+	"valid":       func(*storedMember) {},
+	"rolled back": func(l *storedMember) { restoreVolume(l.Pod, l.oldVolume) },
+	"broken":      func(l *storedMember) { breakDatabase(l.Pod) },
+	"empty":       func(l *storedMember) { emptyVolume(l.Pod) },
+	"of no cluster": func(l *storedMember) {
 		require.NoError(l.T, os.Remove(filepath.Join(l.DataDir(), archive.IdentityFile)))
 		require.NoError(l.T, os.RemoveAll(filepath.Join(l.Volume, "backup.spool")))
 	},
 }
 
 // stores lists the states of a store.
-var stores = map[string]func(l *lived){
-	"this cluster's": func(*lived) {},
-	"empty": func(l *lived) {
+var stores = map[string]func(l *storedMember){
+	"this cluster's": func(*storedMember) {},
+	"empty": func(l *storedMember) {
 		require.NoError(l.T, os.RemoveAll(l.dir))
 		require.NoError(l.T, os.Mkdir(l.dir, 0o700))
 	},
-	"certified":   func(l *lived) { require.NoError(l.T, os.RemoveAll(filepath.Join(l.dir, "gen", "000001", "full"))) },
-	"unreachable": func(l *lived) { l.away() },
-	"another's": func(l *lived) {
+	"certified": func(l *storedMember) {
+		require.NoError(l.T, os.RemoveAll(filepath.Join(l.dir, "gen", "000001", "full")))
+	},
+	"unreachable": func(l *storedMember) { l.disconnect() },
+	"another's": func(l *storedMember) {
 		other := newDepot(l.T)
 		_, err := other.archive().Create(l.T.Context(), archive.Cluster{Cluster: "abc123", Created: time.Now()}, 1)
 		require.NoError(l.T, err)
 		l.Flags = append(l.Flags, other.flag())
 	},
-	"damaged": func(l *lived) {
+	"damaged": func(l *storedMember) {
 		for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
-			harness.FlipBits(l.T, filepath.Join(l.dir, name), 0, 10)
+			harness.CorruptFile(l.T, filepath.Join(l.dir, name), 0, 10)
 		}
 	},
-	"not trusted": func(l *lived) {
+	"not trusted": func(l *storedMember) {
 		keys := formattest.NewKeys(l.T)
 		l.Flags = append(l.Flags, "--backup-signing-key="+keys.SigningKey, "--backup-trusted-keys="+keys.TrustedKeys)
 	},
-	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },
+	"none": func(l *storedMember) { l.Flags = append(l.Flags, "--backup-store=") },
 }
 
 // count returns the number of keys.
-func (l *lived) count() int64 {
+func (l *storedMember) count() int64 {
 	ctx, cancel := context.WithTimeout(l.T.Context(), harness.Patience)
 	defer cancel()
 	reply, err := l.Etcd().Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -88,8 +90,8 @@ func (l *lived) count() int64 {
 	return reply.Count
 }
 
-// requireRefused checks that the program gives the reason in a sentence, and has changed nothing.
-func (l *lived) requireRefused(why string) {
+// requireRefused checks that a start fails with a reason and changes nothing.
+func (l *storedMember) requireRefused(why string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()
 	before := l.files()
@@ -102,7 +104,7 @@ func (l *lived) requireRefused(why string) {
 }
 
 // files returns the files of the data directory, and those next to it.
-func (l *lived) files() (all []string) {
+func (l *storedMember) files() (all []string) {
 	l.T.Helper()
 	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {
 		found, err := filepath.Glob(filepath.Join(l.Volume, pattern))

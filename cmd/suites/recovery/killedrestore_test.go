@@ -16,8 +16,8 @@ import (
 func TestKilledRestore_isNotAnEmptyVolume(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
-	s := newStricken(t, lose, 0)
-	s.Straced(harness.Spot{Call: "renameat", Path: s.DataDir(), Count: 1}.Hit("signal=KILL:when=1")...)
+	s := newDamagedMember(t, emptyVolume, 0)
+	s.Strace(harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1}.Inject("signal=KILL:when=1")...)
 	require.Equal(t, -1, s.Start().Exit(harness.Patience), "SIGKILL ended it")
 	s.Under = nil
 	require.NoDirExists(t, s.DataDir())
@@ -33,5 +33,5 @@ func TestKilledRestore_isNotAnEmptyVolume(t *testing.T) {
 	assert.NoDirExists(t, s.DataDir())
 
 	s.Flags = withStore
-	s.requireEnd(t, "with the store")
+	s.requireRecovered(t, "with the store")
 }

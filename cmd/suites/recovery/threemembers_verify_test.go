@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored checks that a new cluster has what the store had, and that clients of the old one have to list again.
-func (c *trio) requireRestored() {
+// requireRestored checks that the new cluster has what the store had, and that clients of the old one have to list again.
+func (c *threeMembers) requireRestored() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
 	defer cancel()
@@ -29,18 +29,18 @@ func (c *trio) requireRestored() {
 	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
 	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 	for _, m := range c.members {
-		c.listen(m)
+		c.readRestored(m)
 	}
 	at := c.restored
-	require.GreaterOrEqual(c.t, at, c.must, "what the store had is back")
-	wrong, undone := c.book.settle(lasting(reply.Kvs), at, true)
+	require.GreaterOrEqual(c.t, at, c.stored, "what the store had is back")
+	wrong, undone := c.book.verify(lasting(reply.Kvs), at, true)
 	require.Empty(c.t, wrong)
-	c.id, c.must = reply.Header.ClusterId, at
+	c.id, c.stored = reply.Header.ClusterId, at
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
 }
 
-// listen records the revision that a member reports for the restore. All of them find the same in the store.
-func (c *trio) listen(m *member) {
+// readRestored records the revision that a member reports as restored. All members find the same one in the store.
+func (c *threeMembers) readRestored(m *member) {
 	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {
 			c.restored = max(c.restored, int64(of))
@@ -49,8 +49,8 @@ func (c *trio) listen(m *member) {
 }
 
 // lasting returns etcd's content, without keys that expire soon.
-func lasting(kvs []*mvccpb.KeyValue) found {
-	have := found{}
+func lasting(kvs []*mvccpb.KeyValue) contents {
+	have := contents{}
 	for _, kv := range kvs {
 		if !strings.HasPrefix(string(kv.Key), "brief/") {
 			have[string(kv.Key)] = kv
@@ -59,8 +59,8 @@ func lasting(kvs []*mvccpb.KeyValue) found {
 	return have
 }
 
-// settle holds what is there against what clients know. There is none but them who writes.
-func (c *trio) settle() {
+// verify compares the data with the clients' ledger. No client writes meanwhile.
+func (c *threeMembers) verify() {
 	c.t.Helper()
 	c.requireVoters()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -72,7 +72,7 @@ func (c *trio) settle() {
 	}
 	require.Equal(c.t, c.id, reply.Header.ClusterId, "it is the same cluster")
 	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not go back")
-	wrong, undone := c.book.settle(lasting(reply.Kvs), reply.Header.Revision, false)
+	wrong, undone := c.book.verify(lasting(reply.Kvs), reply.Header.Revision, false)
 	require.Empty(c.t, wrong)
 	require.Zero(c.t, undone)
 	c.book.observe(reply.Header.Revision)
@@ -83,7 +83,7 @@ func (c *trio) settle() {
 }
 
 // requireVoters waits until all three have a vote.
-func (c *trio) requireVoters() {
+func (c *threeMembers) requireVoters() {
 	c.t.Helper()
 	harness.Eventually(c.t, "there are three voters", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
@@ -101,16 +101,16 @@ func (c *trio) requireVoters() {
 	})
 }
 
-// requireEqual checks that all members have the same, by etcd's own hash of all revisions since the last compaction.
-func (c *trio) requireEqual() {
+// requireEqual checks that all members have the same data, by etcd's own hash of all revisions since the last compaction.
+func (c *threeMembers) requireEqual() {
 	c.t.Helper()
 	var seen []string
 	defer func() {
 		if c.t.Failed() {
-			c.t.Log("what the members said of themselves last:", seen)
+			c.t.Log("the last answers of the members:", seen)
 		}
 	}()
-	harness.Eventually(c.t, "all members have the same", func() bool {
+	harness.Eventually(c.t, "all members have the same data", func() bool {
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 		defer cancel()
 		seen = nil
@@ -128,12 +128,12 @@ func (c *trio) requireEqual() {
 }
 
 // requireTidy removes the preserved copies: each takes as much room as the data.
-func (c *trio) requireTidy() {
+func (c *threeMembers) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {
-		for _, kept := range preserved(m.Pod) {
+		for _, kept := range preservedCopies(m.Pod) {
 			require.NoError(c.t, os.RemoveAll(kept))
 		}
-		assert.Empty(c.t, halves(m.Pod), "nothing half-done is left")
+		assert.Empty(c.t, unfinishedFiles(m.Pod), "nothing half-done is left")
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// settle holds what is there against what clients know. There is none but them who writes.
-func (c *cluster) settle(after *outcome) {
+// verify compares the data with the clients' ledger. No client writes meanwhile.
+func (c *cluster) verify(after *outcome) {
 	c.T.Helper()
-	have, revision, cluster := c.everything()
+	have, revision, cluster := c.content()
 	restored := c.id != "" && cluster != c.id
 	at := revision
 	if restored {
@@ -29,11 +29,11 @@ func (c *cluster) settle(after *outcome) {
 		c.requireAcknowledged(*after, restored, at)
 	}
 	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not go back")
-	wrong, undone := c.book.settle(have, at, true)
+	wrong, undone := c.book.verify(have, at, true)
 	require.Empty(c.T, wrong)
 	c.book.observe(revision)
 	if restored {
-		c.must = at
+		c.stored = at
 	}
 	c.id = cluster
 	c.requireLeases(have)
@@ -41,11 +41,11 @@ func (c *cluster) settle(after *outcome) {
 	c.informer.requireRight()
 	c.watching = c.informer.listed()
 	sum.add(func(f *figures) { f.undone += undone })
-	c.tidy()
+	c.removeCopies()
 }
 
-// everything returns etcd's content, without keys that expire soon.
-func (c *cluster) everything() (have found, revision int64, cluster string) {
+// content returns etcd's keys without those that expire soon.
+func (c *cluster) content() (have contents, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
 	defer cancel()
@@ -64,7 +64,7 @@ func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	case after.whole:
 		require.False(c.T, restored, "the volume had everything")
 	default:
-		require.GreaterOrEqual(c.T, at, c.must, "what the store had is back")
+		require.GreaterOrEqual(c.T, at, c.stored, "what the store had is back")
 	}
 }
 
@@ -84,7 +84,7 @@ func (c *cluster) requireNewHistory(revision int64) {
 }
 
 // requireLeases checks that keys have their leases with their full time, and that expired ones are deleted.
-func (c *cluster) requireLeases(have found) {
+func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
 	defer cancel()
@@ -130,12 +130,12 @@ func (c *cluster) requireUser(at int64) {
 	require.Equal(c.T, []string{"somebody"}, users.Users)
 }
 
-// tidy removes the preserved copies, but the newest: each takes as much room as the data.
-func (c *cluster) tidy() {
+// removeCopies removes all preserved copies but the newest: each takes as much room as the data.
+func (c *cluster) removeCopies() {
 	c.T.Helper()
-	all := preserved(c.Pod)
+	all := preservedCopies(c.Pod)
 	for _, kept := range all[:max(0, len(all)-1)] {
 		require.NoError(c.T, os.RemoveAll(kept))
 	}
-	require.Empty(c.T, halves(c.Pod), "nothing half-done is left")
+	require.Empty(c.T, unfinishedFiles(c.Pod), "nothing half-done is left")
 }

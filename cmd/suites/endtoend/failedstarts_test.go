@@ -44,11 +44,11 @@ func TestInvalidConfiguration(t *testing.T) {
 			run := p.Start()
 			require.Equal(t, 78, run.Exit(harness.Patience))
 			same()
-			p.NeverOpened()
+			p.RequireNoData()
 			oneInitialization(p)
-			said := run.Log.Matching(harness.Line{"event": "config invalid", "level": "error"})
-			require.Len(t, said, 1)
-			assert.Contains(t, said[0]["message"], key, "the sentence names the key")
+			lines := run.Log.Matching(harness.Line{"event": "config invalid", "level": "error"})
+			require.Len(t, lines, 1)
+			assert.Contains(t, lines[0]["message"], key, "the sentence names the key")
 			left, err := os.ReadFile(p.TerminationMessage())
 			require.NoError(t, err)
 			assert.Contains(t, string(left), key, "so does the termination message")
@@ -66,9 +66,9 @@ func TestPortInUse_wrapper(t *testing.T) {
 	run := p.Start()
 	require.Equal(t, 69, run.Exit(harness.Patience))
 	same()
-	p.NeverOpened()
+	p.RequireNoData()
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar is not asked")
-	assert.NotEmpty(t, run.Log.Containing("address already in use"))
+	assert.NotEmpty(t, run.Log.FindText("address already in use"))
 }
 
 // etcd listens before it opens its data, so these are as they were.
@@ -91,7 +91,7 @@ func TestPortInUse_etcd(t *testing.T) {
 			require.NoError(t, taken.Close())
 			second := p.StartReady()
 			assert.Equal(t, []string{"full", "sanity", "sanity"}, p.Sidecar.Modes())
-			second.StopCleanly()
+			second.Shutdown()
 		})
 	}
 }
@@ -100,7 +100,7 @@ func TestUnreadableData_crashWithReason(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	harness.FlipBits(t, p.Database(), 0, 16<<10)
+	harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 
 	p.ExpectTerminationMessage()
 	second := p.Start()
@@ -113,9 +113,9 @@ func TestUnreadableData_crashWithReason(t *testing.T) {
 
 	third := p.Start()
 	require.Equal(t, 2, third.Exit(harness.Patience))
-	said := third.Log.Matching(harness.Line{"message": "the last run on this volume crashed"})
-	require.Len(t, said, 1)
-	assert.NotEmpty(t, said[0]["reason"])
+	lines := third.Log.Matching(harness.Line{"message": "the last run on this volume crashed"})
+	require.Len(t, lines, 1)
+	assert.NotEmpty(t, lines[0]["reason"])
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
 }
 

@@ -49,8 +49,8 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// house puts a pod into a namespace. Processes outside reach it as before.
-func (n *network) house(p *harness.Pod, member int) {
+// addNamespace puts a pod into a namespace. Processes outside reach it as before.
+func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
 	n.ip("netns", "add", space)
@@ -70,8 +70,8 @@ func (n *network) house(p *harness.Pod, member int) {
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// introduce gives all pods the addresses of each other.
-func (n *network) introduce(pods []*harness.Pod) {
+// setPeers gives all pods the addresses of each other.
+func (n *network) setPeers(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}
 	for i, p := range pods {

@@ -43,7 +43,7 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	m.compact()
 	rename(t, m.mount+".away", m.mount)
 	awaitReported(again, "all is brought", recovered)
-	again.StopCleanly()
+	again.Shutdown()
 	chains := m.requireSound(t)
 	require.Len(t, chains, 1, "compaction has left no gap")
 	assert.Equal(t, "waits", m.keys(t, archive.Target{Revision: first})["key"], "also what is compacted in etcd")
@@ -65,7 +65,7 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 		m.write("noise", string(noise))
 	}
 	harness.Eventually(t, "the log says what it will come to", func() bool {
-		return len(run.Log.Containing("changes cannot be captured")) > 0
+		return len(run.Log.FindText("changes cannot be captured")) > 0
 	})
 	awaitReported(run, "the spool is full and no fuller", func(b facts.Backups) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
 	m.compact()
@@ -73,8 +73,8 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 	rename(t, m.mount+".away", m.mount)
 	run.AwaitStored(last)
 	awaitReported(run, "it goes on", recovered)
-	assert.NotEmpty(t, run.Log.Containing("making a full snapshot"), "the log says that the chain has ended")
-	run.StopCleanly()
+	assert.NotEmpty(t, run.Log.FindText("making a full snapshot"), "the log says that the chain has ended")
+	run.Shutdown()
 	chains := m.requireSound(t)
 	require.Len(t, chains, 2)
 	assert.Contains(t, chains[1].Fulls[0].Reason, "gap: ")

@@ -22,8 +22,8 @@ type parking struct {
 
 var parkings = map[string]parking{
 	"waiting for the volume's lock":   {park: parkAtVolume, budget: harness.AbortBudget},
-	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Hang), budget: harness.AbortBudget},
-	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Hang), budget: harness.AbortBudget},
+	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Block), budget: harness.AbortBudget},
+	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Block), budget: harness.AbortBudget},
 	"backing off":                     {park: parkBackingOff, budget: harness.AbortBudget},
 	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, hangHalfway), budget: harness.AbortBudget},
 	"waiting for the database's lock": {park: parkAtDatabase, budget: harness.AbortBudget},
@@ -55,20 +55,20 @@ func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.
 		p.Sidecar.Broken[path] = f
 		run := p.Start()
 		p.Sidecar.Await(path)
-		return run, p.Sidecar.Heal
+		return run, p.Sidecar.ClearFaults
 	}
 }
 
 func parkBackingOff(p *harness.Pod) (*harness.Run, func()) {
-	p.Sidecar.Broken[harness.StatusPath] = harness.Answer(http.StatusInternalServerError, "")
+	p.Sidecar.Broken[harness.StatusPath] = harness.Reply(http.StatusInternalServerError, "")
 	run := p.Start()
 	harness.Eventually(p.T, "the pauses are long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
-	return run, p.Sidecar.Heal
+	return run, p.Sidecar.ClearFaults
 }
 
 func parkAtDatabase(p *harness.Pod) (*harness.Run, func()) {
 	p.StartAndStop()
-	run, release := p.StartAndLockTheDatabase()
+	run, release := p.StartAndLockDB()
 	run.AwaitLine(harness.Line{"message": "another process holds the database"})
 	return run, release
 }
@@ -116,7 +116,7 @@ func parkWatched(p *harness.Pod) (*harness.Run, func()) {
 
 func parkClosing(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
-	p.HoldClose()
+	p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
 	return run, leave

@@ -25,8 +25,8 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// lived is the history of an etcd: a snapshot, and the rows that followed it.
-type lived struct {
+// sampleCluster is the history of an etcd: a snapshot, and the rows that followed it.
+type sampleCluster struct {
 	snapshot []byte // a stock snapshot
 	revision int64  // of the snapshot
 	last     int64
@@ -34,8 +34,8 @@ type lived struct {
 	events   []sidecarstoretest.Event
 }
 
-// live makes etcd take a snapshot between writes.
-func live(t *testing.T) (l lived) {
+// runSampleCluster makes etcd take a snapshot between writes.
+func runSampleCluster(t *testing.T) (l sampleCluster) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
@@ -62,8 +62,8 @@ func live(t *testing.T) (l lived) {
 	return l
 }
 
-// upTo returns the rows up to a revision.
-func (l lived) upTo(revision int64) []format.Row {
+// rowsUpTo returns the rows up to a revision.
+func (l sampleCluster) rowsUpTo(revision int64) []format.Row {
 	i := slices.IndexFunc(l.rows, func(row format.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
 	if i < 0 {
 		return l.rows
@@ -73,10 +73,10 @@ func (l lived) upTo(revision int64) []format.Row {
 
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
-// keep puts one full snapshot and one segment into a store.
-func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &format.Keys{}) }
+// store puts one full snapshot and one segment into a store.
+func (l sampleCluster) store(t *testing.T) Settings { return l.storeWith(t, &format.Keys{}) }
 
-func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
+func (l sampleCluster) storeWith(t *testing.T, keys *format.Keys) Settings {
 	settings := Settings{Store: memory.New(), Keys: keys}
 	kept := settings.Archive()
 	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
@@ -87,7 +87,7 @@ func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	require.NoError(t, err)
 	builder, err := format.NewSegmentBuilder(settings.Keys, full.Start())
 	require.NoError(t, err)
-	for _, row := range l.rows[len(l.upTo(l.revision)):] {
+	for _, row := range l.rows[len(l.rowsUpTo(l.revision)):] {
 		require.NoError(t, builder.Add(&row))
 		revision, err := row.Revision()
 		require.NoError(t, err)
@@ -99,8 +99,8 @@ func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	return settings
 }
 
-// keepAsSidecar puts a full and a delta snapshot into a store, as etcd-backup-restore does.
-func (l lived) keepAsSidecar(t *testing.T) Settings {
+// storeAsSidecar puts a full and a delta snapshot into a store, as etcd-backup-restore does.
+func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	s := memory.New()
 	s.SetContent("v2/"+sidecarstoretest.Name("Full", 0, l.revision, noon, ""), l.snapshot)
 	var events []sidecarstoretest.Event
@@ -112,7 +112,7 @@ func (l lived) keepAsSidecar(t *testing.T) Settings {
 }
 
 // requireSnapshot compares the snapshot in a file with the history up to a revision.
-func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
+func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	database := content[:len(content)-sha256.Size]
@@ -122,13 +122,13 @@ func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoError(t, os.WriteFile(path+".db", database, 0o600))
-	require.Equal(t, l.upTo(revision), etcdtest.Rows(t, path+".db"))
+	require.Equal(t, l.rowsUpTo(revision), etcdtest.Rows(t, path+".db"))
 	require.NoError(t, os.Remove(path+".db"))
 }
 
 // lose adds a full snapshot without its data, gap revisions after the end of the chain; without a gap it is at the
 // end.
-func (l lived) lose(t *testing.T, settings Settings, gap int64) {
+func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
 	require.NoError(t, err)
@@ -145,8 +145,8 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
 
-// shipNothing puts a segment of one marker into a store.
-func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start format.Start) {
+// addMarker puts a segment of one marker into a store.
+func (l sampleCluster) addMarker(t *testing.T, kept *archive.Archive, start format.Start) {
 	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)
 	require.NoError(t, builder.Add(&format.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))

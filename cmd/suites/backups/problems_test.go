@@ -26,7 +26,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	// An earlier problem may be reported once more by a process that has just got an answer.
 	awaitReported(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
-	assert.False(m.T, told(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
+	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
 	assert.Equal(m.T, 200, run.Readyz())
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(m.T, page, "etcd_wrapper_backup_problem 1")
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().StopCleanly() // without data it would not start: the data may be lost
+	m.StartReady().Shutdown() // without data it would not start: the data may be lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -47,7 +47,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	assert.NoDirExists(t, m.mount, "nothing is created where a volume is to be mounted")
 	rename(t, away, m.mount)
 	awaitReported(run, "it recovers by itself", recovered)
-	run.StopCleanly()
+	run.Shutdown()
 	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
 }
 
@@ -68,7 +68,7 @@ func TestReadOnlyFolder_isRetried(t *testing.T) {
 	m.requireServingWithProblem(run, "permission denied")
 	require.NoError(t, os.Chmod(m.dir, 0o700))
 	awaitReported(run, "it recovers by itself", recovered)
-	run.StopCleanly()
+	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
 
@@ -77,16 +77,16 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	first := newMember(t)
 	run := first.StartReady()
 	first.write("whose", "the first one's")
-	run.StopCleanly()
+	run.Shutdown()
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().StopCleanly() // into its own folder
+	second.StartReady().Shutdown() // into its own folder
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "another cluster's")
-	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", told(other).Problem.Message)
-	other.StopCleanly()
+	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
+	other.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
@@ -96,7 +96,7 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	m := newMember(t)
 	former := m.StartReady()
 	m.write("whose", "the first one's")
-	former.StopCleanly()
+	former.Shutdown()
 	first := m.depot
 	before := files(t, first.dir)
 	require.NoError(t, os.RemoveAll(m.Volume))
@@ -108,12 +108,12 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	_, err := m.Etcd().Compact(t.Context(), last, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
 	run.AwaitStored(last + 1)
-	run.StopCleanly()
+	run.Shutdown()
 
 	m.keepIn(first)
 	again := m.StartReady()
 	m.requireServingWithProblem(again, "another cluster's")
-	again.StopCleanly()
+	again.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
@@ -144,12 +144,12 @@ func TestEmptiedStore_startsNewChain(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "before"))
-	run.StopCleanly()
+	run.Shutdown()
 	require.NoError(t, os.RemoveAll(m.dir))
 	require.NoError(t, os.Mkdir(m.dir, 0o700))
 	again := m.StartReady()
 	again.AwaitStored(m.write("another key", "after"))
-	again.StopCleanly()
+	again.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 	assert.Equal(t, state{"key": "before", "another key": "after"}, m.keys(t, targetLatest))
 }
@@ -157,14 +157,14 @@ func TestEmptiedStore_startsNewChain(t *testing.T) {
 func TestDataOlderThanBackups(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().StopCleanly()
+	m.StartReady().Shutdown()
 	old := m.DataDir() + ".old"
 	require.NoError(t, os.CopyFS(old, os.DirFS(m.DataDir())))
 	run := m.StartReady()
 	for range 5 {
 		m.write("key", "newer")
 	}
-	run.StopCleanly()
+	run.Shutdown()
 	kept := m.head(t)
 	require.NoError(t, os.RemoveAll(m.DataDir()))
 	rename(t, old, m.DataDir())

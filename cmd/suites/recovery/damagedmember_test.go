@@ -1,0 +1,77 @@
+package recovery_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// damagedMember is a stopped single member with a damaged volume. Copies of its volume and store allow to recover it again.
+type damagedMember struct {
+	*harness.Pod
+	depot
+	copies int // preserved copies after the recovery
+}
+
+// damages lists what happened to the volume, and the number of preserved copies after the recovery.
+var damages = []struct {
+	name   string
+	damage func(p *harness.Pod)
+	copies int
+}{
+	{"volume lost", emptyVolume, 0},
+	{"database broken", breakDatabase, 1},
+}
+
+// newDamagedMember returns a member whose store has all writes, and damages its volume.
+func newDamagedMember(t *testing.T, damage func(p *harness.Pod), copies int) *damagedMember {
+	t.Helper()
+	s := &damagedMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), copies: copies}
+	s.Flags = append(s.Flags, s.flag())
+	first := s.StartReady()
+	s.Put("key", "value")
+	first.Shutdown()
+	first.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
+	damage(s.Pod)
+	s.copyAll(s.Volume, s.Volume+".saved")
+	s.copyAll(s.dir, s.dir+".saved")
+	return s
+}
+
+// reset restores the copies of the volume and the store.
+func (s *damagedMember) reset() {
+	s.T.Helper()
+	s.copyAll(s.Volume+".saved", s.Volume)
+	s.copyAll(s.dir+".saved", s.dir)
+}
+
+// copyAll replaces the content of a directory by that of another. The directory itself stays, because it may be a mount point.
+func (s *damagedMember) copyAll(from, to string) {
+	s.T.Helper()
+	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`
+	out, err := exec.Command("sh", "-c", script, from, to).CombinedOutput()
+	require.NoError(s.T, err, string(out))
+}
+
+// requireRecovered starts the member and checks that it recovers.
+func (s *damagedMember) requireRecovered(t *testing.T, where string) {
+	t.Helper()
+	run := s.StartReady()
+	assert.Equal(t, "value", s.Get("key"), where)
+	assert.Len(t, preservedCopies(s.Pod), s.copies, where)
+	assert.Empty(t, unfinishedFiles(s.Pod), where)
+	position, err := os.ReadFile(filepath.Join(s.Volume, "recovery.json"))
+	require.NoError(t, err)
+	assert.NotContains(t, string(position), `"claim"`, where)
+	generations := s.generations()
+	assert.Equal(t, run.Status().ClusterID, generations[len(generations)-1].Etcd, where)
+	assert.LessOrEqual(t, len(generations), 3, fmt.Sprint(where, ": at most the one that a killed restore started, and the final one"))
+	run.Kill()
+}

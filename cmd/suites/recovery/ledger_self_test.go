@@ -1,0 +1,89 @@
+package recovery_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// exampleLedger returns a ledger of a key that was put at revision 5, perhaps put again, and deleted at 9.
+func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
+	l = newLedger()
+	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
+	l.acknowledge(first, 5)
+	l.acknowledge(last, 9)
+	return l, first, perhaps, last
+}
+
+// contentAfter returns the contents if the attempt was the last one, at a revision.
+func contentAfter(a *attempt, revision int64) contents {
+	have := contents{markPrefix + "k": {Value: []byte(a.token), ModRevision: revision}}
+	if !a.deletes {
+		have["k"] = &mvccpb.KeyValue{Value: []byte(a.token), ModRevision: revision}
+	}
+	return have
+}
+
+func TestLedger_acceptsValidResults(t *testing.T) {
+	l, first, _, _ := exampleLedger()
+	wrong, undone := l.verify(contentAfter(first, 5), 6, true)
+	assert.Empty(t, wrong)
+	assert.Equal(t, 1, undone)
+
+	l, _, perhaps, last := exampleLedger()
+	wrong, _ = l.verify(contentAfter(perhaps, 7), 8, true)
+	assert.Empty(t, wrong)
+	assert.EqualValues(t, 7, perhaps.revision, "now it is known")
+	assert.True(t, last.failed)
+
+	l, _, _, last = exampleLedger()
+	wrong, undone = l.verify(contentAfter(last, 9), 9, true)
+	assert.Empty(t, wrong)
+	assert.Zero(t, undone)
+
+	l, _, _, _ = exampleLedger()
+	wrong, _ = l.verify(contents{}, 4, true)
+	assert.Empty(t, wrong)
+}
+
+// A violation that the ledger does not find here would pass the chaos tests, too.
+func TestLedger_findsViolations(t *testing.T) {
+	for name, test := range map[string]struct {
+		have    func(first, perhaps, last *attempt) contents
+		at      int64
+		message string
+	}{
+		"lost":            {func(_, _, _ *attempt) contents { return contents{} }, 6, "was acknowledged at revision 5"},
+		"rolled back":     {func(first, _, _ *attempt) contents { return contentAfter(first, 5) }, 9, "was acknowledged after it"},
+		"from the future": {func(_, _, last *attempt) contents { return contentAfter(last, 9) }, 8, "undone or never done"},
+		"made up":         {func(_, _, _ *attempt) contents { return contentAfter(&attempt{token: "x"}, 5) }, 4, "nobody wrote"},
+		"another time":    {func(first, _, _ *attempt) contents { return contentAfter(first, 6) }, 6, "as of 6"},
+		"not deleted": {func(first, _, last *attempt) contents {
+			return contents{markPrefix + "k": contentAfter(last, 9)[markPrefix+"k"], "k": contentAfter(first, 5)["k"]}
+		}, 9, "has deleted it"},
+		"half": {func(first, _, _ *attempt) contents {
+			return contents{markPrefix + "k": contentAfter(first, 5)[markPrefix+"k"]}
+		}, 6, "half of the transaction"},
+		"a stranger": {func(first, _, _ *attempt) contents {
+			have := contentAfter(first, 5)
+			have["stranger"] = &mvccpb.KeyValue{}
+			return have
+		}, 6, "stranger was never written"},
+	} {
+		l, first, perhaps, last := exampleLedger()
+		wrong, _ := l.verify(test.have(first, perhaps, last), test.at, true)
+		require.Len(t, wrong, 1, name)
+		assert.Contains(t, wrong[0], test.message, name)
+	}
+}
+
+func TestLedger_findsUndoneWrites(t *testing.T) {
+	l, first, perhaps, _ := exampleLedger()
+	wrong, _ := l.verify(contentAfter(first, 5), 6, true)
+	require.Empty(t, wrong)
+	wrong, _ = l.verify(contentAfter(perhaps, 7), 1000, true)
+	require.Len(t, wrong, 1)
+	assert.Contains(t, wrong[0], "undone or never done")
+}
