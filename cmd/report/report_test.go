@@ -172,7 +172,7 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 	})
 }
 
-// fakeLifecycle stands still.
+// fakeLifecycle stays in one state.
 type fakeLifecycle struct {
 	now atomic.Pointer[lifecycle.Snapshot]
 }

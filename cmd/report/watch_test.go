@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// runWatch calls do while a Report is watched, and returns the messages of the log. told counts the calls of lost.
+// runWatch calls do while a Report is watched, and returns the messages of the log. calls is the number of calls of lost.
 func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex

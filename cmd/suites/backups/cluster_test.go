@@ -139,7 +139,7 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	return draft
 }
 
-// requireOneChain ends all members that run and looks at what they have left.
+// requireOneChain stops all members and checks that the store has one chain.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {

@@ -82,7 +82,7 @@ func (s *story) isKilled() {
 	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
 }
 
-// isExported has etcd's own tool restore a snapshot.
+// isExported restores a snapshot with etcd's own tool.
 func (s *story) isExported(to string, want state) {
 	s.T.Helper()
 	file := s.export(to)

@@ -39,7 +39,7 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-// memberOfThree stops one member of a cluster, which hands its leadership over, if it has it.
+// memberOfThree stops one member of a cluster, which hands the leadership over if it is the leader.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {

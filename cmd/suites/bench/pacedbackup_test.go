@@ -44,7 +44,7 @@ func backupsAtPace(t *testing.T) []row {
 	}
 }
 
-// paced has the clients put at a fixed pace, together, and returns puts a second and how long each took, in milliseconds.
+// paced makes the clients put at a fixed pace, together, and returns puts a second and how long each took, in milliseconds.
 func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series) {
 	t.Helper()
 	var mu sync.Mutex

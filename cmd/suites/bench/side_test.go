@@ -106,7 +106,7 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	require.NoError(t, r.cmd.Start())
 	go func() {
 		defer close(r.ended)
-		_ = r.cmd.Wait() // ProcessState tells
+		_ = r.cmd.Wait() // ProcessState has the result
 	}()
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Kill() // it may have ended

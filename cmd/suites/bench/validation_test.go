@@ -106,7 +106,7 @@ func run(t *testing.T, program string, args ...string) {
 	require.NoError(t, err, "%s", output)
 }
 
-// forget has the kernel drop what it holds of the files in memory.
+// forget drops the files from the kernel's page cache.
 func forget(t *testing.T, dir string) {
 	t.Helper()
 	eachFile(t, dir, func(file *os.File) error {

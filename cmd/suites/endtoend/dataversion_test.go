@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// downgrade has the tests run, too, that take clusters from etcd 3.5 to ours and back.
+// downgrade runs the tests as well that take clusters from etcd 3.5 to ours and back.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
 // reportedVersions returns etcd's report on versions, or the zero value.
@@ -61,7 +61,7 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld has etcd 3.5 run on the pod's data and fails unless it serves every key below count.
+// readByOld runs etcd 3.5 on the pod's data and fails unless it serves every key below count.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")

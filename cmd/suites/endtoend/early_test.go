@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// rewrite has the sidecar serve its configuration as it is now, and from a moment during the validation on as change
+// rewrite makes the sidecar serve its present configuration, and from a moment during the validation on the one that change
 // leaves it. The result comes once the new one was served.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()

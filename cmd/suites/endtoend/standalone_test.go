@@ -30,6 +30,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	status, _ := first.Stop(syscall.SIGINT)
 	require.Equal(t, 0, status)
 	require.Equal(t, "interrupt", p.Record())
+	assert.Equal(t, []string{"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated"}, states(first))
 
 	second := p.StartReady()
 	assert.Equal(t, []string{"sanity"}, validated(second))
@@ -43,15 +44,6 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	assert.Equal(t, []string{"full"}, validated(third))
 	assert.Equal(t, "another value", p.Get("key"))
 	third.Shutdown()
-}
-
-func TestStandalone_states(t *testing.T) {
-	t.Parallel()
-	p := harness.NewStandalonePod(t, nil)
-	run := p.StartAndStop()
-	assert.Equal(t, []string{
-		"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated",
-	}, states(run))
 }
 
 func TestStandalone_corruptDataIsKept(t *testing.T) {

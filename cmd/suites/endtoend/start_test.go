@@ -132,6 +132,10 @@ func TestReadyz_withoutQuorum(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"message": "is starting a new election at term"})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
+	harness.Eventually(t, "the status has the reason in its first line", func() bool {
+		out, _, _ := p.Begin("status", "-v").Wait()
+		return strings.Contains(harness.OneLine(out), "StartEtcd, not ready: waits for a leader, which needs a quorum")
+	})
 	status, took := run.Stop(syscall.SIGTERM)
 	require.Equal(t, 0, status)
 	assert.Less(t, took, 5*time.Second, "there is nobody to wait for")

@@ -77,21 +77,6 @@ func TestStatusWatch_eachStepOnce(t *testing.T) {
 	}
 }
 
-func TestStatus_startWithoutQuorum(t *testing.T) {
-	t.Parallel()
-	p := harness.NewPod(t)
-	p.WithoutQuorum()
-	run := p.Start()
-	awaitState(run, "StartEtcd")
-	out := ""
-	harness.Eventually(t, "the reason is told", func() bool {
-		out, _, _ = p.Begin("status", "-v").Wait()
-		return strings.Contains(harness.OneLine(out), "waits for a leader, which needs a quorum")
-	})
-	assert.Contains(t, harness.OneLine(out), "StartEtcd, not ready: waits for a leader, which needs a quorum", "in the first line")
-	run.Shutdown()
-}
-
 func TestStandalone_neverMentionsASidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -117,7 +117,7 @@ func (m *isolated) awaitReady() {
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
-	go func() { defer close(finished); _ = m.cmd.Wait() }() // ProcessState tells
+	go func() { defer close(finished); _ = m.cmd.Wait() }() // ProcessState has the result
 	select {
 	case <-finished:
 	case <-time.After(harness.Patience):
@@ -217,7 +217,7 @@ func (m *isolated) exitsAsRemoved() {
 	assert.Contains(m.t, string(log), says[status])
 }
 
-// lead gives leadership to this member, if it has it not.
+// lead makes this member the leader, unless it is.
 func (m *isolated) lead(members []*isolated) {
 	m.t.Helper()
 	for _, each := range members {

@@ -221,7 +221,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	}
 }
 
-// maintainAll has each member defragmented by command and by a client, and leadership moved by a client.
+// maintainAll defragments each member by command and by a client, and moves the leadership by a client.
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {

@@ -211,19 +211,20 @@ func (r *Run) AwaitStored(revision int64) {
 // AwaitReady waits until the member is ready.
 func (r *Run) AwaitReady() {
 	r.T.Helper()
-	Eventually(r.T, "/readyz replies 200", func() bool {
-		if isClosed(r.Ended) {
-			require.FailNow(r.T, "the process ended before it was ready", "status %d", r.Cmd.ProcessState.ExitCode())
-		}
-		return r.Readyz() == http.StatusOK
-	})
+	r.AwaitReadyz(http.StatusOK)
 }
 
-// AwaitReadyz waits until /readyz has a status and returns how long that took by a Watch.
+// AwaitReadyz waits until /readyz replies with a status and returns how long that took by a Watch. The process must not end
+// before.
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
-	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool { return r.Readyz() == status })
+	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool {
+		if isClosed(r.Ended) {
+			require.FailNow(r.T, "the process ended", "before /readyz replied %d, with status %d", status, r.Cmd.ProcessState.ExitCode())
+		}
+		return r.Readyz() == status
+	})
 	return watch.Duration()
 }
 

@@ -23,7 +23,7 @@ const lowest = 10000
 var leases struct {
 	sync.Mutex
 	next  int        // offset of the next candidate
-	files []*os.File // one a lease: open, and so locked, for as long as this process lives
+	files []*os.File // one a lease: open, and so locked, until this process ends
 }
 
 // Lease returns a port that can be bound on every address. It is this process' own until that ends, so that no late

@@ -52,7 +52,7 @@ func leaseAndHold(t *testing.T) {
 	_, _ = fmt.Scanln() // until the end of the input
 }
 
-// leasedByAnotherProcess has one lease ports that it keeps until the end of the test.
+// leasedByAnotherProcess starts a process that leases ports until the end of the test.
 func leasedByAnotherProcess(t *testing.T) (leased []int) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

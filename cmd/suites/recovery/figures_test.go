@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sum has the totals of the long runs, printed at the end.
+// sum counts the results of the long runs, which are printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {

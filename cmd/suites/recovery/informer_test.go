@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// informer lists and watches, as a controller does, as long as its cluster lives. What it has in its cache it believes.
+// informer lists and watches, as a controller does, until its cluster is gone. It trusts its cache.
 type informer struct {
 	t    *testing.T
 	etcd *clientv3.Client

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestKilledRestore_isNotAnEmptyVolume kills a restore when nothing has the data directory's name, and starts without the store. By
-// its looks the volume is empty.
+// TestKilledRestore_isNotAnEmptyVolume kills a restore before the new data directory has its name, and starts without the store: the
+// volume looks empty.
 func TestKilledRestore_isNotAnEmptyVolume(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)

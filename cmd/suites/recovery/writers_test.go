@@ -14,7 +14,7 @@ const (
 	writers   = 3
 	keys      = 30 // of each
 	leaseTime = 3600
-	briefly   = 3 // seconds that a key lives whose lease is not renewed
+	briefly   = 3 // seconds until the lease of a key expires
 	pace      = 2 * time.Millisecond
 	patience  = 5 * time.Second // of a client with a request
 )
@@ -28,7 +28,7 @@ type client struct {
 	lease clientv3.LeaseID
 }
 
-// startWriting has clients write until that is stopped.
+// startWriting makes clients write until stop is called.
 func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
