@@ -14,8 +14,8 @@ import (
 // fault breaks a store and repairs it.
 type fault struct{ begin, end func() error }
 
-// awayOrClosed are the faults of a folder.
-func (m *member) awayOrClosed() []fault {
+// folderFaults are the faults of a folder.
+func (m *member) folderFaults() []fault {
 	away := m.mount + ".away"
 	return []fault{
 		{func() error { return os.Rename(m.mount, away) }, func() error { return os.Rename(away, m.mount) }},
@@ -23,8 +23,8 @@ func (m *member) awayOrClosed() []fault {
 	}
 }
 
-// failing are the faults of a network.
-func failing(proxy *storetest.Proxy) (all []fault) {
+// proxyFaults are the faults of a network.
+func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	for _, faults := range []storetest.Faults{
 		{Status: http.StatusServiceUnavailable}, {Delay: 2 * time.Second}, {LostReplies: math.MaxInt}, {UploadLimit: 200}, {DownloadLimit: 200},
 	} {

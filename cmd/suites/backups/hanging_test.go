@@ -34,14 +34,14 @@ func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 
 func TestHangingFolder_etcdServes(t *testing.T) {
 	t.Parallel()
-	onlyWithWhole(t)
+	requireWholeFlag(t)
 	m := newMember(t)
 	freeze, thaw := m.onDiskOfItsOwn()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
 	freeze()
 	last := m.write("key", "while it hangs")
-	awaitReported(run, "that it hangs is told", hasProblem)
+	awaitBackupStatus(run, "that it hangs is told", hasProblem)
 	for i := range 100 {
 		last = m.write("key", fmt.Sprint("still ", i))
 	}
@@ -50,7 +50,7 @@ func TestHangingFolder_etcdServes(t *testing.T) {
 	assert.Positive(t, backupStatus(run).SpoolBytes, "what is captured waits on the volume")
 	thaw()
 	run.AwaitStored(last)
-	awaitReported(run, "it goes on", recovered)
+	awaitBackupStatus(run, "it goes on", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
 }

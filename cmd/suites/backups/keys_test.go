@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// sealedBy returns the flags for a pair of keys.
-func sealedBy(pair formattest.Keys) []string {
+// encryptedTo returns the flags for a pair of keys.
+func encryptedTo(pair formattest.Keys) []string {
 	return []string{
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
 		"--backup-signing-key=" + pair.SigningKey, "--backup-trusted-keys=" + pair.TrustedKeys,
@@ -23,28 +23,28 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 	ours, others := formattest.NewKeys(t), formattest.NewKeys(t)
 	m := newMember(t)
 	plain := m.Flags
-	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
+	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "sealed by ours"))
-	awaitReported(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.Shutdown()
 	before := files(t, m.dir)
 
-	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(others)...)
+	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(others)...)
 	wrong := m.StartReady()
 	m.requireServingWithProblem(wrong, "not signed by a key of --backup-trusted-keys")
 	wrong.Shutdown()
 	assert.Equal(t, before, files(t, m.dir), "nothing was touched")
 
-	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
+	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	again := m.StartReady()
 	again.AwaitStored(m.write("key", "with the right ones again"))
-	awaitReported(again, "it goes on", recovered)
+	awaitBackupStatus(again, "it goes on", recovered)
 	again.Shutdown()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()
 	assert.NotZero(t, code)
 	assert.Contains(t, log, "--backup-identities", "who cannot open it is told what is missing")
 	file := m.Dir + "/snapshot"
-	m.visit(append([]string{"backup", "export", m.flag(), file}, sealedBy(ours)[1:2]...)...)
+	m.visit(append([]string{"backup", "export", m.flag(), file}, encryptedTo(ours)[1:2]...)...)
 	require.Equal(t, "with the right ones again", ofSnapshot(t, file)["key"])
 }

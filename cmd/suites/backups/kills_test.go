@@ -49,7 +49,7 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
 		m := newMember(t)
 		m.asUnprivilegedUser()
-		return newKilledMember(m, m.awayOrClosed())
+		return newKilledMember(m, m.folderFaults())
 	})
 }
 
@@ -60,7 +60,7 @@ func TestServers_crashLoopLosesNothing(t *testing.T) {
 	killLoop(t, func(t *testing.T, number int) *killedMember {
 		way, bucket := service.another(t), fmt.Sprintf("bucket-%d", number)
 		way.make(t, bucket)
-		return newKilledMember(way.member(t, bucket, "--recover=never"), failing(way.proxy))
+		return newKilledMember(way.member(t, bucket, "--recover=never"), proxyFaults(way.proxy))
 	})
 }
 

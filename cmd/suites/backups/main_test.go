@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m))
 }
 
-// onlyWithWhole skips a slow test unless all tests run.
-func onlyWithWhole(t *testing.T) {
+// requireWholeFlag skips a slow test unless all tests run.
+func requireWholeFlag(t *testing.T) {
 	t.Helper()
 	if !*whole {
 		t.Skip("skipped: part of make test-backup")

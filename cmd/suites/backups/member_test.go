@@ -42,8 +42,8 @@ func backupStatus(run *harness.Run) facts.Backups {
 	return facts.Backups{}
 }
 
-// awaitReported waits until the process reports on its backups.
-func awaitReported(run *harness.Run, what string, is func(facts.Backups) bool) {
+// awaitBackupStatus waits until the process reports on its backups.
+func awaitBackupStatus(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
 }

@@ -80,7 +80,7 @@ func TestKilledLeader_chainContinues(t *testing.T) {
 
 func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	t.Parallel()
-	onlyWithWhole(t)
+	requireWholeFlag(t)
 	c := newCluster(t)
 	c.awaitGrowth()
 	writer := c.writer()

@@ -24,7 +24,7 @@ func recovered(b facts.Backups) bool {
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// An earlier problem may be reported once more by a process that has just got an answer.
-	awaitReported(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
+	awaitBackupStatus(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
 	assert.Equal(m.T, 200, run.Readyz())
@@ -46,7 +46,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	m.requireServingWithProblem(run, m.mount)
 	assert.NoDirExists(t, m.mount, "nothing is created where a volume is to be mounted")
 	rename(t, away, m.mount)
-	awaitReported(run, "it recovers by itself", recovered)
+	awaitBackupStatus(run, "it recovers by itself", recovered)
 	run.Shutdown()
 	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
 }
@@ -67,7 +67,7 @@ func TestReadOnlyFolder_isRetried(t *testing.T) {
 	run := m.StartReady()
 	m.requireServingWithProblem(run, "permission denied")
 	require.NoError(t, os.Chmod(m.dir, 0o700))
-	awaitReported(run, "it recovers by itself", recovered)
+	awaitBackupStatus(run, "it recovers by itself", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }

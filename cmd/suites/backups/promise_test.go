@@ -174,7 +174,7 @@ func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitReported(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitBackupStatus(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
 	assert.True(t, backupStatus(run).LastVerification.Passed, backupStatus(run).LastVerification.Reason)
 	run.Shutdown()
 	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)

@@ -18,7 +18,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitReported(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.Shutdown()
 	first := m.generation(t).Fulls[0]
 	harness.CorruptFile(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
@@ -26,8 +26,8 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	require.Equal(t, 70, code)
 
 	again := m.StartReady()
-	awaitReported(again, "it is told", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
-	awaitReported(again, "another one is made, and restored to test it", func(b facts.Backups) bool {
+	awaitBackupStatus(again, "it is told", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
+	awaitBackupStatus(again, "another one is made, and restored to test it", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})
 	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "test restore")
@@ -43,7 +43,7 @@ func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")
 	run := m.StartReady()
-	awaitReported(run, "there is a full", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
+	awaitBackupStatus(run, "there is a full", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
 	watch := harness.StartWatch()
 	run.AwaitStored(m.write("key", "value"))
 	assert.Less(t, watch.Duration(), time.Minute)

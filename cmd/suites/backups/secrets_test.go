@@ -22,8 +22,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// indiscreet rejects every request and repeats it in the response.
-func indiscreet(w http.ResponseWriter, r *http.Request) {
+// echoRequest rejects every request and repeats it in the response.
+func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
 	w.Header().Set("Content-Type", "application/xml")
@@ -41,7 +41,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 		"--backup-recipients=" + pair.Recipients, "--backup-identities=" + pair.Identities,
 		"--backup-signing-key=" + pair.SigningKey, "--backup-trusted-keys=" + pair.TrustedKeys,
 	}
-	server := httptest.NewServer(http.HandlerFunc(indiscreet))
+	server := httptest.NewServer(http.HandlerFunc(echoRequest))
 	t.Cleanup(server.Close)
 	at := url.QueryEscape(server.URL)
 	for name, test := range map[string]struct {
@@ -76,7 +76,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			m.StartAndStop()  // it would wait for a store that may have data
 			m.Flags = all
 			run := m.StartReady()
-			awaitReported(run, "it is refused", hasProblem)
+			awaitBackupStatus(run, "it is refused", hasProblem)
 			m.write("key", "value")
 			var outputs []string
 			for _, path := range []string{"/", "/lifecycle", "/metrics", "/backup", "/readyz?verbose", "/statemachine.svg"} {
@@ -116,13 +116,13 @@ func TestFiles_permissions(t *testing.T) {
 	there := m.found()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
-	awaitReported(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitBackupStatus(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitReported(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
+	awaitBackupStatus(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
 	away := m.found()
 	rename(t, m.mount+".away", m.mount)
-	awaitReported(run, "it is brought", recovered)
+	awaitBackupStatus(run, "it is brought", recovered)
 	out := filepath.Join(m.Dir, "made")
 	require.NoError(t, os.Mkdir(out, 0o700))
 	m.Env = append(m.Env, "TMPDIR="+out)

@@ -33,7 +33,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 		run := m.StartReady()
 		m.requireServingWithProblem(run, "bucket not found")
 		service.make(t, "bucket")
-		awaitReported(run, "the bucket is found", recovered)
+		awaitBackupStatus(run, "the bucket is found", recovered)
 
 		for status, words := range map[int]string{
 			http.StatusServiceUnavailable: "store unavailable", http.StatusForbidden: "permission denied",
@@ -42,7 +42,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 			m.write("refused", words)
 			m.requireServingWithProblem(run, words)
 			service.proxy.Inject(storetest.Faults{})
-			awaitReported(run, "it goes on by itself after "+words, recovered)
+			awaitBackupStatus(run, "it goes on by itself after "+words, recovered)
 		}
 		run.Shutdown()
 		require.Len(t, m.requireSound(t), 1, "trouble has left no gap")
@@ -96,7 +96,7 @@ func TestServers_correctedCredentials(t *testing.T) {
 	run := m.StartReady()
 	m.requireServingWithProblem(run, "permission denied")
 	have("test-secret")
-	awaitReported(run, "the new credentials are found", recovered)
+	awaitBackupStatus(run, "the new credentials are found", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }
@@ -111,7 +111,7 @@ func TestServers_wrongAzureKey(t *testing.T) {
 	run.Shutdown()
 	m.Env = service.credentials
 	again := m.StartReady()
-	awaitReported(again, "the right key opens it", recovered)
+	awaitBackupStatus(again, "the right key opens it", recovered)
 	again.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// story is the life of a member with backups in a cloud's server, as a user experiences it.
-type story struct {
+// serverTest is the life of a member with backups in a cloud's server, as a user experiences it.
+type serverTest struct {
 	*member
 	then       int64 // a revision, and etcd's state at that revision
 	at, latest state
@@ -26,7 +26,7 @@ func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
 		service.make(t, "bucket")
-		s := &story{member: service.member(t, "bucket")}
+		s := &serverTest{member: service.member(t, "bucket")}
 		run := s.isBackedUp()
 		s.runCommands()
 		s.isStopped(run)
@@ -38,19 +38,19 @@ func TestServers_backupAndRestore(t *testing.T) {
 	})
 }
 
-func (s *story) isBackedUp() *harness.Run {
+func (s *serverTest) isBackedUp() *harness.Run {
 	s.T.Helper()
 	run := s.StartReady()
 	s.live()
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
 	run.AwaitStored(s.then)
-	awaitReported(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	return run
 }
 
 // runCommands runs commands next to the member, which provides the store's settings.
-func (s *story) runCommands() {
+func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
 	assert.Contains(s.T, s.visit("backup", "now"), "is in the store")
@@ -60,7 +60,7 @@ func (s *story) runCommands() {
 }
 
 // isStopped checks that an orderly stop uploads the rest.
-func (s *story) isStopped(run *harness.Run) {
+func (s *serverTest) isStopped(run *harness.Run) {
 	s.T.Helper()
 	last := s.write("last", "just before the end")
 	run.Shutdown()
@@ -68,7 +68,7 @@ func (s *story) isStopped(run *harness.Run) {
 }
 
 // isKilled checks that the chain is continued.
-func (s *story) isKilled() {
+func (s *serverTest) isKilled() {
 	s.T.Helper()
 	run := s.StartReady()
 	run.AwaitStored(s.write("killed", "stored"))
@@ -83,7 +83,7 @@ func (s *story) isKilled() {
 }
 
 // isExported restores a snapshot with etcd's own tool.
-func (s *story) isExported(to string, want state) {
+func (s *serverTest) isExported(to string, want state) {
 	s.T.Helper()
 	file := s.export(to)
 	assert.Equal(s.T, want, ofSnapshot(s.T, file), to)
@@ -94,7 +94,7 @@ func (s *story) isExported(to string, want state) {
 }
 
 // losesItsVolume checks that a new volume is restored from the store, and that backups continue.
-func (s *story) losesItsVolume() {
+func (s *serverTest) losesItsVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))
 	require.NoError(s.T, os.Mkdir(s.Volume, 0o700))
@@ -112,7 +112,7 @@ func (s *story) losesItsVolume() {
 }
 
 // requireRestoredElsewhere restores into a new data directory and checks it.
-func (s *story) requireRestoredElsewhere() {
+func (s *serverTest) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)
 	config := elsewhere.Flags[1]

@@ -39,7 +39,7 @@ func TestSidecarStartsLate(t *testing.T) {
 func TestInitializationResult_inTwoPackets(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, inHalves
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, sendInTwoParts
 	run := p.Start()
 	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
 	watch := harness.StartWatch()
@@ -55,7 +55,7 @@ func TestInitializationResult_inTwoPackets(t *testing.T) {
 func TestUnavailableConfiguration_noSecondInitialization(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]harness.Fault{
-		"500": harness.Reply(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
+		"500": harness.Reply(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": sendForever,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,9 +79,9 @@ func TestSlowConfiguration(t *testing.T) {
 	oneInitialization(p)
 	fetched := p.Sidecar.Requests(harness.ConfigPath)
 	assert.True(t, fetched[0].At.Before(p.Sidecar.Statuses("Successful")[0].At), "the validation is not waited for first")
-	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
+	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
 	require.Len(t, fetched, 2)
-	assert.Less(t, openedAt(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the result is not waited for")
+	assert.Less(t, openTime(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the result is not waited for")
 	run.Shutdown()
 }
 
@@ -98,7 +98,7 @@ func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 		"a redirect to the word":    redirect,
 		"a word that breaks off":    cutShort,
 		"no reply":                  cut,
-		"a body without end":        endless,
+		"a body without end":        sendForever,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +108,7 @@ func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
-			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
+			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
 			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
 			run.Shutdown()
 		})
@@ -134,8 +134,8 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 // startsEtcd is the log line for the start of etcd.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openedAt returns when etcd was started, once.
-func openedAt(run *harness.Run) time.Time {
+// openTime returns when etcd was started, once.
+func openTime(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)
 	require.Len(run.T, started, 1)

@@ -32,8 +32,8 @@ func reportedVersions(p *harness.Pod) (v version.Versions) {
 	return v
 }
 
-// at waits until cluster and storage are at a version.
-func at(p *harness.Pod, wanted string) {
+// awaitVersion waits until cluster and storage have a version.
+func awaitVersion(p *harness.Pod, wanted string) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
 		now := reportedVersions(p)
@@ -101,7 +101,7 @@ func TestDataVersion_isReported(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
-	at(p, "3.5.0")
+	awaitVersion(p, "3.5.0")
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	harness.Eventually(t, "the version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	about := run.Status()
@@ -122,7 +122,7 @@ func TestDataVersion_standaloneIsCurrent(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
-	at(p, "3.6.0")
+	awaitVersion(p, "3.6.0")
 	assert.Equal(t, "3.6.16", reportedVersions(p).Server)
 	assert.Equal(t, "3.6", run.Status().DataVersion.Wanted)
 	run.Shutdown()
@@ -132,12 +132,12 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	run := p.StartReady()
-	at(p, "3.5.0")
+	awaitVersion(p, "3.5.0")
 	putMany(p, 0, 20)
 	run.Shutdown()
 
 	run = p.StartReady("--etcd-data-version=3.6")
-	at(p, "3.6.0")
+	awaitVersion(p, "3.6.0")
 	putMany(p, 20, 40)
 	run.Shutdown()
 

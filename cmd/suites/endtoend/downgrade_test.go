@@ -49,7 +49,7 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 		holds(p, keys)
 	}
 	for _, p := range pods {
-		at(p, "3.5.0")
+		awaitVersion(p, "3.5.0")
 	}
 	for i, p := range pods {
 		runs[i].Shutdown()
@@ -73,7 +73,7 @@ func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	promote(t, pods[0])
 	run.AwaitReady()
 	holds(pods[2], 10)
-	at(pods[2], "3.5.0")
+	awaitVersion(pods[2], "3.5.0")
 	run.Shutdown()
 }
 
@@ -91,7 +91,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	holds(pods[2], 10)
 	harness.Eventually(t, "it waits for the others", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
 	for _, p := range pods {
-		at(p, "3.5.0")
+		awaitVersion(p, "3.5.0")
 	}
 	joined.Shutdown()
 	readable := pods[2].StartReady() // as the others
@@ -104,7 +104,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	pods := harness.Members(t, 3, peerTLS)
 	runs := startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
-		at(p, "3.6.0")
+		awaitVersion(p, "3.6.0")
 	}
 	putMany(pods[0], 0, 10)
 	for _, run := range runs {
@@ -125,7 +125,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	joined.AwaitReady()
 	holds(pods[2], 10)
 	for _, p := range pods {
-		at(p, "3.5.0")
+		awaitVersion(p, "3.5.0")
 	}
 	require.NotEmpty(t, slices.Concat(runs[0].Log.Matching(harness.Line{"phase": "letting go"}), runs[1].Log.Matching(harness.Line{"phase": "letting go"})))
 	for _, run := range []*harness.Run{joined, runs[1], runs[0]} {
@@ -163,7 +163,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	runs[1].Kill() // it has no quorum any more
 	runs = startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
-		at(p, "3.6.0")
+		awaitVersion(p, "3.6.0")
 	}
 	putMany(pods[0], 10, 20)
 	for _, i := range []int{2, 1, 0} {

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// occupy holds a port for the rest of the test.
-func occupy(t *testing.T, port int) net.Listener {
+// listenOn holds a port for the rest of the test.
+func listenOn(t *testing.T, port int) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestInvalidConfiguration(t *testing.T) {
 			p := harness.NewPod(t)
 			spoil(p.Config)
 			p.WriteRecord("terminated")
-			same := untouched(t, p.RecordPath())
+			same := unchangedFile(t, p.RecordPath())
 			require.NoError(t, os.WriteFile(p.TerminationMessage(), []byte("of the last container"), 0o600))
 			run := p.Start()
 			require.Equal(t, 78, run.Exit(harness.Patience))
@@ -61,8 +61,8 @@ func TestPortInUse_wrapper(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
-	same := untouched(t, p.RecordPath())
-	occupy(t, p.Port)
+	same := unchangedFile(t, p.RecordPath())
+	listenOn(t, p.Port)
 	run := p.Start()
 	require.Equal(t, 69, run.Exit(harness.Patience))
 	same()
@@ -82,7 +82,7 @@ func TestPortInUse_etcd(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
 			p.StartAndStop()
-			taken := occupy(t, port(p))
+			taken := listenOn(t, port(p))
 			first := p.Start()
 			require.Equal(t, 70, first.Exit(harness.Patience))
 			assert.Equal(t, "terminated", p.Record())

@@ -61,8 +61,8 @@ func tree(p *harness.Pod) map[string]string {
 	return files
 }
 
-// untouched returns a function that checks that the file at path is unchanged, byte for byte.
-func untouched(t *testing.T, path string) func() {
+// unchangedFile returns a function that checks that the file at path is unchanged, byte for byte.
+func unchangedFile(t *testing.T, path string) func() {
 	t.Helper()
 	before, content := inspect(t, path)
 	return func() {

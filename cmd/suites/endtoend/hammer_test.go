@@ -17,7 +17,7 @@ func TestSignals_duringExit(t *testing.T) {
 	for range 15 {
 		run := p.Start()
 		run.AwaitLine(harness.Line{"to": "Wait"})
-		hammer(run)
+		signalUntilExit(run)
 		want := 0
 		if len(run.Log.Matching(harness.Line{"from": "Terminating", "event": "signal"})) > 0 {
 			want = 143 // the machine was so busy that two signals came too far apart to count as one
@@ -26,8 +26,8 @@ func TestSignals_duringExit(t *testing.T) {
 	}
 }
 
-// hammer sends SIGTERM again and again, so quickly that all count as one, until the process has ended.
-func hammer(run *harness.Run) {
+// signalUntilExit sends SIGTERM again and again, so quickly that all count as one, until the process has ended.
+func signalUntilExit(run *harness.Run) {
 	for {
 		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		select {

@@ -26,7 +26,7 @@ var fates = map[string]struct {
 	says    string
 	asides  int
 }{
-	"lost": {func(_ *three, p *harness.Pod) { lose(p) }, "the volume is empty; the member gets its data from ", 0},
+	"lost": {func(_ *three, p *harness.Pod) { emptyVolume(p) }, "the volume is empty; the member gets its data from ", 0},
 	"broken": {func(_ *three, p *harness.Pod) {
 		harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 	}, "the data on the volume cannot be used: ", 1},
@@ -108,7 +108,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 		c.pods[0].Put(fmt.Sprintf("large-%d", i), value)
 	}
 	c.runs[2].Kill()
-	lose(c.pods[2])
+	emptyVolume(c.pods[2])
 	etcd := c.pods[0].Etcd()
 	etcd.SetEndpoints(c.pods[0].Endpoint(), c.pods[1].Endpoint())
 	longest, failed := time.Duration(0), 0
@@ -140,7 +140,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 func TestAllMembersLost_restored(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]func(p *harness.Pod){
-		"all volumes are lost": lose,
+		"all volumes are lost": emptyVolume,
 		"all volumes are broken": func(p *harness.Pod) {
 			harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 		},
@@ -173,7 +173,7 @@ func TestLostMember_autoTLS(t *testing.T) {
 	c := stored(t, harness.StandaloneMembers(t, 3, autoPeerTLS))
 	last := c.pods[2]
 	c.runs[2].Kill()
-	lose(last)
+	emptyVolume(last)
 	c.runs[2] = last.StartReady()
 	c.runs[2].AwaitLine(harness.Line{"message": fates["lost"].says, "level": "warn"})
 	c.requireWhole()
@@ -181,7 +181,7 @@ func TestLostMember_autoTLS(t *testing.T) {
 	before := c.pods[0].Revision()
 	for i, run := range c.runs {
 		run.Kill()
-		lose(c.pods[i])
+		emptyVolume(c.pods[i])
 	}
 	c.restart()
 	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
@@ -233,7 +233,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	enableAuthentication(t, c.pods[0].Etcd(), "root")
 	last := c.pods[2]
 	c.runs[2].Kill()
-	lose(last)
+	emptyVolume(last)
 	run := last.Start()
 	run.AwaitLine(harness.Line{"message": "give ETCDCTL_USER=root and ETCDCTL_PASSWORD"})
 	run.Kill()
@@ -251,7 +251,7 @@ func TestLostMember_rootByCertificate(t *testing.T) {
 	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // as in --etcd-client-cert-path
 	last := c.pods[2]
 	c.runs[2].Kill()
-	lose(last)
+	emptyVolume(last)
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.Shutdown()
@@ -268,7 +268,7 @@ func TestLostMember_olderDataVersion(t *testing.T) {
 	c := startThree(t, pods)
 	last := c.pods[2]
 	c.runs[2].Kill()
-	lose(last)
+	emptyVolume(last)
 	run := last.StartReady()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.Shutdown()
@@ -359,7 +359,7 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 		c.runs[i] = p.Start()
 	}
 	for _, run := range c.runs[1:] {
-		explains(t, run, "mount the right volume")
+		requireExplanation(t, run, "mount the right volume")
 	}
 	for _, run := range c.runs[1:] {
 		status, _ := run.Stop(syscall.SIGTERM)
@@ -381,7 +381,7 @@ func TestLostMember_twoOfFive(t *testing.T) {
 	c := startThree(t, harness.StandaloneMembers(t, 5))
 	for _, i := range []int{2, 4} {
 		c.runs[i].Kill()
-		lose(c.pods[i])
+		emptyVolume(c.pods[i])
 	}
 	c.runs[2], c.runs[4] = c.pods[2].Start(), c.pods[4].Start()
 	c.runs[2].AwaitReady()

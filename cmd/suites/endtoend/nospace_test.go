@@ -23,11 +23,11 @@ const lifted = 20 * time.Second
 func TestMembersWithoutSpace_acceptWritesAfterCompaction(t *testing.T) {
 	onlyWithMembers(t)
 	for _, size := range []int{3, 5} {
-		t.Run(fmt.Sprintf("of %d members", size), func(t *testing.T) { writesAreBackSoon(t, size) })
+		t.Run(fmt.Sprintf("of %d members", size), func(t *testing.T) { awaitWrites(t, size) })
 	}
 }
 
-func writesAreBackSoon(t *testing.T, size int) {
+func awaitWrites(t *testing.T, size int) {
 	t.Helper()
 	pods := harness.StandaloneMembers(t, size)
 	for _, p := range pods {
@@ -79,7 +79,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	})
 	for _, step := range steps[2:4] { // and it is killed while it rejoins
 		c.runs[2].Kill()
-		lose(pods[2])
+		emptyVolume(pods[2])
 		c.runs[2] = pods[2].Start()
 		c.runs[2].AwaitLine(step)
 	}
@@ -104,7 +104,7 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	c := newThree(t)
 	raised := c.raise(c.pods[2], etcdserverpb.AlarmType_CORRUPT)
 	c.runs[2].Kill()
-	lose(c.pods[2])
+	emptyVolume(c.pods[2])
 	run := c.pods[2].Start()
 	run.AwaitLine(harness.Line{"message": "etcd has joined its cluster"})
 	_, err := c.pods[0].Etcd().AlarmDisarm(t.Context(), raised)
@@ -119,7 +119,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	c := newThree(t)
 	c.runs[2].Kill()
 	c.raise(c.pods[2], etcdserverpb.AlarmType_NOSPACE)
-	lose(c.pods[2])
+	emptyVolume(c.pods[2])
 	c.pods[2].StartReady()
 	watch := harness.StartWatch()
 	harness.Eventually(t, "writes are taken again", func() bool {

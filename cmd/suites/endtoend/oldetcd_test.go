@@ -79,7 +79,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	old.Stop()
 	run := p.StartReady()
 	holds(p, 10)
-	at(p, "3.5.0")
+	awaitVersion(p, "3.5.0")
 	run.Shutdown()
 }
 

@@ -19,23 +19,23 @@ func TestPage_wholeRun(t *testing.T) {
 	run.AwaitLive()
 
 	tab.Run(chromedp.Navigate(run.URL("/")))
-	shows(tab, "Query", "not ready")
+	awaitPage(tab, "Query", "not ready")
 	p.Sidecar.ClearFaults()
-	shows(tab, "Wait", "not ready")
+	awaitPage(tab, "Wait", "not ready")
 	tab.WaitForElements("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
 	p.Sidecar.Finish()
-	shows(tab, "Serving", "ready")
+	awaitPage(tab, "Serving", "ready")
 	tab.WaitForElements("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
 
 	run.Shutdown()
 	if len(run.Log.FindText("requests may be cut off before their end")) > 0 {
 		return // the page does not show the last events then
 	}
-	shows(tab, "Terminated", "not ready")
+	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
 }
 
-// shows waits for a state and for the page's text on readiness.
-func shows(tab *chromiumtest.Tab, state, ready string) {
+// awaitPage waits for a state and for the page's text on readiness.
+func awaitPage(tab *chromiumtest.Tab, state, ready string) {
 	tab.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

@@ -90,7 +90,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	run := second.Start()
 	run.AwaitLine(harness.Line{"message": personsLearner})
 	run.Kill()
-	lose(second)
+	emptyVolume(second)
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old identity"})
@@ -118,11 +118,11 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	c := newThree(t)
 	last := c.pods[2]
 	c.runs[2].Kill()
-	lose(last)
+	emptyVolume(last)
 	run := last.Start()
 	run.AwaitLine(harness.Line{"message": "the cluster has added this member again"})
 	run.Kill()
-	lose(last)
+	emptyVolume(last)
 	run = last.Start()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()

@@ -60,7 +60,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 			run := c.runs[2]
 			for range times {
 				run.Kill()
-				lose(c.pods[2])
+				emptyVolume(c.pods[2])
 				run = c.pods[2].StartReady()
 				c.requireWhole()
 				assert.Less(t, run.Log.Lines(), 10_000, "lines of log")

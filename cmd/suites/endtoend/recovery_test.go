@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// newBackedUpPod has a folder for its backups.
-func newBackedUpPod(t *testing.T) *harness.Pod {
+// newPodWithStore has a folder for its backups.
+func newPodWithStore(t *testing.T) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
 	store := filepath.Join(p.Dir, "mount", "store")
@@ -30,8 +30,8 @@ func newBackedUpPod(t *testing.T) *harness.Pod {
 	return p
 }
 
-// stopBackedUp stops a run and sees that the store has everything.
-func stopBackedUp(run *harness.Run) {
+// shutdownStored stops a run and sees that the store has everything.
+func shutdownStored(run *harness.Run) {
 	run.T.Helper()
 	run.Shutdown()
 	run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
@@ -64,11 +64,11 @@ func TestRestore_singleMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newBackedUpPod(t)
+			p := newPodWithStore(t)
 			first := p.StartReady()
 			p.Put("key", "value")
 			before := p.Revision()
-			stopBackedUp(first)
+			shutdownStored(first)
 			test.action(p)
 
 			second := p.StartReady()
@@ -106,11 +106,11 @@ func requireCompacted(p *harness.Pod, from int64) {
 
 func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	t.Parallel()
-	p := newBackedUpPod(t)
+	p := newPodWithStore(t)
 	first := p.StartReady()
 	p.Put("key", "good")
 	to := p.Revision()
-	stopBackedUp(first)
+	shutdownStored(first)
 	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts at the end of its second
 	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
@@ -123,7 +123,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 		third := p.StartReady(flags...)
 		assert.Equal(t, "good", p.Get("key"))
 		p.Put("key", "later")
-		stopBackedUp(third)
+		shutdownStored(third)
 		fourth := p.StartReady(flags...)
 		assert.Equal(t, "later", p.Get("key"), "the id was used")
 		fourth.Shutdown()
@@ -148,10 +148,10 @@ func TestRestore_impossible(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newBackedUpPod(t)
+			p := newPodWithStore(t)
 			first := p.StartReady()
 			p.Put("key", "value")
-			stopBackedUp(first)
+			shutdownStored(first)
 			test.action(p)
 			p.ExpectTerminationMessage()
 
@@ -170,17 +170,17 @@ func TestRestore_impossible(t *testing.T) {
 // A simple token carries the index of the log at which it was made, and etcd lets a request with one wait until it has applied that.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
-	p := newBackedUpPod(t)
+	p := newPodWithStore(t)
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
 	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
 	for range 2 { // a restored cluster's tokens are refused as well
-		refusesTokensOfBefore(p, survivor, run)
+		requireOldTokensRejected(p, survivor, run)
 		run = p.StartReady()
 	}
 }
 
-func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harness.Run) {
+func requireOldTokensRejected(p *harness.Pod, survivor *clientv3.Client, run *harness.Run) {
 	t := p.T
 	t.Helper()
 	for range 50 {
@@ -191,8 +191,8 @@ func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harne
 	require.NoError(t, err)
 	was, err := survivor.AuthStatus(t.Context())
 	require.NoError(t, err)
-	stopBackedUp(run)
-	lose(p)
+	shutdownStored(run)
+	emptyVolume(p)
 
 	run = p.StartReady()
 	newcomer := p.Etcd()

@@ -22,8 +22,8 @@ func restore(p *harness.Pod, database string, flags ...string) {
 	require.Equal(p.T, 0, status, log)
 }
 
-// setAside moves the data directory out of the way and returns where its database is.
-func setAside(p *harness.Pod) (database string) {
+// moveDataDir moves the data directory out of the way and returns where its database is.
+func moveDataDir(p *harness.Pod) (database string) {
 	p.T.Helper()
 	aside := p.DataDir() + ".aside"
 	require.NoError(p.T, os.Rename(p.DataDir(), aside))
@@ -46,7 +46,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	first.Shutdown()
-	database := setAside(p)
+	database := moveDataDir(p)
 	for round := range 2 { // restored once more from what was restored
 		restore(p, database, "--bump-revision=1000000000", "--mark-compacted")
 		startFully(p).Shutdown()
@@ -92,7 +92,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep what the database holds, make a new data directory of it with "+
 		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 
-	restore(p, setAside(p))
+	restore(p, moveDataDir(p))
 	third := startFully(p)
 	assert.Equal(t, "value", p.Get("key"))
 	third.Shutdown()

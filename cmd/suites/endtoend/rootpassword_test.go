@@ -14,7 +14,7 @@ import (
 // The password of root survives restarts, and with a lost volume it comes from the backups, even those of an empty cluster.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
-	p := newBackedUpPod(t)
+	p := newPodWithStore(t)
 	p.Config["bcrypt-cost"] = 4 // by default a password takes a minute of a busy machine
 	p.WriteConfigFile()
 	file := filepath.Join(p.Dir, "password")
@@ -30,8 +30,8 @@ func TestRootPassword_newCluster(t *testing.T) {
 	}
 	run := p.StartReady()
 	guarded(run)
-	stopBackedUp(run)
-	lose(p)
+	shutdownStored(run)
+	emptyVolume(p)
 	run = p.StartReady()
 	guarded(run)
 
@@ -39,12 +39,12 @@ func TestRootPassword_newCluster(t *testing.T) {
 	visit(p, "backup", "now")
 	visit(p, "backup", "verify")
 	visit(p, "defrag")
-	stopBackedUp(run)
+	shutdownStored(run)
 	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its own
 	run = p.StartReady()
 	guarded(run)
 	run.Kill()
-	lose(p)
+	emptyVolume(p)
 	run = p.StartReady()
 	guarded(run)
 	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))

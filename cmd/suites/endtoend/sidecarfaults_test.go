@@ -28,8 +28,8 @@ func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// endless sends a valid start and never stops.
-func endless(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+// sendForever sends a valid start of a response without an end.
+func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
 		if _, err := w.Write(chunk); err != nil {
@@ -46,8 +46,8 @@ func after(pause time.Duration) harness.Fault {
 	}
 }
 
-// inHalves responds correctly, but in two packets.
-func inHalves(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+// sendInTwoParts replies without a fault, in two packets.
+func sendInTwoParts(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	correct := httptest.NewRecorder()
 	s.Serve(correct, r)
 	maps.Copy(w.Header(), correct.Header())

@@ -52,7 +52,7 @@ func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 				p := harness.NewPod(t)
 				held.hold(p.Sidecar)
 				p.WriteRecord("terminated")
-				same := untouched(t, p.RecordPath())
+				same := unchangedFile(t, p.RecordPath())
 				run := p.Start()
 				run.AwaitLine(harness.Line{"to": state})
 				p.Sidecar.Await(held.path)

@@ -61,7 +61,7 @@ func (c *three) requireWhole() {
 	assert.Equal(c, "value", c.pods[2].Get("key"))
 }
 
-func lose(p *harness.Pod) {
+func emptyVolume(p *harness.Pod) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))

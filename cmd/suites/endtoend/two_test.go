@@ -16,8 +16,8 @@ import (
 // soon bounds how long a member may take to report the problem and the next step.
 const soon = 30 * time.Second
 
-// explains checks that a member reports it in its log and its status by itself.
-func explains(t *testing.T, run *harness.Run, words string) {
+// requireExplanation checks that a member reports it in its log and its status by itself.
+func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()
 	run.AwaitLine(harness.Line{"message": words, "level": "warn"})
@@ -87,9 +87,9 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 				c.runs[0].AwaitStored(c.pods[0].Revision())
 			}
 			c.runs[1].Kill()
-			lose(c.pods[1])
+			emptyVolume(c.pods[1])
 			c.runs[1] = c.pods[1].Start()
-			explains(t, c.runs[1], "of 2 voting members the others are no quorum, which it takes to replace this one")
+			requireExplanation(t, c.runs[1], "of 2 voting members the others are no quorum, which it takes to replace this one")
 			assert.Contains(t, c.runs[1].Status().Recovery.Reason, test.message)
 			test.out(c)
 			for _, run := range c.runs {
@@ -109,13 +109,13 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	c := newThree(t)
 	for i, run := range c.runs[1:] {
 		run.Kill()
-		lose(c.pods[i+1])
+		emptyVolume(c.pods[i+1])
 	}
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}
-	explains(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, and 2 have to; etcd-main-2 runs no etcd, and has no usable data; if the data are lost for good, start one member")
-	explains(t, c.runs[2], "etcd-main-1 runs no etcd, and has no usable data")
+	requireExplanation(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, and 2 have to; etcd-main-2 runs no etcd, and has no usable data; if the data are lost for good, start one member")
+	requireExplanation(t, c.runs[2], "etcd-main-1 runs no etcd, and has no usable data")
 }
 
 // Each alone would find that all others agree with it.

@@ -30,8 +30,8 @@ import (
 
 var losses = flag.Int("losses", 3, "how often a member with --backup-ack=stored loses its volume")
 
-// storing returns a single member whose clients wait for its store.
-func storing(t *testing.T, store string, env ...string) *harness.Pod {
+// newPodWithStore returns a single member whose clients wait for its store.
+func newPodWithStore(t *testing.T, store string, env ...string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
 	p.Flags, p.Env = append(p.Flags, "--backup-store="+store, "--backup-ack=stored"), env
@@ -48,7 +48,7 @@ func folderStore(t *testing.T) string {
 func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	t.Parallel()
 	store := folderStore(t)
-	p := storing(t, store)
+	p := newPodWithStore(t, store)
 	run := p.StartReady()
 	p.Put("stored", "value")
 	mount := filepath.Dir(strings.TrimPrefix(store, "file://"))
@@ -76,7 +76,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	t.Parallel()
 	patient, err := harness.BuildCustom("patient", 90*time.Second, nil)
 	require.NoError(t, err)
-	p := storing(t, folderStore(t))
+	p := newPodWithStore(t, folderStore(t))
 	p.Program = patient
 	run := p.StartReady()
 	p.Put("key", "value")
@@ -90,7 +90,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 
 func TestStored_severalMembersAreRefused(t *testing.T) {
 	t.Parallel()
-	p := storing(t, folderStore(t))
+	p := newPodWithStore(t, folderStore(t))
 	p.WithoutQuorum()
 	p.WriteConfigFile()
 	run := p.Start()
@@ -105,7 +105,7 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	t.Parallel()
 	none := func(*rand.Rand) {}
 	for done := 0; done < *losses; done += lossesOfStore {
-		loseVolumes(t, storing(t, folderStore(t)), none, none)
+		emptyVolumes(t, newPodWithStore(t, folderStore(t)), none, none)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 			for done := 0; done < *losses; done += lossesOfStore {
 				bucket := fmt.Sprint("stored-", done)
 				require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
-				loseVolumesOn(t, server, bucket, latency)
+				emptyVolumesOn(t, server, bucket, latency)
 			}
 		})
 	}
@@ -133,19 +133,19 @@ func bucketsOf(t *testing.T, server *url.URL) *minio.Client {
 	return client
 }
 
-// storingOn is like storing, with a bucket of an S3 server behind a proxy with latency.
+// storingOn is like newPodWithStore, with a bucket of an S3 server behind a proxy with latency.
 func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) (*harness.Pod, *storetest.Proxy) {
 	t.Helper()
 	proxy := storetest.NewProxy(t, server)
 	proxy.Inject(storetest.Faults{Delay: latency})
-	return storing(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
+	return newPodWithStore(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
 		"AWS_ACCESS_KEY_ID="+servers.S3Access, "AWS_SECRET_ACCESS_KEY="+servers.S3Secret), proxy
 }
 
-func loseVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {
+func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {
 	p, proxy := storingOn(t, server, bucket, latency)
 	end := func(*rand.Rand) { proxy.Inject(storetest.Faults{Delay: latency}) }
-	loseVolumes(t, p, func(dice *rand.Rand) {
+	emptyVolumes(t, p, func(dice *rand.Rand) {
 		faults := []storetest.Faults{
 			{LostReplies: 1 + dice.IntN(3)}, {Status: http.StatusServiceUnavailable}, {Status: http.StatusInternalServerError}, {UploadLimit: 200},
 		}[dice.IntN(4)]
@@ -158,9 +158,9 @@ func loseVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Du
 	}, end)
 }
 
-// loseVolumes ends the member, in most rounds by a kill, and deletes its volume under reads, writes and watches. It checks that nothing that a
+// emptyVolumes ends the member, in most rounds by a kill, and deletes its volume under reads, writes and watches. It checks that nothing that a
 // client has seen is denied afterwards. trouble makes the store fail before the end, and may leave it so; repair ends that.
-func loseVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
+func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	dice := rand.New(rand.NewPCG(seed, seed))

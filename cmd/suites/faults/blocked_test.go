@@ -12,31 +12,31 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// parking keeps a process at a spot of its life.
-type parking struct {
+// blockedStart blocks a process at one point of its run.
+type blockedStart struct {
 	// park returns the process once it is there, and what makes the pod usable for the next one.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
 	forced []int // statuses that the state allows in addition to those of the stimulus
 }
 
-var parkings = map[string]parking{
+var parkings = map[string]blockedStart{
 	"waiting for the volume's lock":   {park: parkAtVolume, budget: harness.AbortBudget},
 	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Block), budget: harness.AbortBudget},
 	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Block), budget: harness.AbortBudget},
-	"backing off":                     {park: parkBackingOff, budget: harness.AbortBudget},
-	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, hangHalfway), budget: harness.AbortBudget},
-	"waiting for the database's lock": {park: parkAtDatabase, budget: harness.AbortBudget},
+	"backing off":                     {park: blockInBackoff, budget: harness.AbortBudget},
+	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, blockAfterHalf), budget: harness.AbortBudget},
+	"waiting for the database's lock": {park: blockOnDB, budget: harness.AbortBudget},
 	"waiting for quorum":              {park: parkAtQuorum, budget: harness.StopBudget},
 	"serving":                         {park: parkServing, budget: harness.StopBudget},
-	"serving a thousand watches":      {park: parkWatched, budget: harness.StopBudget},
-	"closing":                         {park: parkClosing, budget: harness.StopBudget, forced: []int{143, 130, -1}},
+	"serving a thousand watches":      {park: blockInWatch, budget: harness.StopBudget},
+	"closing":                         {park: blockInClose, budget: harness.StopBudget, forced: []int{143, 130, -1}},
 }
 
 func nothing() {}
 
-// hangHalfway sends the start of a configuration and never the rest.
-func hangHalfway(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+// blockAfterHalf sends the start of a configuration and never the rest.
+func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
 	<-r.Context().Done()
@@ -59,14 +59,14 @@ func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.
 	}
 }
 
-func parkBackingOff(p *harness.Pod) (*harness.Run, func()) {
+func blockInBackoff(p *harness.Pod) (*harness.Run, func()) {
 	p.Sidecar.Broken[harness.StatusPath] = harness.Reply(http.StatusInternalServerError, "")
 	run := p.Start()
 	harness.Eventually(p.T, "the pauses are long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
 	return run, p.Sidecar.ClearFaults
 }
 
-func parkAtDatabase(p *harness.Pod) (*harness.Run, func()) {
+func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	p.StartAndStop()
 	run, release := p.StartAndLockDB()
 	run.AwaitLine(harness.Line{"message": "another process holds the database"})
@@ -90,9 +90,9 @@ func parkServing(p *harness.Pod) (*harness.Run, func()) {
 	return run, nothing
 }
 
-// parkWatched opens a stream for each watch. etcd's own client would let them share one, and its close can hang when
+// blockInWatch opens a stream for each watch. etcd's own client would let them share one, and its close can hang when
 // many of them are reconnecting.
-func parkWatched(p *harness.Pod) (*harness.Run, func()) {
+func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
 	watching, forget := context.WithCancel(context.Background())
 	p.T.Cleanup(forget)
@@ -114,7 +114,7 @@ func parkWatched(p *harness.Pod) (*harness.Run, func()) {
 	return run, leave
 }
 
-func parkClosing(p *harness.Pod) (*harness.Run, func()) {
+func blockInClose(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
 	p.BlockClose()
 	run.Signal(syscall.SIGTERM)

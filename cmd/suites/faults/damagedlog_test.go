@@ -40,7 +40,7 @@ func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 						onlyWithFaults(t)
 					}
 					trial(t, "opening", "log with "+name)
-					p, _ := killedWhileWriting(t, alone)
+					p, _ := killDuringWrites(t, alone)
 					index, at := damageLog(p, before, damage)
 					if alone {
 						requireFailedValidation(p, index)
@@ -66,7 +66,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			trial(t, "opening", "log with "+name+" at its end")
-			p, last := killedWhileWriting(t, false)
+			p, last := killDuringWrites(t, false)
 			index, _ := damageLog(p, 0, damage)
 			run := p.StartReady()
 			requireKeys(p, acknowledgedPuts-int(last-index))
@@ -75,8 +75,8 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	}
 }
 
-// killedWhileWriting is a member whose database lags behind its log. last is the index of the log's last entry.
-func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
+// killDuringWrites is a member whose database lags behind its log. last is the index of the log's last entry.
+func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	t.Helper()
 	unwritten := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
 	if alone {

@@ -43,7 +43,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
 	}
 	t.Parallel()
-	patient, err := harness.BuildVariant("patient", stillness, nil)
+	patient, err := harness.BuildCustom("patient", stillness, nil)
 	require.NoError(t, err)
 	server := servers.S3(t)
 	require.NoError(t, bucketsOf(t, server).MakeBucket(t.Context(), "kubernetes", minio.MakeBucketOptions{}))
@@ -60,7 +60,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 		awaitRestored(run)
 		k.check(p)
 	}
-	run.StopCleanly()
+	run.Shutdown()
 }
 
 // kubernetes is an API server and what its clients know about their objects.

@@ -71,7 +71,7 @@ func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	}
 }
 
-func (s parking) suffers(t *testing.T, name string, push stimulus) {
+func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 	p := harness.NewPod(t)
 	p.WriteRecord("terminated")
 	run, leave := s.park(p)
