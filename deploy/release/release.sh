@@ -31,7 +31,7 @@ for binary in "$@"; do
 done
 [ -n "$own" ] || { echo 'no binary is for this machine, to print its manual page' >&2; exit 1; }
 mkdir -p "$work/archive/completion"
-cp "$root/LICENSE" "$root/deploy/kubectl-etcd" "$work/archive/"
+cp -R "$root/LICENSE" "$root/deploy/kubectl-etcd" "$root/deploy/systemd" "$work/archive/"
 own() { env -i 'HOME=$HOME' "$own" "$@"; }
 own man > "$work/archive/etcd-wrapper.1"
 own completion bash > "$work/archive/completion/etcd-wrapper.bash"
@@ -41,7 +41,7 @@ own completion fish > "$work/archive/completion/etcd-wrapper.fish"
 for binary in "$@"; do
   cp "$binary" "$work/archive/etcd-wrapper"
   notices "$binary" > "$work/archive/NOTICES"
-  pack "$work/archive" "$CREATED" etcd-wrapper kubectl-etcd LICENSE NOTICES etcd-wrapper.1 completion | gzip -n9 > "$(name "$binary").tar.gz"
+  pack "$work/archive" "$CREATED" etcd-wrapper kubectl-etcd LICENSE NOTICES etcd-wrapper.1 completion systemd | gzip -n9 > "$(name "$binary").tar.gz"
   bill_of_materials "$binary" > "$(name "$binary").cdx.json"
 done
 

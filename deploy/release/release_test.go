@@ -156,6 +156,8 @@ func TestReleaseArchivesHaveNothingOfThisMachine(t *testing.T) {
 		assert.True(t, string(want) == files["etcd-wrapper"], platform)
 		assert.Contains(t, files["LICENSE"], "Apache License")
 		assert.Contains(t, files["NOTICES"], "==== std go1.")
+		assert.Contains(t, files["systemd/etcd-wrapper.service"], "Type=notify")
+		assert.Contains(t, files, "systemd/etcd.yaml")
 		assert.Equal(t, "[man] [HOME=$HOME]\n", files["etcd-wrapper.1"])
 		assert.Equal(t, "[completion zsh] [HOME=$HOME]\n", files["completion/_etcd-wrapper"])
 		for _, header := range headers {
@@ -349,7 +351,7 @@ func TestReleaseChecksumsAndSignature(t *testing.T) {
 func TestReleaseRejectsAChartWithoutItsVersions(t *testing.T) {
 	r, binaries := prepared(t)
 	moved := t.TempDir()
-	for _, folder := range []string{"deploy/chart", "deploy/release"} {
+	for _, folder := range []string{"deploy/chart", "deploy/release", "deploy/systemd"} {
 		require.NoError(t, os.CopyFS(filepath.Join(moved, folder), os.DirFS("../../"+folder)))
 	}
 	for _, file := range []string{"LICENSE", "deploy/kubectl-etcd", "deploy/chart/Chart.yaml"} {
