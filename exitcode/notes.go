@@ -218,7 +218,7 @@ func WriteMessage(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// beginning returns the first size bytes of text, in whole characters.
+// truncate returns the first size bytes of text, in whole characters.
 func truncate(text string, size int) string {
 	if len(text) <= size {
 		return text

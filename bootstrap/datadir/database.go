@@ -51,14 +51,14 @@ func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.m
 // unused reports whether etcd would fill the database from the first entry on.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
-// knows reports whether a member is, or was, part of the cluster.
+// hasMember reports whether a member is, or was, part of the cluster.
 func (c contents) hasMember(id uint64) bool {
 	_, current := c.members[id]
 	_, removed := c.removedMembers[id]
 	return current || removed
 }
 
-// voters returns the number of members with a vote.
+// voterCount returns the number of members with a vote.
 func (c contents) voterCount() (voters int) {
 	for _, member := range c.members {
 		if !member.IsLearner {

@@ -38,7 +38,7 @@
 // validation has passed: with a sidecar none of ours has run. It reads what the database records about itself, and the segments that
 // etcd replays. Inspect, ClusterVersions, Members and Uncommitted are methods of its result, an Inspection.
 //
-// Both readers end in a refusal: a sentence with the file, the problem and the way out. docs/runbook.md lists them all, which a test
+// Both readers end in a refusal: a sentence with the file, the problem and the way out. docs/refusals.md lists them all, which a test
 // verifies. A validation changes nothing. Inspect may move a member away that was killed before it stored anything, and SetPermissions
 // changes permissions.
 //

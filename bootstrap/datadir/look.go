@@ -142,7 +142,7 @@ func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	return versions, errors.Join(f.contentsErr, f.replayErr)
 }
 
-// replayed returns the notes of the entries that etcd replays, and the index of the snapshot that they follow. If the log does
+// replayNotes returns the notes of the entries that etcd replays, and the index of the snapshot that they follow. If the log does
 // not know a snapshot, etcd was killed between writing that and recording it, and starts from the one before.
 func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {

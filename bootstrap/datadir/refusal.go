@@ -23,20 +23,20 @@ const (
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
 
-// refusal is a reason not to start etcd on the data: the format of its error, and the way out.
+// reason is a reason not to start etcd on the data: the format of its error, and the way out.
 type reason struct{ format, wayOut string }
 
-// refusals are all of them, for the test that compares docs/runbook.md with them.
+// reasons lists all of them, for the test that compares docs/refusals.md with them.
 var reasons []reason
 
-// refuse adds a refusal. docs/refusals.md has its format, with … for each verb.
+// newReason adds a reason. docs/refusals.md has its format, with … for each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)
 	return kind
 }
 
-// because returns the error for one directory; the arguments are those of the format. A file without read permission
+// errorf returns the error for one directory; the arguments are those of the format. A file without read permission
 // has a way out of its own.
 func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
@@ -117,7 +117,7 @@ func IsTransient(err error) bool {
 	return system || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
-// isRefusal reports whether an error has a way out.
+// hasWayOut reports whether an error has a way out.
 func hasWayOut(err error) bool {
 	_, ok := errors.AsType[*reasonError](err)
 	return ok

@@ -83,7 +83,7 @@ func (s *segment) frames() iter.Seq[frame] {
 	}
 }
 
-// next reads one frame. A record follows its length, eight bytes, little-endian; if that is negative, the highest
+// nextFrame reads one frame. A record follows its length, eight bytes, little-endian; if that is negative, the highest
 // byte has the size of the padding (etcd's server/storage/wal/encoder.go).
 func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
@@ -335,17 +335,17 @@ func (c *cut) add(r validRecord) {
 	}
 }
 
-// reaches reports whether an entry of that index can have been lost between the cut and another position. Even the
+// contains reports whether an entry of that index can have been lost between the cut and another position. Even the
 // smallest takes more than two words: a record that implies more is part of a value that looks like a log.
 func (c *cut) contains(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
-// proven reports whether an acknowledged entry would be lost. single means that the member is alone in its cluster
+// isLoss reports whether an acknowledged entry would be lost. single means that the member is alone in its cluster
 // and that etcd 3.6 wrote its log.
 func (c *cut) isLoss(single bool) bool { return c.flushed || single && c.committed > c.last }
 
-// commitment returns, as a clause, the commit index in the records behind the cut; empty if none has one.
+// commitClause returns, as a clause, the commit index in the records behind the cut; empty if none has one.
 func (c *cut) commitClause() string {
 	if c.committed == 0 {
 		return ""

@@ -154,7 +154,7 @@ var writers = map[string]struct {
 	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
 }
 
-// written is a log's only segment, and up to where it had been flushed when each batch was written.
+// writtenLog is a log's only segment, and up to where it had been flushed when each batch was written.
 type writtenLog struct {
 	content []byte
 	flushed []int64

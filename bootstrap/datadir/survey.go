@@ -48,7 +48,7 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// tolerated returns sentences about what etcd tolerates and an operator should know.
+// checkNames returns sentences about what etcd tolerates and an operator should know.
 func (m *member) checkNames() (oddities []string) {
 	for _, name := range m.ignoredSegments() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
@@ -61,7 +61,7 @@ func (m *member) checkNames() (oddities []string) {
 	return oddities
 }
 
-// segment returns the path of a segment.
+// segments returns the names of the log's segments, in order.
 func (m *member) segments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), func(name string) bool { return !isSegmentName(name) })
 }
@@ -75,12 +75,12 @@ func (m *member) lastSegment() string {
 	return segments[len(segments)-1]
 }
 
-// misnamed returns the files with the suffix of a segment that etcd ignores.
+// ignoredSegments returns the files with the suffix of a segment that etcd ignores.
 func (m *member) ignoredSegments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName)
 }
 
-// segment is the path of one of them.
+// segment returns the path of a segment.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
 
 // snapshots returns the names of the snapshot files, oldest first.
@@ -130,7 +130,7 @@ func list(path string) listing {
 	return listing{path: path, entries: entries, err: err}
 }
 
-// unreadable returns the reason why a directory that exists cannot be listed.
+// readError returns the reason why a directory that exists cannot be listed.
 func (l listing) readError() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil

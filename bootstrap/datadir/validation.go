@@ -81,7 +81,7 @@ const (
 	maxChildStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
 
-// answer is the line of JSON with which a child ends.
+// childResult is the line of JSON with which a child ends.
 type childResult struct {
 	Valid    bool     `json:"valid"`
 	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
@@ -126,7 +126,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// conclude turns the end of a child into warnings and an error. Status and line must agree.
+// resultOf turns the end of a child into warnings and an error. Status and line must agree.
 func resultOf(ended child.Ended) (warnings []string, _ error) {
 	var outcome childResult
 	switch {

@@ -31,7 +31,7 @@ import (
 // snapshot file if the log reaches back to the one before it, one of the database's two meta pages.
 //
 // The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
-// its own, where corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling
+// its own, where corruption can cause a panic that nothing recovers; ValidateInChild keeps that out of the calling
 // process.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
@@ -157,7 +157,7 @@ func checkIgnoredSegments(m *member, last uint64) error {
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be
 // read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplayStart and
-// checkConsistency decides whether the log holds everything from the snapshot before it.
+// checkConsistency decide whether the log holds everything from the snapshot before it.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {

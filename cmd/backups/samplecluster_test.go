@@ -126,7 +126,7 @@ func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// lose adds a full snapshot without its data, gap revisions after the end of the chain; without a gap it is at the
+// addFullWithoutData adds a full snapshot without its data, gap revisions after the end of the chain; without a gap it is at the
 // end.
 func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()

@@ -118,7 +118,7 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 	return read
 }
 
-// truth spells out what Go takes for a boolean.
+// booleanValue spells out what Go takes for a boolean.
 func booleanValue(name, value string) string {
 	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
 		return fmt.Sprintf("=%t", is)

@@ -48,7 +48,7 @@ func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func
 	return lines, calls
 }
 
-// reminderSubject returns a run that has just entered a state.
+// snapshotIn returns a run that has just entered a state.
 func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }

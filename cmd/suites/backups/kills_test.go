@@ -147,7 +147,7 @@ func (v *killedMember) requiredRevision() (revision int64) {
 	return revision
 }
 
-// write makes clients write until it is stopped.
+// startWriting makes clients write until it is stopped.
 func (v *killedMember) startWriting(cycle int) (stop func()) {
 	etcd := v.Etcd()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -33,7 +33,7 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 	return m
 }
 
-// backups returns the process's report on its backups.
+// backupStatus returns the process's report on its backups.
 func backupStatus(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {

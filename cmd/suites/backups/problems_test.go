@@ -20,7 +20,7 @@ func recovered(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
-// requireServing checks that etcd serves, and that the problem is shown everywhere.
+// requireServingWithProblem checks that etcd serves, and that the problem is shown everywhere.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// An earlier problem may be reported once more by a process that has just got an answer.

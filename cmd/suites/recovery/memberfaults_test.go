@@ -210,7 +210,7 @@ func (c *threeMembers) writeUntilStored(revision int64) {
 	})
 }
 
-// requestRestoreOfAll restarts all members with one restore request, as the runbook says for a lost quorum.
+// requestRestoreOfAll restarts all members with one restore request, as the runbook describes for a lost quorum.
 func (c *threeMembers) requestRestoreOfAll() {
 	c.sleep(4 * time.Second)
 	for _, each := range c.members {
