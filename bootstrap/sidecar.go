@@ -183,6 +183,9 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	return status, nil
 }
 
+// WhyFailed returns nil: the sidecar gives the reason in its own log only.
+func (c *Client) WhyFailed() error { return nil }
+
 // Trigger asks for an initialization. The sidecar ignores it unless its status is New. It takes at most 10 s.
 func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	query := url.Values{"mode": {string(mode)}}

@@ -128,6 +128,8 @@ func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, err
 	return reaction.Word, nil
 }
 
+func (c *chaos) WhyFailed() error { return nil }
+
 func (c *chaos) Trigger(ctx context.Context, _ bootstrap.Mode) error {
 	c.know(func(t *truth) {
 		c.expect(t.locked && !t.opened, "initialization without the lock, or with an etcd")

@@ -18,8 +18,6 @@ type (
 	Guard = statemachine.Guard
 	// Action names something that the driver does.
 	Action = statemachine.Action
-	// Answer classifies the response to an event.
-	Answer = statemachine.Answer
 	// Row is one transition.
 	Row = statemachine.Row
 	// Group is a set of states with the same row.
@@ -30,18 +28,8 @@ type (
 	Rules = statemachine.Rules[Facts, Payload]
 )
 
-// Constants that all machines share.
-const (
-	Always = statemachine.Always
-
-	Move   = statemachine.Move
-	Reject = statemachine.Reject
-
-	ByTimer = statemachine.ByTimer
-	ByCalls = statemachine.ByCalls
-	NoBound = statemachine.NoBound
-	AtEnd   = statemachine.AtEnd
-)
+// Always is the guard of the last row for a state and an event.
+const Always = statemachine.Always
 
 // NewCore returns the machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
@@ -117,9 +105,10 @@ func (f Facts) Holds(g Guard) bool {
 func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
-		f = f.withWord(payload.Word)
-		f.ConfigKept = payload.Early
-		f.Permanent = payload.Status != exitcode.Clean
+		f.Word, f.ConfigKept, f.Permanent = payload.Word, payload.Early, payload.Status != exitcode.Clean
+		if f.Word.Result() {
+			f.Failed, f.RequestPending = f.Word == bootstrap.Failed, false
+		}
 	case ConfigPrefetched:
 		f.ConfigKept = payload.Early
 	case Signal:
@@ -129,15 +118,6 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
 		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // they carry no facts
-	}
-	return f
-}
-
-// withWord returns the facts after a status from the sidecar.
-func (f Facts) withWord(word bootstrap.InitializationStatus) Facts {
-	f.Word = word
-	if word.Result() {
-		f.Failed, f.RequestPending = word == bootstrap.Failed, false
 	}
 	return f
 }

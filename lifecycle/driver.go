@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/exitcode"
@@ -26,8 +27,7 @@ type Driver struct {
 	rules    *Rules
 	legal    *statemachine.Legality
 	core     Core
-	pauses   pauses
-	limits   map[Action]time.Duration // the timer that an action sets; 0 for none
+	timers   map[Action]backoff.BackOff // of the actions that set the timer of their state
 	timeline timeline
 	log      zerolog.Logger
 
@@ -48,6 +48,7 @@ type Driver struct {
 }
 
 // message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other events have 0.
+// Between the blocking actions of a row, a message without an event continues with the next action.
 type message struct {
 	event   Event
 	payload Payload
@@ -68,8 +69,7 @@ func NewDriver(options Options) *Driver {
 		rules:   NewRules(Table, Elsewhere),
 		legal:   statemachine.NewLegality(Table, Query),
 		core:    NewCore(),
-		pauses:  newPauses(),
-		limits:  map[Action]time.Duration{LimitStart: options.ReadyTimeout, LimitAbort: abortLimit, LimitStop: stopLimit},
+		timers:  newTimers(options.ReadyTimeout),
 		log:     options.Log,
 		urgent:  make(chan message, 4),
 		mailbox: make(chan message, 4),
@@ -150,15 +150,15 @@ func (d *Driver) handle(m message) {
 		d.handle(message{event: Crashed, payload: Payload{Err: err}})
 		return
 	}
-	d.carryOut(row, core, decision.Answer, m)
+	d.carryOut(row, core, m)
 }
 
 // carryOut makes the move of a row and starts its actions.
-func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
+func (d *Driver) carryOut(row *Row, core Core, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
-	d.pauses.reset(m.event, core.Facts)
-	if answer == Move {
+	d.resetTimers(m.event)
+	if row.From != row.To {
 		d.leave()
 	}
 	if d.core.Facts.Ending != "" {
@@ -191,10 +191,10 @@ func (d *Driver) leave() {
 // new state is published.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
-		switch limit, ok := d.limit(action); {
-		case ok:
-			pause = limit
-			d.arm(limit)
+		switch timer := d.timers[action]; {
+		case timer != nil:
+			pause = timer.NextBackOff()
+			d.arm(pause)
 		case prefetchActions[action] != nil:
 			prefetchActions[action](d)
 		default:
@@ -202,14 +202,6 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		}
 	}
 	return pause, slow
-}
-
-// limit returns the timer that an action sets, or false.
-func (d *Driver) limit(action Action) (time.Duration, bool) {
-	if limit, known := d.limits[action]; known {
-		return limit, true
-	}
-	return d.pauses.after(action)
 }
 
 // arm sets the timer of the visit.
@@ -271,11 +263,10 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		number := spawned.number
-		if done.event == Crashed {
-			number = 0 // a crash is never late
+		if done.event != Crashed { // a crash is never late
+			done.task = spawned.number
 		}
-		d.post(d.mailbox, message{event: done.event, payload: done.payload, task: number})
+		d.post(d.mailbox, done)
 	})
 	return spawned
 }

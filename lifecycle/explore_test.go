@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
+	"etcd-wrapper/statemachine"
 )
 
 // truth is the state of the world, which the machine may not know. Booleans start at the worst case: the volume has a
@@ -248,11 +249,11 @@ var promises = []struct {
 // holdsBound checks a place against the bound of its state.
 func holdsBound(p place) bool {
 	switch boundOf(p.core.State) {
-	case ByTimer:
+	case statemachine.ByTimer:
 		return p.timer
-	case ByCalls, NoBound:
+	case statemachine.ByCalls, statemachine.NoBound:
 		return p.timer || p.chain != ""
-	case AtEnd:
+	case statemachine.AtEnd:
 		return !p.timer
 	}
 	return false
@@ -345,7 +346,7 @@ func (e *explorer) end(here place, o outcome) {
 // take applies an event to a place that was found, or to its successor.
 func (e *explorer) take(found, here place, h happening) {
 	core, decision := e.rules.Step(here.core, h.event, h.payload)
-	if decision.Answer == Reject {
+	if decision.Answer == statemachine.Reject {
 		e.blame(fmt.Sprintf("%q is rejected, but it does come", h.event), found)
 	}
 	if decision.Row < 0 {
@@ -354,7 +355,7 @@ func (e *explorer) take(found, here place, h happening) {
 	next := here
 	next.core = core
 	slow, timer, aside := split(decision.Do)
-	if decision.Answer == Move {
+	if decision.Answer == statemachine.Move {
 		next.timer, next.chain, next.at = false, "", 0
 	}
 	next.timer = next.timer || timer

@@ -33,8 +33,7 @@ var Written = written
 
 // SetsTimer reports whether an action does nothing but set the timer.
 func SetsTimer(action Action) bool {
-	_, sets := NewDriver(Options{}).limit(action)
-	return sets
+	return newTimers(0)[action] != nil
 }
 
 // IsBound reports whether the driver does anything for an action.

@@ -116,14 +116,6 @@ func TestExceededStopBudget_isLoggedAsAnError(t *testing.T) {
 	})
 }
 
-// explaining is a sidecar that returns the cause of its failure.
-type explaining struct {
-	Sidecar
-	cause error
-}
-
-func (e explaining) WhyFailed() error { return e.cause }
-
 func TestAFailedInitialization_showsItsCause(t *testing.T) {
 	missing := fmt.Errorf("peer-transport-security.cert-file: cannot use file %q: %w", "/tls/tls.crt",
 		bootstrap.Mark(errors.New("no such file or directory"), bootstrap.ErrCertificates))
@@ -137,10 +129,8 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 	} {
 		t.Run(string(test.class), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, log := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress), &logged{}
-				runtime := s.runtime()
-				runtime.Sidecar = explaining{runtime.Sidecar, test.cause}
-				s.driver = NewDriver(Options{Runtime: runtime, Log: zerolog.New(log).Level(zerolog.InfoLevel)})
+				s, log := loggedStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
+				s.cause = test.cause
 				wait := s.run(t)
 				pass(time.Minute)
 				assert.NotEmpty(t, log.saying(t, test.text+test.next))
@@ -168,9 +158,9 @@ func TestFinalErrors_endTheRunWithTheirStatus(t *testing.T) {
 			return s.driver
 		},
 		"the initialization fails": func() *Driver {
-			runtime := newStage(bootstrap.Failed).runtime()
-			runtime.Sidecar = explaining{runtime.Sidecar, final}
-			return NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
+			s := newStage(bootstrap.Failed)
+			s.cause = final
+			return s.driver
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

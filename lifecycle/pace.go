@@ -65,51 +65,44 @@ const (
 	retryJitter = 0.3
 )
 
-// pauses holds a backoff for each action that sets a pause. Each grows until it is reset.
-type pauses map[Action]backoff.BackOff
-
-func newPauses() pauses {
-	return pauses{
+// newTimers returns what the actions set that set a timer: a pause, which grows until it is reset, or the limit of a visit.
+func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
+	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),
 		PaceFailure:  interval(firstRetry, retryGrowth, retryJitter),
 		PaceSilence:  interval(firstRetry, retryGrowth, retryJitter),
 		PaceLock:     backoff.NewConstantBackOff(lockRetry),
+		LimitStart:   backoff.NewConstantBackOff(readyTimeout),
+		LimitAbort:   backoff.NewConstantBackOff(abortLimit),
+		LimitStop:    backoff.NewConstantBackOff(stopLimit),
 	}
 }
 
+// interval returns pauses of at most maxPause, the jitter included.
 func interval(first time.Duration, growth, jitter float64) backoff.BackOff {
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(first),
 		backoff.WithMultiplier(growth),
 		backoff.WithRandomizationFactor(jitter),
-		backoff.WithMaxInterval(maxPause),
+		backoff.WithMaxInterval(time.Duration(float64(maxPause)/(1+jitter))),
 		backoff.WithMaxElapsedTime(0), // never give up; the default is 15 minutes
 	)
 }
 
-// reset resets the pauses whose cause an event ends.
-func (p pauses) reset(event Event, facts Facts) {
+// resetTimers resets the pauses whose cause an event ends.
+func (d *Driver) resetTimers(event Event) {
 	switch event {
 	case Replied:
-		if slices.Contains(bootstrap.InitializationStatuses, facts.Word) {
-			p[PaceSilence].Reset() // an unknown status counts as no answer
+		if slices.Contains(bootstrap.InitializationStatuses, d.core.Facts.Word) {
+			d.timers[PaceSilence].Reset() // an unknown status counts as no answer
 		}
-		if facts.Holds(StatusSuccessful) {
-			p[PaceFailure].Reset()
+		if d.core.Facts.Holds(StatusSuccessful) {
+			d.timers[PaceFailure].Reset()
 		}
 	case Accepted, ConfigValid:
-		p[PaceSilence].Reset()
-		p[PaceProgress].Reset()
+		d.timers[PaceSilence].Reset()
+		d.timers[PaceProgress].Reset()
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
 		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no cause
 	}
-}
-
-// after returns the pause that an action asks for, or false if the action is not about pausing.
-func (p pauses) after(action Action) (time.Duration, bool) {
-	source, known := p[action]
-	if !known {
-		return 0, false
-	}
-	return min(source.NextBackOff(), maxPause), true
 }

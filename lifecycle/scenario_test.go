@@ -179,7 +179,7 @@ func (l answered) answer() string {
 func (s scenario) visits() []State {
 	visited := []State{Query}
 	for _, line := range s.lines {
-		if line.Answer == Move {
+		if line.Answer == statemachine.Move {
 			visited = append(visited, line.To)
 		}
 	}
@@ -235,7 +235,7 @@ func TestScenarios_coverEveryRow(t *testing.T) {
 	for _, played := range scenarios(t) {
 		assert.Equal(t, Terminated, played.core.State, "%s ends", played.id)
 		for _, line := range played.lines {
-			assert.NotEqual(t, Reject, line.Answer, "%s: %s", played.id, line.phrase)
+			assert.NotEqual(t, statemachine.Reject, line.Answer, "%s: %s", played.id, line.phrase)
 			taken[line.Row] = true
 		}
 	}

@@ -26,7 +26,8 @@ type stage struct {
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
-	logs []string // on the volume
+	cause error    // why the sidecar's initialization failed
+	logs  []string // on the volume
 
 	yaml   string // the configuration; by default one that can be used only after the result
 	opened bool
@@ -145,6 +146,8 @@ func (s stageSidecar) Status(ctx context.Context) (bootstrap.InitializationStatu
 	}
 	return word, nil
 }
+
+func (s stageSidecar) WhyFailed() error { return s.cause }
 
 func (s stageSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	s.note("trigger " + string(mode))

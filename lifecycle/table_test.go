@@ -91,11 +91,11 @@ func TestTable_everyStateHasWorkOrATimer(t *testing.T) {
 		}
 		slow, timer, _ := split(row.Do)
 		switch bound := boundOf(row.To); bound {
-		case ByTimer:
+		case statemachine.ByTimer:
 			assert.True(t, timer, "%s waits for its timer, and the row for %q in %s does not set it", row.To, row.On, row.From)
-		case ByCalls, NoBound:
+		case statemachine.ByCalls, statemachine.NoBound:
 			assert.True(t, timer || len(slow) > 0, "%s would wait for nothing after %q in %s", row.To, row.On, row.From)
-		case AtEnd:
+		case statemachine.AtEnd:
 			assert.Empty(t, row.Do, "nothing is done at the end")
 		}
 	}
@@ -237,11 +237,11 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 }()
 
 // answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is ignored, the rest is rejected.
-func answerWithoutRow(state State, event Event) Answer {
+func answerWithoutRow(state State, event Event) statemachine.Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return statemachine.Ignore
 	}
-	return Reject
+	return statemachine.Reject
 }
 
 func TestTable_everyStep(t *testing.T) { suite.Assert(t) }

@@ -198,7 +198,7 @@ func (d *Driver) logResolved(trouble Condition, now time.Time) {
 // logWithoutRow logs an event without a row. A rejected event is a bug.
 func (d *Driver) logWithoutRow(m message, decision statemachine.Decision) {
 	logged := zerolog.DebugLevel
-	if decision.Answer == Reject {
+	if decision.Answer == statemachine.Reject {
 		logged = zerolog.ErrorLevel
 	}
 	d.log.WithLevel(logged).Err(m.payload.Err).Str("state", string(d.core.State)).Str("event", string(m.event)).

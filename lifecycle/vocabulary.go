@@ -21,14 +21,14 @@ const (
 
 // States describes every state, in the order of a run.
 var States = []statemachine.StateInfo{
-	{Name: Query, Meaning: "ask for the status of the initialization", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
-	{Name: Trigger, Meaning: "request a sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
-	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "max " + seconds(maxPause)},
-	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz accordingly, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, max " + seconds(maxPause) + " between calls"},
-	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: ByTimer, Deadline: "--etcd-ready-timeout; 0 waits forever"},
-	{Name: Serving, Meaning: "etcd is running; readiness is checked", Bound: NoBound, Deadline: "none"},
-	{Name: Terminating, Meaning: "report not ready, close etcd in order, write the exit record", Bound: ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
-	{Name: Terminated, Meaning: "the process exits", Bound: AtEnd, Deadline: "final"},
+	{Name: Query, Meaning: "ask for the status of the initialization", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Trigger, Meaning: "request a sanity or full validation", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
+	{Name: Wait, Meaning: "wait before asking again", Bound: statemachine.ByTimer, Deadline: "max " + seconds(maxPause)},
+	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz accordingly, lock the data directory", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, max " + seconds(maxPause) + " between calls"},
+	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: statemachine.ByTimer, Deadline: "--etcd-ready-timeout; 0 waits forever"},
+	{Name: Serving, Meaning: "etcd is running; readiness is checked", Bound: statemachine.NoBound, Deadline: "none"},
+	{Name: Terminating, Meaning: "report not ready, close etcd in order, write the exit record", Bound: statemachine.ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Name: Terminated, Meaning: "the process exits", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
 // The events. A completion ends the one piece of blocking work that its state started.

@@ -152,7 +152,7 @@ func TestNoActionIsForgotten(t *testing.T) {
 }
 
 func TestNoAnswerIsForgotten(t *testing.T) {
-	var given []Answer
+	var given []statemachine.Answer
 	rules := NewRules(Table, Elsewhere)
 	for _, state := range tested.StateNames() {
 		for _, event := range tested.Events() {

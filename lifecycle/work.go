@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +20,8 @@ type Sidecar interface {
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns etcd's configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-}
-
-// FailureReporter is a Sidecar that knows why its last initialization failed.
-type FailureReporter interface {
-	// WhyFailed returns the reason, one sentence that names the file, or nil. An exitcode.FinalError ends the run.
+	// WhyFailed returns why the last initialization failed, one sentence that names the file, or nil if that is unknown. An
+	// exitcode.FinalError ends the run.
 	WhyFailed() error
 }
 
@@ -85,12 +83,6 @@ type Runtime struct {
 	LeaveReason func(reason string) error
 }
 
-// completion is the result of an action: an event, or the zero value to continue with the next action.
-type completion struct {
-	event   Event
-	payload Payload
-}
-
 // work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was taken.
 type work struct {
 	runtime *Runtime
@@ -100,7 +92,7 @@ type work struct {
 }
 
 // blocking binds the blocking actions.
-var blocking = map[Action]func(*work, context.Context) completion{
+var blocking = map[Action]func(*work, context.Context) message{
 	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
 	AskStatus:       (*work).queryStatus,
@@ -121,16 +113,16 @@ var blocking = map[Action]func(*work, context.Context) completion{
 }
 
 // run does the actions in order until one posts an event. A panic becomes Crashed.
-func (w *work) run(ctx context.Context, actions []Action) (done completion) {
+func (w *work) run(ctx context.Context, actions []Action) (done message) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			done = completion{Crashed, Payload{Err: fmt.Errorf("panic: %v\n%s", cause, debug.Stack())}}
+			done = message{event: Crashed, payload: Payload{Err: fmt.Errorf("panic: %v\n%s", cause, debug.Stack())}}
 		}
 	}()
 	for _, action := range actions {
 		do, bound := blocking[action]
 		if !bound {
-			return completion{Crashed, Payload{Err: fmt.Errorf("action %q does nothing", action)}}
+			return message{event: Crashed, payload: Payload{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
 			done.payload.Err = bootstrap.ExplainError(done.payload.Err, "")
@@ -140,149 +132,149 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 	return done
 }
 
-func (w *work) lockVolume(context.Context) completion {
+func (w *work) lockVolume(context.Context) message {
 	if err := w.runtime.Volume.Lock(); err != nil {
-		return completion{VolumeBusy, Payload{Err: err}}
+		return message{event: VolumeBusy, payload: Payload{Err: err}}
 	}
-	return completion{}
+	return message{}
 }
 
-func (w *work) queryStatus(ctx context.Context) completion {
+func (w *work) queryStatus(ctx context.Context) message {
 	word, err := w.runtime.Sidecar.Status(ctx)
 	if err != nil {
-		return completion{NoAnswer, Payload{Err: err}}
+		return message{event: NoAnswer, payload: Payload{Err: err}}
 	}
 	payload := Payload{Word: word}
 	if word == bootstrap.Successful {
 		payload.Logs = w.runtime.Volume.Logs()
 	}
-	if explainer, is := w.runtime.Sidecar.(FailureReporter); is && word == bootstrap.Failed {
-		payload.Err = explainer.WhyFailed()
+	if word == bootstrap.Failed {
+		payload.Err = w.runtime.Sidecar.WhyFailed()
 		payload.Status = exitcode.StatusOf(payload.Err, exitcode.Clean)
 	}
-	return completion{Replied, payload}
+	return message{event: Replied, payload: payload}
 }
 
 // probeData protects data that an etcd has open: the sidecar deletes data that it finds corrupt.
-func (w *work) probeData(context.Context) completion {
+func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
 	switch {
 	case errors.Is(err, bootstrap.ErrDataInUse):
 		return w.dataInUse(err)
 	case err != nil:
-		return completion{NotAccepted, Payload{Err: err}}
+		return message{event: NotAccepted, payload: Payload{Err: err}}
 	default:
-		return completion{}
+		return message{}
 	}
 }
 
 // dataInUse voids the exit record, because this process never learns how the other writer of the data ends.
-func (w *work) dataInUse(err error) completion {
-	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Invalidate())}}
+func (w *work) dataInUse(err error) message {
+	return message{event: DataInUse, payload: Payload{Err: errors.Join(err, w.runtime.Record.Invalidate())}}
 }
 
-func (w *work) requestInit(ctx context.Context) completion {
+func (w *work) requestInit(ctx context.Context) message {
 	mode, why := w.runtime.Mode()
 	return w.trigger(ctx, mode, why)
 }
 
-func (w *work) requestFullInit(ctx context.Context) completion {
+func (w *work) requestFullInit(ctx context.Context) message {
 	return w.trigger(ctx, bootstrap.Full, "the last validation failed")
 }
 
-func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) completion {
+func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) message {
 	payload := Payload{Validation: Validation{mode, why}, Detail: fmt.Sprintf("%s validation: %s", mode, why)}
 	payload.Logs = w.runtime.Volume.Logs()
 	if payload.Err = w.runtime.Sidecar.Trigger(ctx, mode); payload.Err != nil {
-		return completion{NotAccepted, payload}
+		return message{event: NotAccepted, payload: payload}
 	}
-	return completion{Accepted, payload}
+	return message{event: Accepted, payload: payload}
 }
 
 // prefetchConfig requests the configuration during the validation: the real sidecar needs 7 s for it while etcd is down, and 37 s
 // while it searches for other members.
-func (w *work) prefetchConfig(ctx context.Context) completion {
+func (w *work) prefetchConfig(ctx context.Context) message {
 	asked := time.Now()
 	yaml, err := w.runtime.Sidecar.Config(ctx)
 	if err != nil {
-		return completion{ConfigPrefetched, Payload{Err: err}}
+		return message{event: ConfigPrefetched, payload: Payload{Err: err}}
 	}
-	return completion{ConfigPrefetched, Payload{Config: yaml, Asked: asked}}
+	return message{event: ConfigPrefetched, payload: Payload{Config: yaml, Asked: asked}}
 }
 
-func (w *work) fetchConfig(ctx context.Context) completion {
+func (w *work) fetchConfig(ctx context.Context) message {
 	yaml, err := w.runtime.Sidecar.Config(ctx)
 	if err != nil {
-		return completion{ConfigUnavailable, Payload{Err: err}}
+		return message{event: ConfigUnavailable, payload: Payload{Err: err}}
 	}
-	return completion{ConfigFetched, Payload{Config: yaml}}
+	return message{event: ConfigFetched, payload: Payload{Config: yaml}}
 }
 
-func (w *work) checkConfig(context.Context) completion {
+func (w *work) checkConfig(context.Context) message {
 	return unlessCertificates(w.runtime.Member.Configure(w.yaml), exitcode.BadConfig)
 }
 
-func (w *work) serveReadyz(context.Context) completion {
+func (w *work) serveReadyz(context.Context) message {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
 // unlessCertificates ends the run with status, unless only certificate files are missing or invalid: those are retried.
-func unlessCertificates(err error, status exitcode.Code) completion {
+func unlessCertificates(err error, status exitcode.Code) message {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return completion{ConfigUnavailable, Payload{Err: err}}
+		return message{event: ConfigUnavailable, payload: Payload{Err: err}}
 	case err != nil:
-		return completion{ConfigInvalid, Payload{Err: err, Status: status}}
+		return message{event: ConfigInvalid, payload: Payload{Err: err, Status: status}}
 	default:
-		return completion{}
+		return message{}
 	}
 }
 
-func (w *work) lockData(context.Context) completion {
+func (w *work) lockData(context.Context) message {
 	err := w.runtime.Volume.LockData()
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
 	// Without file locks etcd starts anyway. It reports a directory that it cannot use, after the record is removed.
-	return completion{ConfigValid, Payload{Err: err}}
+	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 
-func (w *work) removeRecord(ctx context.Context) completion {
+func (w *work) removeRecord(ctx context.Context) message {
 	// After a request to stop, the record must stay as it was.
 	if ctx.Err() != nil {
-		return completion{EtcdFailed, Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
+		return message{event: EtcdFailed, payload: Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
 	if err := w.runtime.Record.Remove(); err != nil {
-		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.BadRecord}}
+		return message{event: EtcdFailed, payload: Payload{Err: err, Status: exitcode.BadRecord}}
 	}
-	return completion{}
+	return message{}
 }
 
-func (w *work) openEtcd(ctx context.Context) completion {
+func (w *work) openEtcd(ctx context.Context) message {
 	if err := w.runtime.Member.Open(ctx); err != nil {
-		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.StatusOf(err, exitcode.EtcdFailed)}}
+		return message{event: EtcdFailed, payload: Payload{Err: err, Status: exitcode.StatusOf(err, exitcode.EtcdFailed)}}
 	}
-	return completion{EtcdReady, Payload{}}
+	return message{event: EtcdReady, payload: Payload{}}
 }
 
-func (w *work) watchEtcd(ctx context.Context) completion {
-	return completion{EtcdFailed, Payload{Err: w.runtime.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
+func (w *work) watchEtcd(ctx context.Context) message {
+	return message{event: EtcdFailed, payload: Payload{Err: w.runtime.Member.Watch(ctx), Status: exitcode.EtcdFailed}}
 }
 
-func (w *work) closeEtcd(context.Context) completion {
+func (w *work) closeEtcd(context.Context) message {
 	opened, err := w.runtime.Member.Close()
 	payload := Payload{NeverOpened: !opened, ClosedInOrder: opened && err == nil, Err: err}
 	if err != nil {
 		payload.Status = exitcode.EtcdFailed
 	}
-	return completion{EtcdClosed, payload}
+	return message{event: EtcdClosed, payload: payload}
 }
 
-func (w *work) restoreRecord(context.Context) completion {
+func (w *work) restoreRecord(context.Context) message {
 	return recordResult(w.runtime.Record.Restore(), "")
 }
 
-func (w *work) writeRecord(context.Context) completion {
+func (w *work) writeRecord(context.Context) message {
 	word := w.facts.RecordWord()
 	err := w.runtime.Record.Write(word)
 	if w.runtime.Record.Invalid() {
@@ -291,17 +283,14 @@ func (w *work) writeRecord(context.Context) completion {
 	return recordResult(err, "exit record written: "+string(word))
 }
 
-func (w *work) leaveReason(context.Context) completion {
-	reason := "crash without a reason"
-	if w.payload.Err != nil {
-		reason = w.payload.Err.Error()
-	}
-	return recordResult(w.runtime.LeaveReason(reason), "")
+func (w *work) leaveReason(context.Context) message {
+	reason := cmp.Or(w.payload.Err, errors.New("crash without a reason"))
+	return recordResult(w.runtime.LeaveReason(reason.Error()), "")
 }
 
-func recordResult(err error, detail string) completion {
+func recordResult(err error, detail string) message {
 	if err != nil {
-		return completion{RecordSettled, Payload{Err: err, Status: exitcode.BadRecord}}
+		return message{event: RecordSettled, payload: Payload{Err: err, Status: exitcode.BadRecord}}
 	}
-	return completion{RecordSettled, Payload{Detail: detail}}
+	return message{event: RecordSettled, payload: Payload{Detail: detail}}
 }

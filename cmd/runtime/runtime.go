@@ -206,14 +206,6 @@ func (c *sidecarMetrics) count(call string, began time.Time, err *error) {
 	}
 }
 
-// WhyFailed implements lifecycle.FailureReporter if the sidecar does.
-func (c *sidecarMetrics) WhyFailed() error {
-	if explainer, is := c.Sidecar.(lifecycle.FailureReporter); is {
-		return explainer.WhyFailed()
-	}
-	return nil
-}
-
 // Trigger implements lifecycle.Sidecar.
 func (c *sidecarMetrics) Trigger(ctx context.Context, mode bootstrap.Mode) (err error) {
 	defer c.count("trigger", time.Now(), &err)

@@ -230,6 +230,8 @@ func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
 
 func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
 
+func (*spoken) WhyFailed() error { return nil }
+
 func TestSidecarMetrics(t *testing.T) {
 	counts := metrics.New()
 	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Restore", "Successful", "Successful", "Restore"}
