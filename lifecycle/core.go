@@ -34,11 +34,6 @@ const Always = statemachine.Always
 // NewCore returns the machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
 
-// NewRules indexes a table and the answers without a row, such as Table and Elsewhere.
-func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
-	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
-}
-
 // Payload carries the details of an event.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: the sidecar's status

@@ -39,8 +39,9 @@ func TestDiagram_isDeterministic(t *testing.T) {
 
 func TestTableJSON(t *testing.T) {
 	var document struct {
-		States    []statemachine.StateInfo
-		Elsewhere []statemachine.Default
+		States      []statemachine.StateInfo
+		Transitions []Row
+		Elsewhere   []statemachine.Default
 	}
 	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
 	assert.Len(t, document.States, len(States))
@@ -48,6 +49,7 @@ func TestTableJSON(t *testing.T) {
 		state.Bound = States[i].Bound // the tests' own
 		assert.Equal(t, States[i], state)
 	}
+	assert.Equal(t, Table, document.Transitions)
 	assert.Equal(t, Elsewhere, document.Elsewhere)
 }
 

@@ -66,7 +66,7 @@ type Outcome struct {
 func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
-		rules:   NewRules(Table, Elsewhere),
+		rules:   statemachine.NewRules[Facts](Table, Elsewhere, Terminated),
 		legal:   statemachine.NewLegality(Table, Query),
 		core:    NewCore(),
 		timers:  newTimers(options.ReadyTimeout),

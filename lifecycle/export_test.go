@@ -28,6 +28,11 @@ func UrgentFirst(d *Driver) bool {
 	return first.event == Signal && second.event == Replied
 }
 
+// NewRules indexes a table and the answers without a row, such as Table and Elsewhere.
+func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
+	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
+}
+
 // Written is the table as it is written.
 var Written = written
 

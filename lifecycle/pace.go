@@ -78,15 +78,20 @@ func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	}
 }
 
-// interval returns pauses of at most maxPause, the jitter included.
-func interval(first time.Duration, growth, jitter float64) backoff.BackOff {
-	return backoff.NewExponentialBackOff(
+// pauses grow up to maxPause, the jitter included.
+type pauses struct{ backoff.BackOff }
+
+// NextBackOff implements backoff.BackOff.
+func (p pauses) NextBackOff() time.Duration { return min(p.BackOff.NextBackOff(), maxPause) }
+
+func interval(first time.Duration, growth, jitter float64) pauses {
+	return pauses{backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(first),
 		backoff.WithMultiplier(growth),
 		backoff.WithRandomizationFactor(jitter),
-		backoff.WithMaxInterval(time.Duration(float64(maxPause)/(1+jitter))),
+		backoff.WithMaxInterval(maxPause),
 		backoff.WithMaxElapsedTime(0), // never give up; the default is 15 minutes
-	)
+	)}
 }
 
 // resetTimers resets the pauses whose cause an event ends.

@@ -48,7 +48,10 @@ func (m *Member) closeInOrder() error {
 	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
 	defer impatient.Stop()
 	m.doing.Store(m.describeClose("waits for the maintenance of its database to end"))
-	m.background.end()
+	if m.stopServing != nil {
+		m.stopServing()
+	}
+	m.serving.Wait()
 	first := m.describeClose("waits for its clients' requests to end")
 	m.doing.Store(first)
 	closed := make(chan struct{})
@@ -60,7 +63,7 @@ func (m *Member) closeInOrder() error {
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
-	m.background.starting.Wait()
+	m.starting.Wait()
 	m.files.check(m.options.Log)
 	return m.LostData()
 }

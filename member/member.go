@@ -97,19 +97,15 @@ type Member struct {
 	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
 	startErr error               // valid once started is closed
 
-	background background
-	files      dataFiles
-	crashOnce  sync.Once
-	crashed    chan struct{}
-	stopped    atomic.Pointer[error] // why etcd stopped by itself
-}
+	starting    sync.WaitGroup     // goroutines from etcd's start to its end
+	serving     sync.WaitGroup     // goroutines from readiness to the start of the close
+	stopServing context.CancelFunc // ends the latter
+	keeper      atomic.Pointer[dataversion.Keeper]
 
-// background owns the goroutines of a member.
-type background struct {
-	starting sync.WaitGroup // from etcd's start to its end
-	serving  sync.WaitGroup // from readiness to the start of the close
-	stop     context.CancelFunc
-	keeper   atomic.Pointer[dataversion.Keeper]
+	files     dataFiles
+	crashOnce sync.Once
+	crashed   chan struct{}
+	stopped   atomic.Pointer[error] // why etcd stopped by itself
 }
 
 // opensData describes a start that reads the database.
@@ -192,8 +188,8 @@ func (m *Member) Open(ctx context.Context) error {
 		return m.startErr
 	}
 	m.doing.Store(awaitsQuorum)
-	m.background.starting.Go(func() { electSelf(m.etcd.Server) })
-	m.background.starting.Go(func() { proposeAfterSnapshot(m.etcd.Server, m.config, m.options.Log) })
+	m.starting.Go(func() { electSelf(m.etcd.Server) })
+	m.starting.Go(func() { proposeAfterSnapshot(m.etcd.Server, m.config, m.options.Log) })
 	if err := m.wait(ctx, m.etcd.Server.ReadyNotify()); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("gave up while etcd joins its cluster: %w", err)
@@ -227,7 +223,9 @@ func (m *Member) prepare(ctx context.Context) error {
 	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
 		return ErrSeveralMembers
 	}
-	if err := m.inspect(findings); err != nil {
+	if err := findings.Inspect(datadir.Identity{ // it refuses data that etcd would accept silently
+		Name: m.config.Name, PeerURLs: types.URLs(m.config.AdvertisePeerUrls).StringSlice(), InitialCluster: m.config.InitialCluster,
+	}, m.options.Log); err != nil {
 		m.opened = true // the next start must not treat such data as valid
 		m.startErr = err
 		close(m.started)
@@ -250,15 +248,6 @@ func (m *Member) prepare(ctx context.Context) error {
 	datadir.SetPermissions(m.config.Dir, m.options.Log)
 	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing equals what cannot be inspected
 	return nil
-}
-
-// inspect refuses data that etcd would accept silently.
-func (m *Member) inspect(findings *datadir.Inspection) error {
-	return findings.Inspect(datadir.Identity{
-		Name:           m.config.Name,
-		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
-		InitialCluster: m.config.InitialCluster,
-	}, m.options.Log)
 }
 
 // maxVersion returns the cluster's version as the data record it.
@@ -335,31 +324,23 @@ func isListenError(err error) bool {
 // serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted
 // version, check that the data are still on the volume, and keep the cluster's entry for the member up to date.
 func (m *Member) serve() {
-	b, server := &m.background, m.etcd.Server
+	server := m.etcd.Server
 	ctx, stop := context.WithCancel(context.Background())
-	b.stop = stop
+	m.stopServing = stop
 	m.files.open()
-	b.serving.Go(func() { m.files.watch(ctx, m.options.Log) })
-	b.serving.Go(func() { m.Maintainer.Run(ctx, server) })
+	m.serving.Go(func() { m.files.watch(ctx, m.options.Log) })
+	m.serving.Go(func() { m.Maintainer.Run(ctx, server) })
 	if m.compaction.retention > 0 {
-		b.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
+		m.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
 	}
 	if m.options.FindsPlace {
-		b.serving.Go(func() { placement{server, m.config, &m.options}.run(ctx) })
+		m.serving.Go(func() { placement{server, m.config, &m.options}.run(ctx) })
 	}
 	if wanted := m.options.DataVersion; wanted != (dataversion.Version{}) {
 		keeper := dataversion.New(wanted, server, m.options.Log)
-		b.keeper.Store(keeper)
-		b.serving.Go(func() { keeper.Run(ctx) })
+		m.keeper.Store(keeper)
+		m.serving.Go(func() { keeper.Run(ctx) })
 	}
-}
-
-// end returns when the goroutines of a ready member have ended.
-func (b *background) end() {
-	if b.stop != nil {
-		b.stop()
-	}
-	b.serving.Wait()
 }
 
 // Watch returns the reason when etcd has stopped by itself, or when ctx is done.

@@ -58,7 +58,7 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	decided := make(chan struct{})
-	m.background.starting.Go(func() {
+	m.starting.Go(func() {
 		if m.root.run(ctx, m.etcd.Server) {
 			close(decided)
 		}

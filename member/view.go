@@ -92,7 +92,7 @@ func (m *Member) Requests() (writes, reads state.Requests) {
 // DataVersion returns the state of the version that the data are kept at; ok is false before the member is ready, and
 // if no version is wanted.
 func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
-	keeper := m.background.keeper.Load()
+	keeper := m.keeper.Load()
 	if keeper == nil {
 		return state.DataVersion{}, false
 	}

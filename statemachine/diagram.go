@@ -106,7 +106,7 @@ func (d *Drawing) DOT() string {
 	fmt.Fprintf(&b, "\n  begin -> %s;\n", d.Initial)
 	for _, a := range folded {
 		if a.from != a.to {
-			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotAttributes(a), dotLabel(a.groups))
+			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotAttributes(a), join(a.groups, "<br/>", reasonGroup.dot))
 		}
 	}
 	b.WriteString("}\n")
@@ -131,7 +131,7 @@ func dotState(state StateInfo, folded []*edge) string {
 		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
 	for _, a := range folded {
 		if a.from == state.Name && a.to == state.Name {
-			label += "<br/><br/>" + dotLabel(a.groups)
+			label += "<br/><br/>" + join(a.groups, "<br/>", reasonGroup.dot)
 		}
 	}
 	return label
@@ -145,12 +145,13 @@ func (d *Drawing) dotAttributes(a *edge) string {
 	return ""
 }
 
-func dotLabel(reasons []reasonGroup) string {
-	labels := make([]string, len(reasons))
-	for i, group := range reasons {
-		labels[i] = group.dot()
+// join joins the texts of a list.
+func join[T any](list []T, separator string, text func(T) string) string {
+	texts := make([]string, len(list))
+	for i, each := range list {
+		texts[i] = text(each)
 	}
-	return strings.Join(labels, "<br/>")
+	return strings.Join(texts, separator)
 }
 
 // dot returns a label with the events and guards, the deadline, the reason and the actions, one below the other.
@@ -167,21 +168,12 @@ func (g reasonGroup) dot() string {
 }
 
 func actionNames(actions []Action) string {
-	names := make([]string, len(actions))
-	for i, action := range actions {
-		names[i] = string(action)
-	}
-	return strings.Join(names, ", ")
+	return join(actions, ", ", func(a Action) string { return string(a) })
 }
 
 // escape escapes lines for an HTML-like label.
 func escape(lines []string) string {
-	safe := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-	escaped := make([]string, len(lines))
-	for i, line := range lines {
-		escaped[i] = safe.Replace(line)
-	}
-	return strings.Join(escaped, "<br/>")
+	return join(lines, "<br/>", strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;").Replace)
 }
 
 // wrap breaks a text at spaces into lines of about wrapAt characters.
@@ -206,19 +198,12 @@ func (d *Drawing) Mermaid() string {
 	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
 	for _, a := range d.edges() {
 		if a.from != a.to {
-			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
+			events := join(a.groups, "<br/>", func(g reasonGroup) string { return strings.Join(g.events, "<br/>") })
+			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, events)
 		}
 	}
 	fmt.Fprintf(&b, "    %s --> [*]\n", d.Final)
 	return b.String()
-}
-
-func (a *edge) mermaid() string {
-	var events []string
-	for _, group := range a.groups {
-		events = append(events, group.events...)
-	}
-	return strings.Join(events, "<br/>")
 }
 
 // JSON returns the table, the states and the defaults as a document.

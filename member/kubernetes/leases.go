@@ -77,13 +77,14 @@ type LeaseOptions struct {
 
 // Leases renews the leases that a backup-restore sidecar would renew, for the operator's tools: when a member was
 // last active, whether it leads, and how current the backups are. The command calls Start when etcd is ready and Stop
-// before etcd is closed, each at most once. One goroutine talks to the API server. States is safe for concurrent use.
+// before etcd is closed, each at most once. Each lease has its own goroutine, so that one that the API server does not
+// answer for delays no other. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
-	server  *Server // used by the goroutine only
+	server  *Server
 
-	stop context.CancelFunc // nil before Start
-	done chan struct{}
+	stop     context.CancelFunc // nil before Start
+	renewing sync.WaitGroup
 
 	mu     sync.Mutex
 	states map[string]state.Lease
@@ -97,18 +98,21 @@ func NewLeases(options LeaseOptions) *Leases {
 // Start starts to renew the leases.
 func (l *Leases) Start() {
 	ctx, stop := context.WithCancel(context.Background())
-	l.stop, l.done = stop, make(chan struct{})
-	go func() {
-		defer close(l.done)
-		l.run(ctx)
-	}()
+	l.stop = stop
+	for _, t := range l.tasks() {
+		l.renewing.Go(func() {
+			for ctx.Err() == nil {
+				_ = clock.Sleep(ctx, l.perform(ctx, t))
+			}
+		})
+	}
 }
 
 // Stop stops the renewals and returns once no request is running, within Timeout.
 func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
-		<-l.done
+		l.renewing.Wait()
 	}
 }
 
@@ -124,12 +128,11 @@ func (l *Leases) States() (all []state.Lease) {
 	return all
 }
 
-// task is one lease, the function that renews it, and the time when it is due.
+// task is one lease and the function that renews it.
 type task struct {
 	kind     string
 	interval time.Duration
 	renew    func(ctx context.Context) (name, holder string, err error)
-	due      time.Time
 	pause    backoff.BackOff // after a failure
 }
 
@@ -145,22 +148,6 @@ func (l *Leases) tasks() []*task {
 		all = append(all, newTask(OfFull, snapshotInterval, l.renewFull), newTask(OfDelta, snapshotInterval, l.renewDelta))
 	}
 	return all
-}
-
-func (l *Leases) run(ctx context.Context) {
-	tasks := l.tasks()
-	for ctx.Err() == nil {
-		next := time.Now().Add(heartbeat)
-		for _, t := range tasks {
-			if !time.Now().Before(t.due) {
-				t.due = time.Now().Add(l.perform(ctx, t))
-			}
-			if t.due.Before(next) {
-				next = t.due
-			}
-		}
-		_ = clock.Sleep(ctx, time.Until(next))
-	}
 }
 
 // errNotOurs means that another member renews a lease, or that no member can.

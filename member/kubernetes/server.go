@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"etcd-wrapper/backup/store/wire"
@@ -62,9 +63,10 @@ const Timeout = 5 * time.Second
 // maxResponse bounds the bytes read of a response; expected responses have a few kilobytes.
 const maxResponse = 1 << 20
 
-// Server is a client of the API server. It is used by one goroutine at a time.
+// Server is a client of the API server. It is safe for concurrent use.
 type Server struct {
 	account Account
+	mu      sync.Mutex   // guards Client
 	Client  *http.Client // nil until the CA bundle could be read; tests set their own
 }
 
@@ -129,7 +131,10 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 	}
 	response, err := s.Client.Do(request)
 	if err != nil {
-		return describeFailure(wire.WithoutURL(err))
+		if err = wire.WithoutURL(err); errors.Is(err, context.DeadlineExceeded) {
+			return errTimeout
+		}
+		return fmt.Errorf("the API server cannot be reached: %w", err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
@@ -146,6 +151,8 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 }
 
 func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name string, content []byte) (*http.Request, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.Client == nil {
 		client, err := wire.NewClient(filepath.Join(s.account.Dir, "ca.crt"))
 		if err != nil {
@@ -178,18 +185,10 @@ func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name 
 	return request, nil
 }
 
-// describeFailure returns the error for a request without a response.
-func describeFailure(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return errTimeout
-	}
-	return fmt.Errorf("the API server cannot be reached: %w", err)
-}
+var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "StatefulSet", Verbs: "get"}
 
 // errTimeout is the error for a response that takes too long.
 var errTimeout = fmt.Errorf("the API server has not answered within %s", Timeout)
-
-var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "StatefulSet", Verbs: "get"}
 
 // statefulSet has the fields of a StatefulSet that determine its number of pods.
 type statefulSet struct {

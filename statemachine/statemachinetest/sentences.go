@@ -2,6 +2,7 @@ package statemachinetest
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -23,13 +24,8 @@ type Sentence[F, P any] struct {
 	Do    []statemachine.Action
 }
 
-type known[F, P any] interface {
-	comparable
-	statemachine.Facts[F, P]
-}
-
 // Suite tests the single steps of a machine.
-type Suite[F known[F, P], P any] struct {
+type Suite[F statemachine.Facts[F, P], P any] struct {
 	Machine
 	Final     statemachine.State
 	Sentences []Sentence[F, P]
@@ -110,7 +106,7 @@ func (s Suite[F, P]) checkDefault(rules *statemachine.Rules[F, P], state statema
 	switch {
 	case decision.Answer != s.Rest(state, event):
 		return fmt.Sprintf("is answered with %s, not %s; write a row if it can come", decision.Answer, s.Rest(state, event))
-	case before != after || decision.To != state || len(decision.Do) > 0:
+	case !reflect.DeepEqual(before, after) || decision.To != state || len(decision.Do) > 0:
 		return "changes something"
 	case decision.Why == "":
 		return "gives no reason"
