@@ -2,7 +2,10 @@ package member_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,4 +45,97 @@ func TestBeforeCompaction(t *testing.T) {
 	require.Equal(t, []error{nil}, seen, "the revision was there to be read")
 	_, err = client.Get(soon(t), "k", clientv3.WithRev(2))
 	require.ErrorContains(t, err, "compacted")
+}
+
+// compacting is a bench whose etcd compacts by itself, and which counts how often it was asked to read before.
+type compacting struct {
+	*bench
+	read atomic.Int32
+}
+
+func newCompacting(t *testing.T, mode, retention string) *compacting {
+	t.Helper()
+	c := &compacting{bench: &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}}
+	c.config.AutoCompactionMode, c.config.AutoCompactionRetention = mode, retention
+	c.Member = member.New(c.config, member.Options{
+		Log: zerolog.New(c.log), Crash: func(error) {}, ClosePatience: patience, DataInUse: func() {},
+		BeforeCompaction: func(context.Context) { c.read.Add(1) },
+	})
+	return c
+}
+
+// writeUntil has keys put all the time.
+func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what string) {
+	t.Helper()
+	for ctx := soon(t); !holds(); {
+		_, err := client.Put(ctx, "k", "v")
+		require.NoError(t, err, what)
+	}
+}
+
+func TestAutoCompaction_readsFirst(t *testing.T) {
+	c := newCompacting(t, "periodic", "300ms")
+	require.NoError(t, c.Open(soon(t)))
+	client := c.client(t)
+	compacted := func() bool {
+		_, err := client.Get(soon(t), "k", clientv3.WithRev(2))
+		return err != nil && strings.Contains(err.Error(), "compacted")
+	}
+	writeUntil(t, client, compacted, "it compacts")
+	assert.Positive(t, c.read.Load())
+	c.mustClose(t)
+	after := c.read.Load()
+	assert.Never(t, func() bool { return c.read.Load() > after }, time.Second, tick, "it has ended with etcd")
+}
+
+func TestAutoCompaction_retention(t *testing.T) {
+	for retention, taken := range map[string]bool{"": false, "0": false, "0s": false, "never": false, "7": true, "30m": true} {
+		for _, mode := range []string{"periodic", "revision"} {
+			c := newCompacting(t, mode, retention)
+			assert.Equal(t, taken, c.config.AutoCompactionRetention != retention, "%s %q", mode, retention)
+		}
+	}
+	c := config(t, t.TempDir())
+	c.AutoCompactionRetention = "30m"
+	member.New(c, member.Options{})
+	assert.Equal(t, "30m", c.AutoCompactionRetention, "where nobody reads, it is etcd's")
+}
+
+func TestAutoCompaction_leaderOnly(t *testing.T) {
+	t.Parallel()
+	var names []string
+	var all []*compacting
+	for i := range 3 {
+		c := newCompacting(t, "periodic", "300ms")
+		c.config.Name = fmt.Sprintf("etcd-%d", i)
+		names = append(names, c.config.InitialClusterFromName(c.config.Name))
+		all = append(all, c)
+	}
+	opened := make(chan error, len(all))
+	for _, c := range all {
+		c.config.InitialCluster = strings.Join(names, ",")
+		go func() { opened <- c.Open(soon(t)) }()
+	}
+	for range all {
+		require.NoError(t, <-opened)
+	}
+	t.Cleanup(func() {
+		for _, c := range all {
+			c.mustClose(t)
+		}
+	})
+	leads := leader(t, []*bench{all[0].bench, all[1].bench, all[2].bench})
+	next := (leads + 1) % len(all)
+	client := all[leads].client(t)
+	writeUntil(t, client, func() bool { return all[leads].read.Load() > 1 }, "the leader compacts")
+	assert.Zero(t, all[next].read.Load(), "the others do not")
+
+	_, err := client.MoveLeader(soon(t), uint64(all[next].Server().MemberID()))
+	require.NoError(t, err)
+	client = all[next].client(t)
+	writeUntil(t, client, func() bool { return all[next].read.Load() > 0 }, "so does the next one")
+	before := all[leads].read.Load()
+	more := all[next].read.Load() + 2
+	writeUntil(t, client, func() bool { return all[next].read.Load() >= more }, "again and again")
+	assert.Equal(t, before, all[leads].read.Load(), "the former does not any longer")
 }

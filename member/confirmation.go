@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Confirmation waits for the store of the backups. With it, no reply leaves the member before the store has what it depends on.
+// Confirmation waits for the store of the backups. With it, no reply leaves the member before the store has what it
+// depends on.
 type Confirmation interface {
 	// Wait returns nil once the store has a revision, and is known to be this cluster's.
 	Wait(ctx context.Context, revision int64) error
@@ -21,8 +22,8 @@ type Confirmation interface {
 	Revision() int64
 }
 
-// confirmed holds replies back until the store has what they depend on. etcd's own clients in this process do not pass it; Lock and Election,
-// which use one, do with their replies.
+// confirmed holds replies back until the store has what they depend on. etcd's own clients in this process do not pass
+// it; Lock and Election, which use one, do with their replies.
 type confirmed struct{ Confirmation }
 
 // ErrSeveralMembers reports that the data belongs to a cluster of several members.
@@ -50,7 +51,8 @@ func (c confirmed) stream(service any, stream grpc.ServerStream, _ *grpc.StreamS
 	return handler(service, &confirmedStream{ServerStream: stream, confirmed: c})
 }
 
-// confirmedStream waits before each message. etcd sends the messages of a stream one after the other, so their order stays.
+// confirmedStream waits before each message. etcd sends the messages of a stream one after the other, so their order
+// stays.
 type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
@@ -69,8 +71,8 @@ func (s *confirmedStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(message)
 }
 
-// await waits until the store has what a reply depends on. Requests for keys depend on the revision of the reply. All others, and errors, may
-// depend on anything that etcd has: leases, users and compactions change without a revision.
+// await waits until the store has what a reply depends on. Requests for keys depend on the revision of the reply. All
+// others, and errors, may depend on anything that etcd has: leases, users and compactions change without a revision.
 func (c confirmed) await(ctx context.Context, reply any, failed error) (err error) {
 	var header *etcdserverpb.ResponseHeader
 	switch reply := reply.(type) {
@@ -114,7 +116,8 @@ func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
 	header.Revision = min(header.Revision, c.Revision())
 }
 
-// asStatus returns the error of a wait for a client. One whose reply is lost does not know what happened, as always in etcd.
+// asStatus returns the error of a wait for a client. One whose reply is lost does not know what happened, as always in
+// etcd.
 func asStatus(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -353,8 +353,7 @@ func TestReplyEndsWithTheClientsDeadlineOrTheGate(t *testing.T) {
 func TestDataOfSeveralMembersIsRefused(t *testing.T) {
 	members := three(t)
 	b := members[0]
-	_, err := b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	again := *b.config
 	refused := member.New(&again, member.Options{
 		Log: zerolog.New(b.log), Crash: func(error) {}, ClosePatience: 16 * time.Second, DataInUse: func() {}, Confirmation: &confirming{gate: ack.NewGate()},

@@ -20,7 +20,8 @@ import (
 // dataPoll is the interval at which a member checks that its data are still on the disk.
 const dataPoll = 5 * time.Second
 
-// dataFiles are the files that etcd has open: it continues without an error when they are unlinked, and loses all data when it stops.
+// dataFiles are the files that etcd has open: it continues without an error when they are unlinked, and loses all data
+// when it stops.
 type dataFiles struct {
 	dir, wal string
 	opened   map[string]os.FileInfo // the directories, which nothing replaces while etcd runs

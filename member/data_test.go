@@ -29,8 +29,7 @@ func TestLostData(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-			require.NoError(t, b.Open(soon(t)))
+			b := openBench(t)
 			require.NoError(t, b.LostData())
 			require.NoError(t, remove(b.config.Dir))
 			require.Eventually(t, func() bool { return b.LostData() != nil }, patience, tick)
@@ -42,18 +41,15 @@ func TestLostData(t *testing.T) {
 }
 
 func TestClose_lostData(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
 	require.NoError(t, os.RemoveAll(b.config.Dir))
 	_, err := b.Close()
 	require.Error(t, err, "etcd may also crash of it")
 }
 
 func TestLostData_defragmentation(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 }

@@ -28,7 +28,8 @@ func eager() maintenance.Options {
 	}
 }
 
-// leadLastStarted moves leadership to the member that was started last in this process: etcd publishes only its raft status.
+// leadLastStarted moves leadership to the member that was started last in this process: etcd publishes only its raft
+// status.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -120,9 +121,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 
 func TestReservedLeases(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	b := openBench(t)
 	client := b.client(t)
 	leases, kv := etcdserverpb.NewLeaseClient(client.ActiveConnection()), etcdserverpb.NewKVClient(client.ActiveConnection())
 	id := reservedID(turnKind, 1, b.ID())
@@ -173,9 +172,7 @@ func TestReservedLeases(t *testing.T) {
 
 func TestDefragmentation_onlyRoot(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	b := openBench(t)
 	client := root(t, []*bench{b})
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.ErrorContains(t, err, "user name is empty")
@@ -212,7 +209,8 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	}
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Maintainer.State().NoSpaceDisarmed
-	// Pages that are read during the compaction become free with the next commit only, and without writes there is none.
+	// Pages that are read during the compaction become free with the next commit only, and without writes there is
+	// none.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
 	empty(t, client)
@@ -234,15 +232,13 @@ func TestDefragmentation_atStart(t *testing.T) {
 	require.NoError(t, b.Open(soon(t)))
 	fill(t, b.client(t), 16)
 	empty(t, b.client(t))
-	_, err := b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 
 	asBefore := newBench(t, dir)
 	require.NoError(t, asBefore.Open(soon(t)))
 	view, _ := asBefore.View()
 	require.Greater(t, view.DBSize, int64(16<<20), "the zero Maintenance leaves it alone")
-	_, err = asBefore.Close()
-	require.NoError(t, err)
+	asBefore.mustClose(t)
 
 	kept := benchMaintained(t, config(t, dir), eager())
 	require.NoError(t, kept.Open(soon(t)))

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endless lists the requests that end only when their client wants, or when another client releases something. etcd's close waits its
-// whole request timeout for them, 7 s by default, and every API server holds hundreds of watches.
+// endless lists the requests that end only when their client wants, or when another client releases something. etcd's
+// close waits its whole request timeout for them, 7 s by default, and every API server holds hundreds of watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
@@ -40,13 +40,13 @@ const (
 
 // drain ends the requests of clients when etcd is about to close.
 //
-// Endless requests have their contexts cancelled. All others have the time that etcd's close gives them. By then maintenance has given
-// leadership away, while all members held their writes back. Where that was not possible, etcd's close does it after clients have their
-// responses: in the opposite order raft would drop their writes.
+// Endless requests have their contexts cancelled. All others have the time that etcd's close gives them. By then
+// maintenance has given leadership away, while all members held their writes back. Where that was not possible, etcd's
+// close does it after clients have their responses: in the opposite order raft would drop their writes.
 //
-// A client that does not read its response blocks the handler that sends it, and no context ends that. etcd waits its request timeout
-// for it, and with TLS forever, because grpc.Server.Stop waits for the handlers of http.Server. Once all requests that are left are of
-// such clients, drain closes the connections.
+// A client that does not read its response blocks the handler that sends it, and no context ends that. etcd waits its
+// request timeout for it, and with TLS forever, because grpc.Server.Stop waits for the handlers of http.Server. Once
+// all requests that are left are of such clients, drain closes the connections.
 type drain struct {
 	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
 	cancel  context.CancelFunc
@@ -134,7 +134,8 @@ func (d *drain) track(ctx context.Context, method string) *call {
 	return c
 }
 
-// finish removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is sent.
+// finish removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is
+// sent.
 func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)
@@ -203,8 +204,8 @@ func (d *drain) withDrain(ctx context.Context) (drained context.Context, end fun
 	}
 }
 
-// unavailable returns the error for a client whose request was ended. It makes etcd's client resume at another member, from the
-// revision that it has seen.
+// unavailable returns the error for a client whose request was ended. It makes etcd's client resume at another member,
+// from the revision that it has seen.
 func (d *drain) unavailable(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.started)))

@@ -33,8 +33,7 @@ func TestElectSelf_singleMember(t *testing.T) {
 		cancel()
 		_, err := b.client(t).Put(soon(t), "key", "value")
 		require.NoError(t, err)
-		_, err = b.Close()
-		require.NoError(t, err)
+		b.mustClose(t)
 	}
 }
 
@@ -47,8 +46,7 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	other := freeURL(t)
 	_, err := b.client(t).MemberAdd(soon(t), []string{other.String()})
 	require.NoError(t, err)
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 
 	again := newBench(t, dir)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,12 +55,12 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Count(again.log.String(), "is starting a new") >= 2 }, patience, tick)
 	cancel()
 	require.Error(t, <-opened)
-	_, err = again.Close()
-	require.NoError(t, err)
+	again.mustClose(t)
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-// Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops most of them.
+// Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops
+// most of them.
 func TestElectSelf_longLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	cfg := config(t, dir)
@@ -74,15 +72,13 @@ func TestElectSelf_longLog(t *testing.T) {
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
 	}
-	_, err := b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	for range 20 {
 		of := config(t, dir)
 		of.SnapshotCatchUpEntries = 1
 		again := benchWith(t, of)
 		require.NoError(t, again.Open(soon(t)))
-		_, err = again.Close()
-		require.NoError(t, err)
+		again.mustClose(t)
 	}
 }
 

@@ -47,8 +47,7 @@ func TestWatch_removedMember(t *testing.T) {
 	require.ErrorContains(t, <-watched, "etcd stopped by itself")
 	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped by itself")
 	for _, b := range []*bench{goes, stays} {
-		_, err = b.Close()
-		require.NoError(t, err)
+		b.mustClose(t)
 	}
 }
 
@@ -83,8 +82,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	first := newBench(t, dir)
 	require.NoError(t, first.Open(soon(t)))
-	_, err := first.Close()
-	require.NoError(t, err)
+	first.mustClose(t)
 	holder, err := os.Open(filepath.Join(dir, "member", "snap", "db"))
 	require.NoError(t, err)
 	defer holder.Close()
@@ -104,8 +102,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	go func() { ready <- patient.Open(soon(t)) }()
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
 	require.NoError(t, <-ready)
-	_, err = patient.Close()
-	require.NoError(t, err)
+	patient.mustClose(t)
 }
 
 // zap would end the process. Here the reason is reported first, and the goroutine of the failure never continues.

@@ -59,8 +59,7 @@ func threeWith(t *testing.T, options maintenance.Options, change func(*embed.Con
 	members[0], members[leads] = members[leads], members[0]
 	t.Cleanup(func() {
 		for _, b := range members[1:] {
-			_, err := b.Close()
-			assert.NoError(t, err)
+			b.mustClose(t)
 		}
 	})
 	return members
@@ -144,15 +143,14 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 
 	writers := startWriters(t, members[0])
 	require.Eventually(t, func() bool { return writers.count() > 500 }, patience, tick)
-	_, err := members[0].Close()
-	require.NoError(t, err)
+	members[0].mustClose(t)
 	acked := writers.end()
 	for _, err := range writers.ended {
 		assert.NotRegexp(t, "raft|etcdserver", err, "etcd has not refused what it had taken")
 	}
 
 	survivor := members[1].client(t)
-	_, err = survivor.Put(soon(t), "key-last", "value")
+	_, err := survivor.Put(soon(t), "key-last", "value")
 	require.NoError(t, err)
 	acked["key-last"] = true
 	reply, err := survivor.Get(soon(t), "key-", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -186,8 +184,8 @@ func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
 }
 
-// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself, and others
-// not at all, until they time out.
+// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself, and
+// others not at all, until they time out.
 func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -281,7 +279,8 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	}
 }
 
-// A slow member may apply the announcement after the leader has changed, and plain etcd grants any lease to its clients.
+// A slow member may apply the announcement after the leader has changed, and plain etcd grants any lease to its
+// clients.
 func TestMoveLeader_foreignAnnouncement(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -319,8 +318,7 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	require.NoError(t, members[2].Maintainer.Trigger())
 	require.Eventually(t, func() bool { return members[2].Maintainer.State().LastDefragmentation != nil }, patience, tick)
 	assert.Empty(t, members[2].Maintainer.State().LastDefragmentation.Error)
-	_, err = members[0].Close()
-	require.NoError(t, err)
+	members[0].mustClose(t)
 	assert.True(t, strings.Contains(members[0].log.String(), "leadership was moved before the stop"))
 	assert.False(t, excused(members), "all have held their writes back")
 	assert.Equal(t, revision, members[1].Server().KV().Rev())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,9 +52,25 @@ func (b *bench) Close() (opened bool, err error) {
 	return b.opened, b.closed
 }
 
+// mustClose closes the member in order.
+func (b *bench) mustClose(t *testing.T) {
+	t.Helper()
+	_, err := b.Close()
+	require.NoError(t, err)
+}
+
 func newBench(t *testing.T, dir string) *bench {
 	t.Helper()
 	return benchWith(t, config(t, dir))
+}
+
+// openBench opens a new member, which is closed at the end of the test.
+func openBench(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	require.NoError(t, b.Open(soon(t)))
+	t.Cleanup(func() { _, _ = b.Close() })
+	return b
 }
 
 func benchWith(t *testing.T, config *embed.Config) *bench {

@@ -20,7 +20,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// requests counts the requests of clients. Only etcd's extensive metrics have the duration of a write with raft and the disk.
+// requests counts the requests of clients. Only etcd's extensive metrics have the duration of a write with raft and
+// the disk.
 type requests struct{ writes, reads counter }
 
 type counter struct{ count, nanoseconds atomic.Int64 }
@@ -50,15 +51,15 @@ func (r *requests) unary(ctx context.Context, request any, _ *grpc.UnaryServerIn
 }
 
 const (
-	// electionWait bounds how long a write is retried that raft dropped because there was no leader. An election takes one to two
-	// seconds with etcd's default timeouts, and a requested change of leadership a few milliseconds.
+	// electionWait bounds how long a write is retried that raft dropped because there was no leader. An election takes
+	// one to two seconds with etcd's default timeouts, and a requested change of leadership a few milliseconds.
 	electionWait = 3 * time.Second
 	// retryPause is the pause before each retry.
 	retryPause = 10 * time.Millisecond
 )
 
-// retryDropped is an interceptor that retries writes that raft dropped. Between two leaders raft drops proposals, and etcd returns an
-// error that clients cannot distinguish from a failed write. Nothing was proposed, so a retry is safe.
+// retryDropped is an interceptor that retries writes that raft dropped. Between two leaders raft drops proposals, and
+// etcd returns an error that clients cannot distinguish from a failed write. Nothing was proposed, so a retry is safe.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
 	for deadline := (time.Time{}); ; {
@@ -80,8 +81,9 @@ func isDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }
 
-// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction the member runs etcd's compactor itself,
-// because etcd offers no hook: a retention of few revisions or of seconds would remove what backups have not read yet.
+// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction the member runs etcd's
+// compactor itself, because etcd offers no hook: a retention of few revisions or of seconds would remove what backups
+// have not read yet.
 type autoCompaction struct {
 	mode      string
 	retention time.Duration // in the mode "revision" a number of revisions, as in etcd
@@ -147,11 +149,13 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 	return r.server.Compact(ctx, request)
 }
 
-// compactionWait bounds how long a compaction waits for the backups to read what it will remove. That takes milliseconds, and longer
-// on a busy machine; a compaction that does not wait costs a full snapshot. Compactions are rare, and no other request waits for one.
+// compactionWait bounds how long a compaction waits for the backups to read what it will remove. That takes
+// milliseconds, and longer on a busy machine; a compaction that does not wait costs a full snapshot. Compactions are
+// rare, and no other request waits for one.
 const compactionWait = 3 * time.Second
 
-// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions go through readFirst.
+// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions go
+// through readFirst.
 func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if info.FullMethod == "/etcdserverpb.KV/Compact" {

@@ -42,8 +42,8 @@ type Options struct {
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
-	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for readers of
-	// the whole database. New sets the other fields.
+	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for
+	// readers of the whole database. New sets the other fields.
 	Maintenance maintenance.Options
 	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
 	// A backup-restore sidecar does that itself.
@@ -51,8 +51,8 @@ type Options struct {
 	// AskForVote asks the others, as a client, to promote a member of a cluster. A learner uses it with
 	// authentication; nil if it cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's version.
-	// It calls report with the reason for a wait. It may be nil.
+	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's
+	// version. It calls report with the reason for a wait. It may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
 	// Unwanted reports whether fewer members are wanted, without this one: then it leaves its cluster before it
 	// closes. It may be nil.
@@ -65,8 +65,8 @@ type Options struct {
 	// RootPassword makes the member create the user root in an empty cluster and enable authentication. It refuses
 	// clients until then. Empty leaves users to others.
 	RootPassword string
-	// Confirmation holds back each reply until the store has what it depends on. The cluster has one member then. It may
-	// be nil.
+	// Confirmation holds back each reply until the store has what it depends on. The cluster has one member then. It
+	// may be nil.
 	Confirmation Confirmation
 }
 

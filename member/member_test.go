@@ -41,8 +41,7 @@ func TestMember(t *testing.T) {
 	reply, err := again.client(t).Get(soon(t), "key")
 	require.NoError(t, err)
 	assert.Equal(t, "value", string(reply.Kvs[0].Value))
-	_, err = again.Close()
-	require.NoError(t, err)
+	again.mustClose(t)
 	assert.Contains(t, again.log.String(), `"component":"etcd"`, "etcd's log lines are in the one stream")
 	assert.NotRegexp(t, `"level":"(warn|error)".*"(Running http and|simple token|Failed to detect schema|failed to update storage|stopp(ing|ed) insecure)`, b.log.String()+again.log.String(),
 		"what etcd says at each clean start and stop alarms nobody")
@@ -60,8 +59,7 @@ func TestClose_neverOpened(t *testing.T) {
 
 // etcd's own close waits 7 s for watches.
 func TestClose_thousandWatches(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
 	client := b.client(t)
 	var watches []clientv3.WatchChan
 	for i := range 1000 {
@@ -72,8 +70,7 @@ func TestClose_thousandWatches(t *testing.T) {
 		<-watch
 	}
 	watch := harness.StartWatch()
-	_, err := b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	assert.Less(t, watch.Duration(), 5*time.Second)
 }
 
@@ -81,8 +78,7 @@ type watchKey struct{}
 
 // The client resumes elsewhere on Unavailable; with any other code it would give the watch up.
 func TestClose_streamsEndUnavailable(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
 	connection, err := grpc.NewClient(b.config.ListenClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer connection.Close()
@@ -93,8 +89,7 @@ func TestClose_streamsEndUnavailable(t *testing.T) {
 	}}))
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	_, err = stream.Recv()
 	assert.Equal(t, codes.Unavailable, status.Code(err))
 	assert.ErrorContains(t, err, "etcd is stopping")
@@ -102,8 +97,7 @@ func TestClose_streamsEndUnavailable(t *testing.T) {
 
 // Who waits for a lock may wait forever.
 func TestClose_waitingLock(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
 	client := b.client(t)
 	locks := v3lockpb.NewLockClient(client.ActiveConnection())
 	_, err := locks.Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock")})
@@ -118,8 +112,7 @@ func TestClose_waitingLock(t *testing.T) {
 		return err == nil && queue.Count == 2
 	}, patience, tick)
 	asked := time.Now()
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	assert.Less(t, time.Since(asked), 5*time.Second)
 	assert.Equal(t, codes.Unavailable, status.Code(<-waited))
 }

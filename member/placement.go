@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// retryPolicy is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft drops,
-// as without a leader, gets none.
+// retryPolicy is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft
+// drops, as without a leader, gets none.
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
@@ -26,7 +26,8 @@ var (
 	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
 )
 
-// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for its failure once. aim is a clause.
+// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for its failure once. aim is a
+// clause.
 func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
 	for ctx.Err() == nil {
@@ -44,8 +45,8 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 	}
 }
 
-// placement reports this member's address to the cluster and, if it is a learner that recovery has added, gets it a vote
-// once it has caught up. It asks until it succeeds, also after a restart: nothing else may ever ask again.
+// placement reports this member's address to the cluster and, if it is a learner that recovery has added, gets it a
+// vote once it has caught up. It asks until it succeeds, also after a restart: nothing else may ever ask again.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
@@ -66,9 +67,9 @@ func (p placement) retry(ctx context.Context, aim string, try func(context.Conte
 	retry(ctx, p.server, p.options.Log, patient, aim, try)
 }
 
-// awaitPromotion returns true once the cluster has recorded that this learner is to be promoted, and false once it has a
-// vote or ctx is done. Recovery records it before it adds a member, so a user has added a member that serves without the
-// record.
+// awaitPromotion returns true once the cluster has recorded that this learner is to be promoted, and false once it has
+// a vote or ctx is done. Recovery records it before it adds a member, so a user has added a member that serves without
+// the record.
 func (p placement) awaitPromotion(ctx context.Context) bool {
 	logged := false
 	for p.server.IsLearner() {

@@ -32,9 +32,7 @@ func placed(t *testing.T, config *embed.Config) *bench {
 
 func TestPlacement_promotion(t *testing.T) {
 	t.Parallel()
-	first := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, first.Open(soon(t)))
-	defer first.Close()
+	first := openBench(t)
 	client := first.client(t)
 	fill(t, client, 2)
 
@@ -51,8 +49,7 @@ func TestPlacement_promotion(t *testing.T) {
 	learner := benchWith(t, joining)
 	require.NoError(t, learner.Open(soon(t)))
 	require.True(t, learner.IsLearner(), "nobody has asked for its vote")
-	_, err = learner.Close()
-	require.NoError(t, err)
+	learner.mustClose(t)
 
 	again := second()
 	again.ListenPeerUrls, again.AdvertisePeerUrls = joining.ListenPeerUrls, joining.AdvertisePeerUrls
@@ -79,9 +76,7 @@ func promise(t *testing.T, client *clientv3.Client, name string) {
 
 func TestPlacement_onlyRootMarksLearners(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	b := openBench(t)
 	client := root(t, []*bench{b})
 	ask := func(client *clientv3.Client) error {
 		_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease("etcd-1"), TTL: 60})
@@ -120,8 +115,7 @@ func TestPlacement_newPeerURLs(t *testing.T) {
 	members := three(t)
 	defer members[0].Close()
 	mover := members[2]
-	_, err := mover.Close()
-	require.NoError(t, err)
+	mover.mustClose(t)
 	members[2] = placed(t, moved(t, mover.config))
 	require.NoError(t, members[2].Open(soon(t)))
 	want := members[2].config.AdvertisePeerUrls[0].String()
@@ -131,7 +125,7 @@ func TestPlacement_newPeerURLs(t *testing.T) {
 		return len(urls) == 1 && urls[0] == want
 	}, patience, tick)
 	require.Eventually(t, says(members[2], "the cluster has this member's new peer URLs"), patience, tick)
-	_, err = members[2].client(t).Put(soon(t), "key", "value")
+	_, err := members[2].client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 }
 
@@ -141,8 +135,7 @@ func TestPlacement_defaultPeerURL(t *testing.T) {
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	was := b.config.AdvertisePeerUrls[0].String()
-	_, err := b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	silent := config(t, dir)
 	silent.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "localhost:2380"}}
 	again := placed(t, silent)
@@ -150,7 +143,7 @@ func TestPlacement_defaultPeerURL(t *testing.T) {
 	defer again.Close()
 	client := again.client(t)
 	for range 5 {
-		_, err = client.Put(soon(t), "key", "value")
+		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
 		assert.Equal(t, []string{was}, peerURLs(t, client, "etcd-0"))
 	}

@@ -12,9 +12,7 @@ import (
 
 func TestRequests(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, t.TempDir()+"/new.etcd")
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	b := openBench(t)
 	client, start := b.client(t), time.Now()
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
@@ -40,9 +38,7 @@ func TestRequests(t *testing.T) {
 // The history of package readiness reads these; another version of etcd may call them otherwise.
 func TestEtcdMetrics(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, t.TempDir()+"/new.etcd")
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	openBench(t)
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	seen := map[string]bool{}

@@ -27,8 +27,8 @@ const (
 )
 
 // rootAuth creates the user root in an empty cluster and enables authentication. Clients are refused until it is
-// decided whether that is necessary, so none writes anonymously before. A cluster that has a key or another user is never
-// changed: it may run without authentication on purpose.
+// decided whether that is necessary, so none writes anonymously before. A cluster that has a key or another user is
+// never changed: it may run without authentication on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger
@@ -101,8 +101,8 @@ func isEmpty(server *etcdserver.EtcdServer) bool {
 	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
 }
 
-// enable creates the user and enables authentication. An attempt that was cut off is repeated, with the password of this
-// process.
+// enable creates the user and enables authentication. An attempt that was cut off is repeated, with the password of
+// this process.
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()

@@ -44,12 +44,6 @@ func put(t *testing.T, b *bench, user, password string) error {
 	return err
 }
 
-func (b *bench) mustClose(t *testing.T) {
-	t.Helper()
-	_, err := b.Close()
-	require.NoError(t, err)
-}
-
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")

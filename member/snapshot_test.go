@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -61,9 +60,7 @@ func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 
 func TestDefragmentation_duringASnapshot(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, b.Open(soon(t)))
-	defer b.Close()
+	b := openBench(t)
 	client := b.client(t)
 	fill(t, client, 12)
 

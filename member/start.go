@@ -72,11 +72,12 @@ const (
 	catchUpPause = 5 * time.Second
 )
 
-// proposeAfterSnapshot keeps an etcd from waiting for a writer that may never come. An etcd that installs its leader's snapshot does not
-// count the entries in it as applied: only an entry after it advances the applied index (applySnapshot and setAppliedIndex in
-// etcd v3.6.16, etcdserver/server.go). Until then etcd refuses its own requests to the cluster, among them the one that
-// publishes its name, which it repeats without a pause; so in a cluster without writes it never becomes ready. It hands
-// raft that very entry past the refusal. Applied once more it changes nothing. It ends when etcd stops.
+// proposeAfterSnapshot keeps an etcd from waiting for a writer that may never come. An etcd that installs its leader's
+// snapshot does not count the entries in it as applied: only an entry after it advances the applied index
+// (applySnapshot and setAppliedIndex in etcd v3.6.16, etcdserver/server.go). Until then etcd refuses its own requests
+// to the cluster, among them the one that publishes its name, which it repeats without a pause; so in a cluster
+// without writes it never becomes ready. It hands raft that very entry past the refusal. Applied once more it changes
+// nothing. It ends when etcd stops.
 func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()

@@ -108,7 +108,8 @@ func (m *Member) Unreadable() string {
 	return fmt.Sprintf("etcd %s could not read the data: %s", version.Wanted, version.Reason)
 }
 
-// Missing describes the members that etcd has no connection to, with the addresses that it tries. It answers from memory.
+// Missing describes the members that etcd has no connection to, with the addresses that it tries. It answers from
+// memory.
 func (m *Member) Missing() (peers []string) {
 	server := m.Server()
 	if server == nil {
@@ -180,8 +181,8 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 // ListenerError returns why etcd no longer listens, or nil while it does.
 func (m *Member) ListenerError() error { return loadError(&m.stopped) }
 
-// LostData returns why etcd's files are no longer on the disk, or nil while they are. It answers from memory, within 5 s of
-// the loss.
+// LostData returns why etcd's files are no longer on the disk, or nil while they are. It answers from memory, within 5
+// s of the loss.
 func (m *Member) LostData() error { return loadError(&m.files.lost) }
 
 func loadError(p *atomic.Pointer[error]) error {
@@ -191,8 +192,8 @@ func loadError(p *atomic.Pointer[error]) error {
 	return nil
 }
 
-// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object itself,
-// so that authentication, certificates and host names cannot make a healthy member look unhealthy.
+// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object
+// itself, so that authentication, certificates and host names cannot make a healthy member look unhealthy.
 
 // LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx is done or etcd stops.
 func (m *Member) LinearizableRead(ctx context.Context) error {
@@ -220,9 +221,9 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 	return corrupt, noSpace
 }
 
-// etcdGauge returns the values of one of etcd's own gauges, for facts that etcd does not offer otherwise, or not without
-// waiting. Prometheus returns a registered gauge only when an equal one is registered. There are no values if etcd no
-// longer has it.
+// etcdGauge returns the values of one of etcd's own gauges, for facts that etcd does not offer otherwise, or not
+// without waiting. Prometheus returns a registered gauge only when an equal one is registered. There are no values if
+// etcd no longer has it.
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)

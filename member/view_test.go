@@ -36,8 +36,7 @@ func TestView(t *testing.T) {
 		assert.Len(t, peer.URLs, 1)
 	}
 
-	_, err := lead.Close()
-	require.NoError(t, err)
+	lead.mustClose(t)
 	_, ok := lead.View()
 	assert.False(t, ok, "it has closed")
 	require.Eventually(t, func() bool { return len(follower.Missing()) == 1 }, patience, tick)
@@ -62,8 +61,7 @@ func TestNotJoined(t *testing.T) {
 	_, err := b.client(t).MemberAddAsLearner(soon(t), []string{"http://127.0.0.1:2"})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"etcd-1"}, b.NotJoined(), "a member has no name until it starts")
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 }
 
 func TestView_notOpen(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package dataversion keeps what etcd stores readable for an older etcd. A backup-restore sidecar runs etcd 3.5 on the same
-// volume, and 3.5 dies on the first log entry that sets the cluster's version to 3.6. With a wanted version of 3.5 no such
-// entry is written:
+// Package dataversion keeps what etcd stores readable for an older etcd. A backup-restore sidecar runs etcd 3.5 on the
+// same volume, and 3.5 dies on the first log entry that sets the cluster's version to 3.6. With a wanted version of
+// 3.5 no such entry is written:
 //
 //   - Announce makes the embedded etcd present itself to its cluster as 3.5, before it is opened. The leader takes the
 //     lowest version that a member announces for the cluster's, from the first election on.

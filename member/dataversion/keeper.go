@@ -56,8 +56,8 @@ func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	return k
 }
 
-// Run checks the cluster every second until ctx is done, and requests what is needed. Call it once, and wait for its return
-// before etcd is closed.
+// Run checks the cluster every second until ctx is done, and requests what is needed. Call it once, and wait for its
+// return before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
 	k.check(ctx)
 	for clock.Sleep(ctx, interval) == nil {

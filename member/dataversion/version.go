@@ -92,9 +92,9 @@ var undecided = Version{3, 0}
 // CheckUpgrade returns an error if the embedded etcd must not open the data of a cluster. recorded is the highest
 // version in the data, and others reports whether the cluster has more members than this one.
 //
-// etcd supports one minor version at a time. An etcd 3.4 panics over the first entry that an etcd 3.6 proposes, and at each of
-// its starts from then on, because the entry stays in its log. A member that is alone has no other to agree with: its data may
-// be as old as 3.0. No etcd opens data of a newer one.
+// etcd supports one minor version at a time. An etcd 3.4 panics over the first entry that an etcd 3.6 proposes, and at
+// each of its starts from then on, because the entry stays in its log. A member that is alone has no other to agree
+// with: its data may be as old as 3.0. No etcd opens data of a newer one.
 func CheckUpgrade(recorded Version, others bool) error {
 	if Parse(Embedded).Less(recorded) {
 		return upgradeError("the data are of a cluster at etcd %s, which etcd %s cannot open; start the etcd-wrapper that "+

@@ -27,12 +27,13 @@ const (
 	// heartbeat is the interval at which a member renews its lease: the operator considers a member lost after a
 	// minute.
 	heartbeat = 10 * time.Second
-	// snapshotInterval is the interval at which the leases of snapshots are checked. It is the sidecar's default interval
-	// of delta snapshots; the operator's tools allow for twice the interval they know of.
+	// snapshotInterval is the interval at which the leases of snapshots are checked. It is the sidecar's default
+	// interval of delta snapshots; the operator's tools allow for twice the interval they know of.
 	snapshotInterval = 20 * time.Second
 	// maxAttempts bounds the attempts to update a lease that others update at the same time.
 	maxAttempts = 3
-	// minPause and maxPause bound the pause after a failure. It must be short enough that a member is not considered lost.
+	// minPause and maxPause bound the pause after a failure. It must be short enough that a member is not considered
+	// lost.
 	minPause = time.Second
 	maxPause = 20 * time.Second
 )

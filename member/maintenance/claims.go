@@ -98,23 +98,23 @@ func HasPromoteLease(server *etcdserver.EtcdServer, name string) bool {
 
 // RemovePromoteLease revokes both marks of the member with that name, once it has a vote.
 func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
-	known := claims{server}
-	for _, said := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
-		if !known.isKnown(said) {
+	leases := claims{server}
+	for _, target := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
+		if !leases.isKnown(target) {
 			continue
 		}
-		if err := known.propose(ctx, said, 0); err != nil {
+		if err := leases.propose(ctx, target, 0); err != nil {
 			return err
 		}
-		if err := known.await(ctx, said, false); err != nil {
+		if err := leases.await(ctx, target, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A client
-// that may promote members may also mark a learner for promotion.
+// checkReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A
+// client that may promote members may also mark a learner for promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {
 		return nil
@@ -172,15 +172,15 @@ func (c claims) newClaim(kind kind) claim {
 // propose proposes a claim for that duration, or its revocation if that is 0, and does not wait for it to be applied.
 // It calls raft directly: etcd's own method requires a user while authentication is enabled, and fails while the
 // member is far behind, as it is during a defragmentation.
-func (c claims) propose(ctx context.Context, said claim, lasts time.Duration) error {
+func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) error {
 	var request etcdserverpb.InternalRaftRequest
-	if lasts > 0 {
-		request.LeaseGrant = &etcdserverpb.LeaseGrantRequest{ID: said.id(), TTL: int64(lasts / time.Second)}
+	if ttl > 0 {
+		request.LeaseGrant = &etcdserverpb.LeaseGrantRequest{ID: target.id(), TTL: int64(ttl / time.Second)}
 	} else {
-		request.LeaseRevoke = &etcdserverpb.LeaseRevokeRequest{ID: said.id()}
+		request.LeaseRevoke = &etcdserverpb.LeaseRevokeRequest{ID: target.id()}
 	}
 	if err := Propose(ctx, c.server, request); err != nil {
-		return fmt.Errorf("cannot propose lease %x: %w", said.id(), err)
+		return fmt.Errorf("cannot propose lease %x: %w", target.id(), err)
 	}
 	return nil
 }
@@ -197,29 +197,29 @@ func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdser
 }
 
 // await returns once a claim is known here, or no longer known.
-func (c claims) await(ctx context.Context, said claim, known bool) error {
-	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(said) == known })
+func (c claims) await(ctx context.Context, target claim, known bool) error {
+	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(target) == known })
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("the cluster has not answered: %w", err)
 	}
 	return err
 }
 
-func (c claims) isKnown(said claim) bool { return slices.Contains(c.list(said.kind), said) }
+func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(target.kind), target) }
 
 // list returns the claims of a kind. It reads the leases in the database, because etcd does not export its lessor.
 // Usually there are no claims: then it reads a single key, however many leases exist.
-func (c claims) list(of kind) (found []claim) {
+func (c claims) list(wanted kind) (found []claim) {
 	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
-	if one, _ := tx.UnsafeRange(schema.Lease, leaseKey(of.firstID()), leaseKey((of + 1).firstID()), 1); len(one) == 0 {
+	if one, _ := tx.UnsafeRange(schema.Lease, leaseKey(wanted.firstID()), leaseKey((wanted + 1).firstID()), 1); len(one) == 0 {
 		return nil
 	}
 	_ = tx.UnsafeForEach(schema.Lease, func(key, _ []byte) error {
 		id := int64(binary.BigEndian.Uint64(key)) //nolint:gosec // as etcd writes it
-		if of.firstID() <= id && id < (of+1).firstID() {
+		if wanted.firstID() <= id && id < (wanted+1).firstID() {
 			found = append(found, claimOf(id))
 		}
 		return nil
@@ -250,7 +250,8 @@ const (
 	releaseTimeout = time.Second
 )
 
-// claimSchedule implements schedule with claims. It is used by one goroutine at a time, in addition to the one that renew starts.
+// claimSchedule implements schedule with claims. It is used by one goroutine at a time, in addition to the one that
+// renew starts.
 type claimSchedule struct {
 	claims
 	active func(self types.ID) map[types.ID]bool // the connected members
@@ -270,21 +271,21 @@ func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSch
 }
 
 // grant makes a claim and returns once it is known here.
-func (p *claimSchedule) grant(ctx context.Context, said claim, lasts time.Duration) error {
+func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := p.proposeClaim(ctx, said, lasts); err != nil {
+	if err := p.proposeClaim(ctx, target, ttl); err != nil {
 		return err
 	}
-	return p.await(ctx, said, true)
+	return p.await(ctx, target, true)
 }
 
 // proposeClaim makes a claim and does not wait for it.
-func (p *claimSchedule) proposeClaim(ctx context.Context, said claim, lasts time.Duration) error {
+func (p *claimSchedule) proposeClaim(ctx context.Context, target claim, ttl time.Duration) error {
 	p.mu.Lock()
-	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], said)
+	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], target)
 	p.mu.Unlock()
-	return p.propose(ctx, said, lasts)
+	return p.propose(ctx, target, ttl)
 }
 
 func (p *claimSchedule) request(ctx context.Context) error {
@@ -301,14 +302,14 @@ func (p *claimSchedule) request(ctx context.Context) error {
 func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
 
 // membersWith returns the other members that have a claim of a kind. Claims of former members are ignored.
-func (p *claimSchedule) membersWith(of kind, members []peer) (who []peer) {
-	all := p.list(of)
+func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) {
+	all := p.list(wanted)
 	for _, m := range members {
 		if m.id != p.server.MemberID() && slices.ContainsFunc(all, func(c claim) bool { return c.names(m.id) }) {
-			who = append(who, m)
+			found = append(found, m)
 		}
 	}
-	return who
+	return found
 }
 
 // errTaken is the error while another member has the turn.
@@ -333,15 +334,15 @@ func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
 	if err := p.waitUntilFree(ctx, members); err != nil {
 		return err
 	}
-	said := p.newClaim(turn)
-	err := p.grant(ctx, said, p.ttl)
+	target := p.newClaim(turn)
+	err := p.grant(ctx, target, p.ttl)
 	if err != nil {
 		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
 		err = p.checkFree(members) // of two members that claim it at once, at least the later one sees the other
 	}
 	if err != nil {
-		p.revoke(ctx, said)
+		p.revoke(ctx, target)
 	}
 	return err
 }
@@ -382,12 +383,12 @@ func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	there := slices.DeleteFunc(all, func(c claim) bool { return !p.isKnown(c) })
-	for _, said := range there {
-		_ = p.propose(ctx, said, 0)
+	valid := slices.DeleteFunc(all, func(c claim) bool { return !p.isKnown(c) })
+	for _, target := range valid {
+		_ = p.propose(ctx, target, 0)
 	}
-	for _, said := range there {
-		_ = p.await(ctx, said, false)
+	for _, target := range valid {
+		_ = p.await(ctx, target, false)
 	}
 }
 

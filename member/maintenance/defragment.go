@@ -43,29 +43,24 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	if !f.isSingle() {
 		defer k.redirecting.begin("the database is being defragmented")()
 	}
-	if err := k.handOff(ctx, f, r); err != nil {
+	if err := k.handOff(ctx, cluster, f, r); err != nil {
 		return err
 	}
 	if last := cluster.facts(); last.sending {
 		return errors.New(last.readReason())
 	}
-	return k.runDefragmentation(ctx, f, r)
+	return k.runDefragmentation(ctx, cluster, f, r)
 }
 
-// handOff moves leadership, or gives running requests time to finish. For a client's request leadership stays: the client
-// chose the member, possibly because it leads.
-func (k *Maintainer) handOff(ctx context.Context, f facts, r request) error {
+// handOff moves leadership, or gives running requests time to finish. For a client's request leadership stays: the
+// client chose the member, possibly because it leads.
+func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r request) error {
 	switch {
 	case f.isSingle():
 		return nil
-	case f.leader == f.self && r.origin != ByClient:
-		return k.transferLeadership(ctx, f, r)
+	case f.leader != f.self || r.origin == ByClient:
+		return clock.Sleep(ctx, drainTime)
 	}
-	return clock.Sleep(ctx, drainTime)
-}
-
-func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request) error {
-	cluster := k.serving.Load().cluster
 	to, ok := cluster.successor()
 	if !ok {
 		return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
@@ -84,8 +79,7 @@ func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request)
 }
 
 // runDefragmentation defragments the database. Reads and writes block meanwhile.
-func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request) error {
-	cluster := k.serving.Load().cluster
+func (k *Maintainer) runDefragmentation(ctx context.Context, cluster cluster, f facts, r request) error {
 	do := r.do
 	if do == nil {
 		do = cluster.Defragment
@@ -96,9 +90,8 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 	began := time.Now()
 	err := do()
 	took := time.Since(began)
-	outcome := state.Defragmentation{At: time.Now(), Seconds: took.Seconds(), Origin: r.origin, BytesBefore: f.size}
 	after := cluster.facts()
-	outcome.BytesAfter = after.size
+	outcome := state.Defragmentation{At: time.Now(), Seconds: took.Seconds(), Origin: r.origin, BytesBefore: f.size, BytesAfter: after.size}
 	if err != nil {
 		outcome.Error = err.Error()
 		k.record(outcome)
@@ -118,18 +111,15 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 // record stores and logs the result of a defragmentation.
 func (k *Maintainer) record(o state.Defragmentation) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.state.LastDefragmentation = &o
-	if o.Error == "" {
-		k.state.Completed++
-		k.state.FreedBytes += max(0, o.BytesBefore-o.BytesAfter)
-	} else {
-		k.state.Failed++
-	}
-	k.mu.Unlock()
 	if o.Error != "" {
+		k.state.Failed++
 		k.options.Log.Warn().Str("origin", o.Origin).Str("error", o.Error).Msg("the database was not defragmented")
 		return
 	}
+	k.state.Completed++
+	k.state.FreedBytes += max(0, o.BytesBefore-o.BytesAfter)
 	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.BytesBefore).Int64("after", o.BytesAfter).Float64("took_ms", 1000*o.Seconds).
 		Msgf("the database was defragmented: %s are %s now", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
 }

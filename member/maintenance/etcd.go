@@ -27,13 +27,13 @@ type cluster interface {
 	copySize() int64   // bytes that a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
-	waitApplied(ctx context.Context) error         // returns once all committed entries are applied
-	disarm(ctx context.Context, of types.ID) error // disarms that member's alarm NOSPACE
-	isAdmin(ctx context.Context) bool              // reports whether the client may defragment and move leadership
+	waitApplied(ctx context.Context) error             // returns once all committed entries are applied
+	disarm(ctx context.Context, member types.ID) error // disarms that member's alarm NOSPACE
+	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and move leadership
 }
 
-// embedded is the etcd in this process. It is called directly, without certificates or authentication. Its Defragment is the
-// server's, not the backend's: only the server's keeps out a leader's snapshot, which replaces the database.
+// embedded is the etcd in this process. It is called directly, without certificates or authentication. Its Defragment
+// is the server's, not the backend's: only the server's keeps out a leader's snapshot, which replaces the database.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -56,8 +56,8 @@ func (e embedded) facts() facts {
 	}
 	slices.Sort(f.full)
 	if f.noSpace() {
-		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm blocks
-		// writes nothing else triggers one.
+		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm
+		// blocks writes nothing else triggers one.
 		e.Backend().ForceCommit()
 	}
 	f.size, f.inUse = e.Backend().Size(), e.Backend().SizeInUse()
@@ -129,9 +129,9 @@ func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, 
 	return nil
 }
 
-func (e embedded) disarm(ctx context.Context, of types.ID) error {
+func (e embedded) disarm(ctx context.Context, member types.ID) error {
 	_, err := e.Alarm(ctx, &etcdserverpb.AlarmRequest{
-		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(of),
+		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(member),
 	})
 	return err
 }
@@ -163,7 +163,7 @@ func (e embedded) successor() (best peer, ok bool) {
 // RaftStatus returns raft's status of an etcd in this process, or the zero value if another etcd started later. etcd
 // exports it only as an expvar (raft.go in etcdserver).
 func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
-	if published, there := expvar.Get("raft.status").(expvar.Func); there {
+	if published, ok := expvar.Get("raft.status").(expvar.Func); ok {
 		status, _ = published.Value().(raft.Status)
 	}
 	if status.ID != uint64(server.MemberID()) {

@@ -42,11 +42,11 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	seat, began := s.newSchedule(), time.Now()
-	defer seat.release(ctx)
+	turns, started := s.newSchedule(), time.Now()
+	defer turns.release(ctx)
 	var err error
 	if !f.leasesDisabled() { // otherwise etcd refuses all writes anyway
-		err = seat.proposeTransfer(ctx)
+		err = turns.proposeTransfer(ctx)
 	}
 	if err == nil {
 		err = s.cluster.handOver(ctx, to)
@@ -55,15 +55,15 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 		k.options.Log.Info().Err(err).Msg("leadership stays with this member until its clients are disconnected")
 		return
 	}
-	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(began)).Msg("leadership was moved before the stop")
+	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(started)).Msg("leadership was moved before the stop")
 }
 
 // pauseWritesForClient makes all members hold their writes for a client that moves leadership, until the returned
 // function is called. If that fails, leadership moves anyway. Requests that etcd will refuse hold nothing.
-func (k *Maintainer) pauseWritesForClient(ctx context.Context, asked any) (done func()) {
+func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (done func()) {
 	s := k.serving.Load()
-	to, is := asked.(*etcdserverpb.MoveLeaderRequest)
-	if s == nil || !is || k.busy() {
+	to, ok := message.(*etcdserverpb.MoveLeaderRequest)
+	if s == nil || !ok || k.busy() {
 		return func() {}
 	}
 	if f := s.cluster.facts(); f.leader != f.self || f.leasesDisabled() || !f.canLead(types.ID(to.TargetID)) || !s.cluster.isAdmin(ctx) {
@@ -72,12 +72,12 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, asked any) (done 
 	if !k.moving.CompareAndSwap(false, true) {
 		return func() {} // another client moves leadership: writes are held already
 	}
-	seat := s.newSchedule()
-	if err := seat.proposeTransfer(ctx); err != nil {
+	turns := s.newSchedule()
+	if err := turns.proposeTransfer(ctx); err != nil {
 		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the other members do not hold their writes; a write may time out")
 	}
 	return func() {
-		seat.release(ctx)
+		turns.release(ctx)
 		k.moving.Store(false)
 	}
 }
@@ -90,20 +90,20 @@ func (f facts) canLead(id types.ID) bool {
 // proposeTransfer makes all members hold their writes until the leader changes. It returns once each member has
 // confirmed that none of its writes is running, or after confirmTimeout: plain etcd never confirms.
 func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
-	said := p.newClaim(handover)
-	if err := p.grant(ctx, said, maxWritePause); err != nil {
+	announced := p.newClaim(handover)
+	if err := p.grant(ctx, announced, maxWritePause); err != nil {
 		return fmt.Errorf("cannot announce the change of leadership: %w", err)
 	}
 	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	loud := p.activeMembers()
-	for i, id := range loud {
-		err := p.await(moment, claim{quiet, said.nonce, uint32(id)}, true) //nolint:gosec // its end
+	active := p.activeMembers()
+	for i, id := range active {
+		err := p.await(moment, claim{quiet, announced.nonce, uint32(id)}, true) //nolint:gosec // its end
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if err != nil {
-			p.log.Info().Int("members", len(loud)-i).Msg("not all members hold their writes back while leadership moves; a write may be delayed")
+			p.log.Info().Int("members", len(active)-i).Msg("not all members hold their writes back while leadership moves; a write may be delayed")
 			return nil
 		}
 	}
@@ -138,7 +138,7 @@ const (
 
 // listen polls for handovers that the leader announces and holds this member's writes for each.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
-	there, heard, applied := claims{server}, []claim{}, uint64(0)
+	leases, heard, applied := claims{server}, []claim{}, uint64(0)
 	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
 		before := applied
 		if applied = server.AppliedIndex(); applied == before {
@@ -148,13 +148,13 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 		pause = listenInterval
 		changed := server.LeaderChangedNotify() // before reading the leader, so that no change is missed
 		known := heard
-		heard = there.list(handover)
+		heard = leases.list(handover)
 		for _, announced := range heard { // each once, and only the leader's
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
-					confirmed := there.newClaim(quiet)
+					confirmed := leases.newClaim(quiet)
 					confirmed.nonce = announced.nonce
-					_ = there.propose(ctx, confirmed, maxWritePause) // if it is lost, the leader continues after confirmTimeout
+					_ = leases.propose(ctx, confirmed, maxWritePause) // if it is lost, the leader continues after confirmTimeout
 				})
 			}
 		}
@@ -174,10 +174,10 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		case <-ctx.Done():
 		}
 	})
-	began, end := time.Now(), k.writePause.begin("leadership moves")
+	started, end := time.Now(), k.writePause.begin("leadership moves")
 	defer func() {
 		end()
-		k.options.Log.Debug().Dur("took_ms", time.Since(began)).Msg("writes were held back while leadership moved")
+		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("writes were held back while leadership moved")
 	}()
 	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
 		confirm(ctx) // the old leader may drop it

@@ -285,8 +285,10 @@ func (w *worker) runCommand(ctx context.Context) {
 	if !f.isSingle() && !f.noSpace() {
 		r.schedule = w.schedule
 	}
-	err := errors.New(w.blockReason(f))
-	if err.Error() == "" {
+	var err error
+	if obstacle := w.blockReason(f); obstacle != "" {
+		err = errors.New(obstacle)
+	} else {
 		err = w.defragment(ctx, f, r)
 	}
 	if _, recorded := errors.AsType[failure](err); err != nil && !recorded {
@@ -312,10 +314,10 @@ func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	return w.cluster.facts()
 }
 
-func (w *worker) disarm(ctx context.Context, of types.ID, why string) {
+func (w *worker) disarm(ctx context.Context, member types.ID, why string) {
 	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	switch err := w.cluster.disarm(within, of); {
+	switch err := w.cluster.disarm(within, member); {
 	case err == nil:
 		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
 		w.mu.Lock()

@@ -44,15 +44,15 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 
 // Unary is an interceptor for etcd's gRPC server. It refuses a client's defragmentation that would block etcd for
 // long, and redirects clients that retry on their own while the database is blocked.
-func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-	if err := k.checkReserved(ctx, asked); err != nil {
+func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	if err := k.checkReserved(ctx, message); err != nil {
 		return nil, err
 	}
 	if info.FullMethod == defragmentMethod {
-		return k.defragmentForClient(ctx, func() (any, error) { return handler(ctx, asked) })
+		return k.defragmentForClient(ctx, func() (any, error) { return handler(ctx, message) })
 	}
 	if info.FullMethod == moveLeaderMethod {
-		defer k.pauseWritesForClient(ctx, asked)()
+		defer k.pauseWritesForClient(ctx, message)()
 	}
 	if isRequest(info.FullMethod) {
 		if err := k.redirecting.redirect(ctx); err != nil {
@@ -65,11 +65,11 @@ func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServe
 		}
 		defer k.finishWrite()
 	}
-	return handler(ctx, asked)
+	return handler(ctx, message)
 }
 
-// defragmentForClient runs a client's defragmentation. The client decides whether it is worth it and whether the others can do
-// without this member; requests that would block etcd for long, or two members together, are refused.
+// defragmentForClient runs a client's defragmentation. The client decides whether it is worth it and whether the
+// others can do without this member; requests that would block etcd for long, or two members together, are refused.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {

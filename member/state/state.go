@@ -1,6 +1,6 @@
-// Package state defines the published state of a member: its cluster, the maintenance of its database, the version of its
-// data and its leases. The rooms below member fill it in; the status document, the metrics, the page and the terminal show
-// it unchanged. It has no logic and imports no other package of this module.
+// Package state defines the published state of a member: its cluster, the maintenance of its database, the version of
+// its data and its leases. The rooms below member fill it in; the status document, the metrics, the page and the
+// terminal show it unchanged. It has no logic and imports no other package of this module.
 package state
 
 import "time"

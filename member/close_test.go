@@ -47,12 +47,59 @@ func TestClose_unreadResponse(t *testing.T) {
 			require.NoError(t, err, "the response is on its way")
 
 			watch := harness.StartWatch()
-			_, err = b.Close()
-			require.NoError(t, err)
+			b.mustClose(t)
 			assert.Less(t, watch.Duration(), 5*time.Second, "etcd alone waits 7 s in plain text, and for ever over TLS")
 			if secure {
 				assert.Contains(t, b.log.String(), "does not read its response to KV/Range: its connection is closed")
 			}
 		})
 	}
+}
+
+// Two of three stop together, the leader among them, as when a StatefulSet is scaled from three to one.
+func TestClose_unwantedMembersLeave(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	stays, client := members[1], members[1].client(t)
+	_, err := client.Put(soon(t), "key", "before")
+	require.NoError(t, err)
+	closed := make(chan error, 2)
+	for _, b := range []*bench{members[0], members[2]} {
+		b.unwanted.Store(true)
+		go func() {
+			_, err := b.Close()
+			closed <- err
+		}()
+	}
+	for range 2 {
+		require.NoError(t, <-closed)
+	}
+	left, err := client.MemberList(soon(t))
+	require.NoError(t, err)
+	require.Len(t, left.Members, 1)
+	assert.Equal(t, stays.config.Name, left.Members[0].Name)
+	_, err = client.Put(soon(t), "key", "after")
+	require.NoError(t, err, "it is its own quorum")
+	for _, b := range []*bench{members[0], members[2]} {
+		assert.Contains(t, b.log.String(), "has left its cluster")
+	}
+}
+
+func TestClose_wantedMemberStays(t *testing.T) {
+	t.Parallel()
+	members := three(t)
+	members[0].mustClose(t)
+	list, err := members[1].client(t).MemberList(soon(t))
+	require.NoError(t, err)
+	assert.Len(t, list.Members, 3)
+}
+
+// A cluster is not ended by its last member.
+func TestClose_lastMemberStays(t *testing.T) {
+	b := openBench(t)
+	b.unwanted.Store(true)
+	opened, err := b.Close()
+	require.NoError(t, err)
+	assert.True(t, opened)
+	assert.NotContains(t, b.log.String(), "fewer members")
 }

@@ -31,8 +31,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 		require.NoError(t, b.Open(soon(t)))
 		_, err := b.client(t).Put(soon(t), "key", "value")
 		require.NoError(t, err)
-		_, err = b.Close()
-		require.NoError(t, err)
+		b.mustClose(t)
 		assert.Contains(t, b.log.String(), "it starts without data")
 		assert.Len(t, setAside(t, dir), round+1)
 	}
@@ -54,8 +53,7 @@ func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
 	_, err := b.client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	_, err = b.Close()
-	require.NoError(t, err)
+	b.mustClose(t)
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 

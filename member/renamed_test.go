@@ -23,8 +23,7 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 			config.InitialCluster = config.InitialClusterFromName(config.Name)
 			b := benchWith(t, config)
 			require.NoError(t, b.Open(soon(t)))
-			_, err := b.Close()
-			require.NoError(t, err)
+			b.mustClose(t)
 			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "another name and other peer URLs"), "it is warned of")
 		})
 	}
