@@ -26,16 +26,13 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage()
 				want(s)
-				wait := s.run(t)
-				pass(time.Minute)
+				s.start(t, time.Minute)
 				synctest.Wait() // until this moment's lines are in the log, too
 				trouble := s.driver.Snapshot().Condition
 				assert.Equal(t, 3, trouble.Times)
 				assert.True(t, trouble.Since.Before(trouble.At))
 				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
 				assert.Len(t, log.saying(t, "recovered: "), 1)
-				s.sigterm()
-				wait()
 			})
 		})
 	}
@@ -51,12 +48,9 @@ func TestProblem_endsWithTheFirstAnswer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(bootstrap.New, bootstrap.New, bootstrap.Progress)
 				spoil(s)
-				wait := s.run(t)
-				pass(time.Hour)
+				s.start(t, time.Hour)
 				assert.NotEmpty(t, s.driver.Snapshot().Condition.Class)
 				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
-				s.sigterm()
-				wait()
 			})
 		})
 	}
@@ -84,21 +78,5 @@ func TestProblem_closeKeepsTheReason(t *testing.T) {
 		s.shut = func() error { return errors.New("never opened") }
 		s.run(t)()
 		assert.Contains(t, s.driver.Snapshot().Condition.Text, "port taken")
-	})
-}
-
-func TestProblem_anotherAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
-		wait := s.run(t)
-		pass(time.Minute)
-		now := s.driver.Snapshot()
-		assert.Equal(t, ClassValidation, now.Condition.Class)
-		assert.Zero(t, now.Condition.Ended)
-		s.succeed()
-		pass(time.Minute)
-		assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
-		s.sigterm()
-		wait()
 	})
 }

@@ -50,7 +50,8 @@ type Payload struct {
 	Detail        string                         // more details, for users
 }
 
-// Facts hold what the guards depend on, and the exit status so far. The zero value belongs to a process that has just started.
+// Facts hold what the guards depend on, and the exit status so far. The zero value belongs to a process that has just
+// started.
 type Facts struct {
 	Word           bootstrap.InitializationStatus // the sidecar's last status
 	Failed         bool                           // the last result was Failed
@@ -65,36 +66,23 @@ type Facts struct {
 	Status         exitcode.Code                  // exit status; the first failure decides
 }
 
-// Holds reports whether the guard's condition is true. An unknown guard never holds.
-func (f Facts) Holds(g Guard) bool {
-	switch g {
-	case Always:
-		return true
-	case StatusNew:
-		return f.Word == bootstrap.New && !f.Failed
-	case NewAfterFailed:
-		return f.Word == bootstrap.New && f.Failed
-	case StatusProgress:
-		return f.Word.Running()
-	case StatusSuccessful:
-		return f.Word == bootstrap.Successful
-	case ConfigKept:
-		return f.Word == bootstrap.Successful && f.ConfigKept
-	case StatusFailed:
-		return f.Word == bootstrap.Failed && !f.Permanent
-	case FailedPermanently:
-		return f.Word == bootstrap.Failed && f.Permanent
-	case RequestRepeated:
-		return f.RequestPending
-	case NeverOpened:
-		return f.NeverOpened
-	case CleanStop:
-		return f.ClosedInOrder && (f.Ending == Signal || f.Ending == StopPosted)
-	case SecondSignal:
-		return f.Signals > 1
-	}
-	return false
+// conditions are the meanings of the guards.
+var conditions = statemachine.Conditions[Facts]{
+	StatusNew:         func(f Facts) bool { return f.Word == bootstrap.New && !f.Failed },
+	NewAfterFailed:    func(f Facts) bool { return f.Word == bootstrap.New && f.Failed },
+	StatusProgress:    func(f Facts) bool { return f.Word.Running() },
+	StatusSuccessful:  func(f Facts) bool { return f.Word == bootstrap.Successful },
+	ConfigKept:        func(f Facts) bool { return f.Word == bootstrap.Successful && f.ConfigKept },
+	StatusFailed:      func(f Facts) bool { return f.Word == bootstrap.Failed && !f.Permanent },
+	FailedPermanently: func(f Facts) bool { return f.Word == bootstrap.Failed && f.Permanent },
+	RequestRepeated:   func(f Facts) bool { return f.RequestPending },
+	NeverOpened:       func(f Facts) bool { return f.NeverOpened },
+	CleanStop:         func(f Facts) bool { return f.ClosedInOrder && (f.Ending == Signal || f.Ending == StopPosted) },
+	SecondSignal:      func(f Facts) bool { return f.Signals > 1 },
 }
+
+// Holds implements statemachine.Facts.
+func (f Facts) Holds(g Guard) bool { return conditions.Evaluate(g, f) }
 
 // Learn implements statemachine.Facts.
 func (f Facts) Learn(event Event, payload Payload) Facts {

@@ -1,23 +1,25 @@
-// Package lifecycle is the machine that takes an etcd pod from its first request to the sidecar to the exit record. The
-// command calls it, and wires it to the sidecar, the volume, the exit record, the embedded etcd and the wrapper's own server.
+// Package lifecycle is the machine that takes an etcd pod from its first request to the sidecar to the exit record.
+// The command calls it, and wires it to the sidecar, the volume, the exit record, the embedded etcd and the wrapper's
+// own server.
 //
 // # The idea
 //
-// An etcd member may only open its data after it has been validated: by the sidecar etcd-backup-restore, or by this program
-// itself with --standalone. Between the start of the process and that result, and again between the request to stop and the
-// exit, a lot can go wrong in any order: the sidecar does not answer, restarts and forgets its task, or reports that the data
-// is corrupt; another process has the volume; a signal arrives; etcd hangs or dies. The package lists every such event in every
-// state in one table (table.go), and everything else is derived from that table: the moves, the diagrams, the messages to
-// users, the golden matrix of all answers and most tests.
+// An etcd member may only open its data after it has been validated: by the sidecar etcd-backup-restore, or by this
+// program itself with --standalone. Between the start of the process and that result, and again between the request to
+// stop and the exit, a lot can go wrong in any order: the sidecar does not answer, restarts and forgets its task, or
+// reports that the data is corrupt; another process has the volume; a signal arrives; etcd hangs or dies. The package
+// lists every such event in every state in one table (table.go), and everything else is derived from that table: the
+// moves, the diagrams, the messages to users, the golden matrix of all answers and most tests.
 //
 // A run looks like this:
 //
 //	Query -> Trigger -> Wait -> Query -> … -> FetchConfig -> StartEtcd -> Serving -> Terminating -> Terminated
 //
-// Query asks for the status of the initialization, Trigger requests one, Wait pauses before the next Query. After the status
-// Successful, FetchConfig obtains and checks etcd's configuration, StartEtcd opens etcd, and Serving lasts until a stop or a
-// failure. Terminating closes etcd and writes the exit record. Every state but Terminated can reach Terminating, and no state
-// with etcd running leads back to an initialization, because the sidecar deletes data that it finds corrupt.
+// Query asks for the status of the initialization, Trigger requests one, Wait pauses before the next Query. After the
+// status Successful, FetchConfig obtains and checks etcd's configuration, StartEtcd opens etcd, and Serving lasts
+// until a stop or a failure. Terminating closes etcd and writes the exit record. Every state but Terminated can reach
+// Terminating, and no state with etcd running leads back to an initialization, because the sidecar deletes data that
+// it finds corrupt.
 //
 // # The parts
 //
@@ -50,21 +52,23 @@
 //
 // # An example
 //
-// A member restarts after a kill. The driver handles Started in Query: the row's actions are LockVolume and AskStatus. Both may
-// block, so they run as one piece of work, which ends with Replied and the status New. The guard StatusNew holds, so the machine
-// goes to Trigger and the work is ProbeData and AskInit. No other process has the data open, the sidecar accepts the request for a
-// full validation (the exit record is missing), and the work ends with Accepted. The machine goes to Wait, where PaceProgress
-// sets the timer to 5 ms and PrefetchConfig starts the advance fetch. Wait and Query alternate, with pauses of about 4% of
-// the time waited so far. The status becomes Successful. The prefetched configuration is young enough and belongs to a
-// member with a log, so the guard ConfigKept holds, and the configuration is checked without another request. ConfigValid
-// leads to StartEtcd, which removes the exit record and opens etcd; EtcdReady leads to Serving.
+// A member restarts after a kill. The driver handles Started in Query: the row's actions are LockVolume and AskStatus.
+// Both may block, so they run as one piece of work, which ends with Replied and the status New. The guard StatusNew
+// holds, so the machine goes to Trigger and the work is ProbeData and AskInit. No other process has the data open, the
+// sidecar accepts the request for a full validation (the exit record is missing), and the work ends with Accepted. The
+// machine goes to Wait, where PaceProgress sets the timer to 5 ms and PrefetchConfig starts the advance fetch. Wait
+// and Query alternate, with pauses of about 4% of the time waited so far. The status becomes Successful. The
+// prefetched configuration is young enough and belongs to a member with a log, so the guard ConfigKept holds, and the
+// configuration is checked without another request. ConfigValid leads to StartEtcd, which removes the exit record and
+// opens etcd; EtcdReady leads to Serving.
 //
-// Then SIGTERM arrives. The machine goes to Terminating, sets the timer to the budget of a stop and closes etcd. EtcdClosed with
-// ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with status 0. Had etcd failed first, the
-// guard would not hold: the machine would end without a record, and the next start would validate in full.
+// Then SIGTERM arrives. The machine goes to Terminating, sets the timer to the budget of a stop and closes etcd.
+// EtcdClosed with ClosedInOrder satisfies CleanStop, so WriteRecord runs, and RecordSettled ends the run with status
+// 0. Had etcd failed first, the guard would not hold: the machine would end without a record, and the next start would
+// validate in full.
 //
 // # What it does not do
 //
-// It does not decide whether data are usable (bootstrap and recovery do), whether etcd is ready (readiness does), or what
-// is backed up. It knows no HTTP, no files and no etcd.
+// It does not decide whether data are usable (bootstrap and recovery do), whether etcd is ready (readiness does), or
+// what is backed up. It knows no HTTP, no files and no etcd.
 package lifecycle

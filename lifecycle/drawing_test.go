@@ -19,7 +19,7 @@ import (
 )
 
 func TestCommittedFiles_showTheTable(t *testing.T) {
-	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../statemachine.dot", "../testdata/matrix.golden", "statemachine.svg")
+	tested.AssertCommitted(t, Diagram, NewRules(Table, Elsewhere).Matrix(States), "../statemachine.dot", "../testdata/matrix.golden", "statemachine.svg")
 }
 
 func TestCommittedPageDiagram_showsTheTable(t *testing.T) {
@@ -28,12 +28,12 @@ func TestCommittedPageDiagram_showsTheTable(t *testing.T) {
 	require.True(t, found, "%s has a Mermaid diagram", path)
 	_, after, found := strings.Cut(rest, "```\n")
 	require.True(t, found, "the Mermaid diagram of %s ends", path)
-	statemachinetest.AssertGenerated(t, path, before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
+	statemachinetest.AssertGenerated(t, path, before+"```mermaid\n"+Diagram.Mermaid()+"```\n"+after)
 }
 
 func TestDiagram_isDeterministic(t *testing.T) {
 	for range 20 {
-		require.Equal(t, Drawing.DOT(), Drawing.DOT())
+		require.Equal(t, Diagram.DOT(), Diagram.DOT())
 	}
 }
 
@@ -43,7 +43,7 @@ func TestTableJSON(t *testing.T) {
 		Transitions []Row
 		Elsewhere   []statemachine.Default
 	}
-	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
+	require.NoError(t, json.Unmarshal([]byte(Diagram.JSON()), &document))
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {
 		state.Bound = States[i].Bound // the tests' own
@@ -127,8 +127,8 @@ type laidOut struct {
 	} `xml:"g"`
 }
 
-// overviewOf gives a layout the ids, classes and badges of the overview and leaves its colours out. An arrow has a wide line
-// under it, for fingers.
+// overviewOf gives a layout the ids, classes and badges of the overview and leaves its colours out. An arrow has a
+// wide line under it, for fingers.
 func overviewOf(t *testing.T, svg string) string {
 	var layout laidOut
 	require.NoError(t, xml.Unmarshal([]byte(svg), &layout))
@@ -169,7 +169,7 @@ func rectangle(t *testing.T, points string, inset float64) string {
 }
 
 func TestCommittedOverview_showsTheTable(t *testing.T) {
-	tested.AssertPicture(t, "overview.svg", overviewDOT(), func(svg string) string { return overviewOf(t, svg) })
+	tested.AssertDiagram(t, "overview.svg", overviewDOT(), func(svg string) string { return overviewOf(t, svg) })
 }
 
 // drawing is the part of the overview that the tests check.

@@ -21,11 +21,12 @@ type Options struct {
 	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is not a limit
 }
 
-// Driver carries out what the table answers. The goroutine that calls Run owns everything but the mailboxes and the snapshot.
+// Driver carries out what the table answers. The goroutine that calls Run owns everything but the mailboxes and the
+// snapshot.
 type Driver struct {
 	options  Options
 	rules    *Rules
-	legal    *statemachine.Legality
+	legal    *statemachine.Checker
 	core     Core
 	timers   map[Action]backoff.BackOff // of the actions that set the timer of their state
 	timeline timeline
@@ -47,8 +48,8 @@ type Driver struct {
 	snapshot atomic.Pointer[Snapshot]
 }
 
-// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other events have 0.
-// Between the blocking actions of a row, a message without an event continues with the next action.
+// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other
+// events have 0. Between the blocking actions of a row, a message without an event continues with the next action.
 type message struct {
 	event   Event
 	payload Payload
@@ -67,7 +68,7 @@ func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
 		rules:   statemachine.NewRules[Facts](Table, Elsewhere, Terminated),
-		legal:   statemachine.NewLegality(Table, Query),
+		legal:   statemachine.NewChecker(Table, Query),
 		core:    NewCore(),
 		timers:  newTimers(options.ReadyTimeout),
 		log:     options.Log,
@@ -118,7 +119,8 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// nextMessage waits for a message. The first select gives stops and crashes precedence, which a single one would leave to chance.
+// nextMessage waits for a message. The first select gives stops and crashes precedence, which a single one would leave
+// to chance.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -187,8 +189,8 @@ func (d *Driver) leave() {
 	d.work.cancel()
 }
 
-// prepare does the quick actions. It returns the timer, 0 if none was set, and the blocking actions, which start only after the
-// new state is published.
+// prepare does the quick actions. It returns the timer, 0 if none was set, and the blocking actions, which start only
+// after the new state is published.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch timer := d.timers[action]; {
@@ -241,8 +243,8 @@ func noTask() task {
 	return task{cancel: func() {}, ended: ended}
 }
 
-// start runs a row's blocking actions. It cancels the previous work, and the new work waits for its end, so the exit record needs
-// no lock.
+// start runs a row's blocking actions. It cancels the previous work, and the new work waits for its end, so the exit
+// record needs no lock.
 func (d *Driver) start(actions []Action, payload Payload) {
 	d.work.cancel()
 	d.work = d.spawn(actions, payload, d.work.ended)

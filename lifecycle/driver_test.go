@@ -3,6 +3,7 @@ package lifecycle_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -35,17 +36,6 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-func TestFinishedValidation_isNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.Successful)
-		wait := s.run(t)
-		synctest.Wait()
-		s.driver.Stop()
-		wait()
-		assert.NotContains(t, s.did(), "trigger full")
-	})
-}
-
 // parkings hold a run in each state before the end.
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
@@ -70,21 +60,13 @@ func TestStop_inEveryState(t *testing.T) {
 				s.sigterm()
 				assert.Equal(t, exitcode.Clean, wait().Status)
 				assert.Less(t, time.Since(asked), 100*time.Millisecond)
+				if slices.Contains(BeforeEtcd, state) {
+					assert.NotContains(t, s.did(), "remove record")
+					assert.NotContains(t, s.did(), "write terminated")
+				}
 			})
 		})
 	}
-}
-
-func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.Progress)
-		wait := s.run(t)
-		pass(time.Second)
-		s.sigterm()
-		wait()
-		assert.NotContains(t, s.did(), "remove record")
-		assert.NotContains(t, s.did(), "write terminated")
-	})
 }
 
 // The stop arrives in the one moment in which the record is removed and etcd not yet opened.
@@ -253,16 +235,13 @@ func TestLockedDataDirectory_isRetried(t *testing.T) {
 			}
 			return nil
 		}
-		wait := s.run(t)
-		pass(time.Minute)
+		s.start(t, time.Minute)
 		assert.Equal(t, FetchConfig, s.driver.Snapshot().State)
 		assert.Contains(t, s.did(), "forfeit record")
 		assert.NotContains(t, s.did(), "remove record")
 		in.Store(false)
 		pass(time.Minute)
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
-		s.sigterm()
-		wait()
 	})
 }
 
@@ -290,7 +269,7 @@ func TestUnusableCertificate_isRetried(t *testing.T) {
 				assert.Equal(t, Serving, s.driver.Snapshot().State)
 				s.sigterm()
 				wait()
-				assert.Equal(t, 1, strings.Count(strings.Join(s.did(), ";"), "trigger"), "the result is kept")
+				assert.Equal(t, 1, s.count("trigger full"), "the result is kept")
 			})
 		})
 	}
@@ -302,10 +281,7 @@ func TestFailedValidation_nextIsFull(t *testing.T) {
 		runtime := s.runtime()
 		runtime.Mode = func() (bootstrap.Mode, string) { return bootstrap.Sanity, "the record is clean" }
 		s.driver = NewDriver(Options{Runtime: runtime})
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		var modes []string
 		for _, what := range s.did() {
 			if mode, is := strings.CutPrefix(what, "trigger "); is {
@@ -323,7 +299,7 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 		var log strings.Builder
 		s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(&log).Level(zerolog.InfoLevel)})
 		runFor(t, s, time.Hour)
-		triggers := strings.Count(strings.Join(s.did(), ";"), "trigger")
+		triggers := s.count("trigger full")
 		assert.Less(t, triggers, 400)
 		assert.Greater(t, triggers, 200, "it never gives up")
 		assert.Less(t, strings.Count(log.String(), "\n"), 80, "rows that rotate are thinned")
@@ -343,8 +319,7 @@ func TestProblem_recurring(t *testing.T) {
 			}
 			return nil
 		}
-		wait := s.run(t)
-		pass(time.Minute)
+		s.start(t, time.Minute)
 		assert.Greater(t, s.driver.Snapshot().Condition.Times, 5)
 		fails.Store(false)
 		pass(5 * time.Minute)
@@ -355,8 +330,6 @@ func TestProblem_recurring(t *testing.T) {
 		assert.True(t, again.Ended.IsZero())
 		assert.Less(t, again.Times, 10, "it is counted anew")
 		assert.WithinDuration(t, time.Now(), again.Since, 16*time.Second)
-		s.sigterm()
-		wait()
 	})
 }
 
@@ -379,12 +352,9 @@ func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.lockData = func() error { return errStage }
-		wait := s.run(t)
-		pass(time.Minute)
+		s.start(t, time.Minute)
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
 		assert.NotContains(t, s.did(), "forfeit record")
-		s.sigterm()
-		wait()
 	})
 }
 

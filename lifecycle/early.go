@@ -7,13 +7,13 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Limits of the age of a prefetched configuration when the result arrives. The configuration may have changed since; a mounted
-// ConfigMap is up to a minute late anyway.
+// Limits of the age of a prefetched configuration when the result arrives. The configuration may have changed since; a
+// mounted ConfigMap is up to a minute late anyway.
 const (
 	// youngWithLog applies to a member with a log: etcd follows the log and ignores the initial cluster.
 	youngWithLog = time.Minute
-	// youngAlone applies to the only member of a new cluster, which an outdated configuration would let found its own cluster.
-	// The real sidecar needs 7 s for an answer.
+	// youngAlone applies to the only member of a new cluster, which an outdated configuration would let found its own
+	// cluster. The real sidecar needs 7 s for an answer.
 	youngAlone = 10 * time.Second
 
 	// refreshPause is the minimum pause between two prefetches.
@@ -30,8 +30,8 @@ type prefetchState struct {
 	result time.Time // when the result was read
 }
 
-// isUsable reports, once the result is known, whether etcd may run with the newest configuration: a changed view of the cluster could not
-// have changed it. Its age counts from the request to the result.
+// isUsable reports, once the result is known, whether etcd may run with the newest configuration: a changed view of
+// the cluster could not have changed it. Its age counts from the request to the result.
 func (p *prefetchState) isUsable() bool {
 	if p.asked.IsZero() || p.result.IsZero() {
 		return false
@@ -74,8 +74,8 @@ var prefetchActions = map[Action]func(*Driver){
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh prefetches again, unless that is in progress or has just finished, so that the configuration is young when the result
-// arrives.
+// refresh prefetches again, unless that is in progress or has just finished, so that the configuration is young when
+// the result arrives.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)

@@ -38,15 +38,6 @@ func served(t *testing.T, s *stage) time.Duration {
 	return took
 }
 
-func fetches(s *stage) (count int) {
-	for _, what := range s.did() {
-		if what == "fetch config" {
-			count++
-		}
-	}
-	return count
-}
-
 func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 	for name, test := range map[string]struct {
 		validation time.Duration
@@ -66,7 +57,7 @@ func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 				took := served(t, s)
 				assert.GreaterOrEqual(t, took, test.want)
 				assert.Less(t, took, test.want+time.Second)
-				assert.Equal(t, test.fetches, fetches(s))
+				assert.Equal(t, test.fetches, s.count("fetch config"))
 			})
 		})
 	}
@@ -78,7 +69,7 @@ func TestEarlyConfiguration_largerClusterFetchesAgain(t *testing.T) {
 		s.config = slowly
 		time.AfterFunc(10*time.Second, func() { s.succeed() })
 		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
-		assert.Equal(t, 3, fetches(s))
+		assert.Equal(t, 3, s.count("fetch config"))
 	})
 }
 
@@ -89,7 +80,7 @@ func TestEarlyConfiguration_delaysNoLargerCluster(t *testing.T) {
 		s.config = slowly
 		time.AfterFunc(time.Second, func() { s.succeed() })
 		assert.Less(t, served(t, s), 8500*time.Millisecond)
-		assert.Equal(t, 2, fetches(s))
+		assert.Equal(t, 2, s.count("fetch config"))
 	})
 }
 
@@ -97,18 +88,15 @@ func TestEarlyConfiguration_opensNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
-		wait := s.run(t)
-		pass(time.Hour)
+		s.start(t, time.Hour)
 		synctest.Wait()
 		assert.Contains(t, []State{Wait, Query}, s.driver.Snapshot().State)
 		assert.NotContains(t, s.did(), "open etcd")
-		s.sigterm()
-		wait()
 	})
 }
 
-// waking is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for the
-// configuration 37 s, because it looks for a cluster that cannot answer yet.
+// waking is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for
+// the configuration 37 s, because it looks for a cluster that cannot answer yet.
 func waking() *stage {
 	s := newStage(bootstrap.New, bootstrap.Progress)
 	s.logs = []string{"/data/member/wal"}
@@ -193,18 +181,9 @@ func TestEarlyConfiguration_etcdIsConfiguredOnce(t *testing.T) {
 		s.config = func(context.Context) error { <-healed; return nil }
 		s.configure = func() error { pass(time.Second); return nil }
 		time.AfterFunc(5*time.Second, func() { close(healed) })
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
-		count := 0
-		for _, what := range s.did() {
-			if what == "configure" {
-				count++
-			}
-		}
-		assert.Equal(t, 1, count)
-		assert.Equal(t, 2, fetches(s))
+		runFor(t, s, time.Minute)
+		assert.Equal(t, 1, s.count("configure"))
+		assert.Equal(t, 2, s.count("fetch config"))
 	})
 }
 

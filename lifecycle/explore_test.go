@@ -380,8 +380,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded keeps the places few: guards only ask for more than one signal, and what was known on the way to etcd makes no
-// difference to the end.
+// bounded keeps the places few: guards only ask for more than one signal, and what was known on the way to etcd makes
+// no difference to the end.
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)

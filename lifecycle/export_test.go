@@ -11,7 +11,7 @@ import (
 
 // TakeInOrder has the library's machine walk rows of the table, as the driver does.
 func TakeInOrder(table []Row, rows ...int) error {
-	legal := statemachine.NewLegality(table, Query)
+	legal := statemachine.NewChecker(table, Query)
 	for _, row := range rows {
 		if err := legal.Take(&table[row]); err != nil {
 			return err
@@ -65,7 +65,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 
 // Stepping walks between Query and Wait, as while a validation runs. Each call is one step.
 func Stepping(rules *Rules) (step func()) {
-	legal, core, event := statemachine.NewLegality(Table, Query), NewCore(), Replied
+	legal, core, event := statemachine.NewChecker(Table, Query), NewCore(), Replied
 	return func() {
 		next, decision := rules.Step(core, event, Payload{Word: bootstrap.Progress})
 		if err := legal.Take(&Table[decision.Row]); err != nil {

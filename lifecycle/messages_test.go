@@ -78,10 +78,7 @@ func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
 		s.status = func(context.Context) error {
 			return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
 		}
-		wait := s.run(t)
-		pass(time.Second)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Second)
 		lines := log.saying(t, "no usable answer from the sidecar")
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0]["message"], "; renew the sidecar's certificate")
@@ -91,10 +88,7 @@ func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
 func TestFailedInitialization_isLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := loggedStage(bootstrap.Failed)
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		lines := log.saying(t, "the initialization failed")
 		require.Len(t, lines, 1, "and not each time")
 		assert.Equal(t, "warn", lines[0]["level"])
@@ -106,10 +100,7 @@ func TestExceededStopBudget_isLoggedAsAnError(t *testing.T) {
 		s, log := loggedStage()
 		s.shut = func() error { pass(time.Hour); return nil }
 		defer pass(2 * time.Hour) // until what was left behind ends
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		lines := log.saying(t, "the stop ran out of its budget")
 		require.Len(t, lines, 1)
 		assert.Equal(t, "error", lines[0]["level"])
@@ -131,8 +122,7 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
 				s.cause = test.cause
-				wait := s.run(t)
-				pass(time.Minute)
+				s.start(t, time.Minute)
 				assert.NotEmpty(t, log.saying(t, test.text+test.next))
 				now := s.driver.Snapshot()
 				assert.Equal(t, test.class, now.Condition.Class)
@@ -141,8 +131,6 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 				s.succeed()
 				pass(time.Minute)
 				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
-				s.sigterm()
-				wait()
 			})
 		})
 	}
@@ -203,13 +191,10 @@ func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testi
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage()
 				s.lock = func() error { return test.err }
-				wait := s.run(t)
-				pass(time.Minute)
+				s.start(t, time.Minute)
 				reason := s.driver.Snapshot().Reason
 				assert.Contains(t, reason, "the volume cannot be locked: "+test.err.Error())
 				assert.Equal(t, test.blames, strings.Contains(reason, "the process that holds it must end first"), reason)
-				s.sigterm()
-				wait()
 			})
 		})
 	}
@@ -219,8 +204,7 @@ func TestPollingIsOnePhase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		s := newStage(bootstrap.New, bootstrap.Progress)
-		wait := s.run(t)
-		pass(time.Hour)
+		s.start(t, time.Hour)
 		now := s.driver.Snapshot()
 		assert.Equal(t, start, now.PhaseSince)
 		assert.NotContains(t, now.Reason, "asking for the status", "the reason is what the phase is about")
@@ -228,8 +212,6 @@ func TestPollingIsOnePhase(t *testing.T) {
 		s.succeed()
 		pass(time.Minute)
 		assert.True(t, s.driver.Snapshot().PhaseSince.After(start.Add(time.Hour)))
-		s.sigterm()
-		wait()
 	})
 }
 
@@ -244,10 +226,7 @@ func TestHistory_failingLoop(t *testing.T) {
 			attempt++
 			return nil
 		}
-		wait := s.run(t)
-		pass(10 * time.Hour)
+		s.start(t, 10*time.Hour)
 		assert.LessOrEqual(t, len(s.driver.Snapshot().History), 8)
-		s.sigterm()
-		wait()
 	})
 }

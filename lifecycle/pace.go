@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Budgets of a stop. They are not flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget leaves
-// some of that to the kubelet.
+// Budgets of a stop. They are not flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget
+// leaves some of that to the kubelet.
 const (
 	// StopBudget limits a stop, from the signal to the exit, once etcd was started.
 	StopBudget = 25 * time.Second
@@ -22,8 +22,8 @@ const (
 	// ClosePatience limits an orderly close of etcd. After that its server is stopped.
 	ClosePatience = StopBudget - closeReserve
 
-	// closeReserve is left after ClosePatience: closing can still take etcd's request timeout, 7 s, and the exit record has to
-	// be written.
+	// closeReserve is left after ClosePatience: closing can still take etcd's request timeout, 7 s, and the exit
+	// record has to be written.
 	closeReserve = 9 * time.Second
 
 	// lingering limits the wait for cancelled goroutines at the end of a run.
@@ -47,8 +47,8 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
 // Pauses between requests. They are not flags: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause are the limits of the pause while an initialization is running. A sanity validation may take
-	// milliseconds.
+	// firstPoll and maxPause are the limits of the pause while an initialization is running. A sanity validation may
+	// take milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after the first failure.
 	firstRetry = 100 * time.Millisecond
@@ -65,7 +65,8 @@ const (
 	retryJitter = 0.3
 )
 
-// newTimers returns what the actions set that set a timer: a pause, which grows until it is reset, or the limit of a visit.
+// newTimers returns what the actions set that set a timer: a pause, which grows until it is reset, or the limit of a
+// visit.
 func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),

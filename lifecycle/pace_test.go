@@ -103,14 +103,8 @@ func TestBackoff_failedInitializations(t *testing.T) {
 		}
 		s := newStage(words...)
 		runFor(t, s, 10*time.Minute)
-		triggers := 0
-		for _, what := range s.did() {
-			if what == "trigger full" {
-				triggers++
-			}
-		}
-		assert.Less(t, triggers, 60)
-		assert.Greater(t, triggers, 30)
+		assert.Less(t, s.count("trigger full"), 60)
+		assert.Greater(t, s.count("trigger full"), 30)
 	})
 }
 
@@ -137,16 +131,13 @@ func TestBusyVolume_sendsNoRequest(t *testing.T) {
 			}
 			return nil
 		}
-		wait := s.run(t)
-		pass(time.Minute)
+		s.start(t, time.Minute)
 		synctest.Wait()
 		assert.Empty(t, s.did())
 		assert.Equal(t, "the volume cannot be locked: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
 		free.Store(true)
 		pass(time.Second)
 		assert.Contains(t, s.did(), "open etcd")
-		s.sigterm()
-		wait()
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// stage is a runtime whose parts behave as a test requests, and that records every call. By default the sidecar's status is New, it
-// accepts the request, its status is Successful, and etcd starts, runs and closes.
+// stage is a runtime whose parts behave as a test requests, and that records every call. By default the sidecar's
+// status is New, it accepts the request, its status is Successful, and etcd starts, runs and closes.
 type stage struct {
 	mu    sync.Mutex
 	done  []string
@@ -104,6 +104,16 @@ func (s *stage) did() []string {
 	return slices.Clone(s.done)
 }
 
+// count returns how often something was done.
+func (s *stage) count(what string) (times int) {
+	for _, done := range s.did() {
+		if done == what {
+			times++
+		}
+	}
+	return times
+}
+
 // visits returns the states in the order of the transitions that are remembered.
 func (s *stage) visits() []State {
 	visited := []State{Query}
@@ -121,6 +131,14 @@ func (s *stage) run(t *testing.T) func() Outcome {
 	done := make(chan Outcome, 1)
 	go func() { done <- s.driver.Run() }()
 	return func() Outcome { return <-done }
+}
+
+// start drives the stage for a while of fake time. It is stopped at the end of the test.
+func (s *stage) start(t *testing.T, d time.Duration) {
+	t.Helper()
+	wait := s.run(t)
+	t.Cleanup(func() { s.sigterm(); wait() })
+	pass(d)
 }
 
 func (s *stage) sigterm() { s.driver.Signal(syscall.SIGTERM) }

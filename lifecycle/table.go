@@ -10,9 +10,9 @@ import (
 // Table is the lifecycle, with a row for each state of a group. It never changes at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table in its source form. Rows that share From and On stand together, and all but the last have a guard; the
-// first that holds wins. Why is what users read, in the log, in the status and as the reason of a state. Elsewhere answers the
-// events without a row.
+// written is the table in its source form. Rows that share From and On stand together, and all but the last have a
+// guard; the first that holds wins. Why is what users read, in the log, in the status and as the reason of a state.
+// Elsewhere answers the events without a row.
 var written = statemachine.Entries{
 	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "asking for the status of the initialization"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "the volume cannot be locked"},
@@ -77,8 +77,8 @@ var Elsewhere = statemachine.RejectByDefault(Table, statemachine.LateEvents{
 	Why: "the stop is already in progress", On: []Event{StopPosted, ListenerLost},
 })
 
-// Drawing describes how the lifecycle is drawn.
-var Drawing = statemachine.Drawing{
+// Diagram describes how the lifecycle is drawn.
+var Diagram = statemachine.Diagram{
 	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", Table: Table, States: States, Initial: Query, Final: Terminated, Aside: Terminating,
 	Shapes: map[State]string{
 		Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
@@ -93,9 +93,10 @@ var picture string
 //go:embed overview.svg
 var overview string
 
-// Overview returns the states and the ways between them as an SVG that fits a phone, without guards, actions and reasons.
-// A state has the id "state_NAME", an arrow the id "edge_FROM_TO" and an empty text in an element of the class "badge", for
-// the number of times that it was taken. The page that shows it chooses the colours. "make dot" lays it out with Graphviz.
+// Overview returns the states and the ways between them as an SVG that fits a phone, without guards, actions and
+// reasons. A state has the id "state_NAME", an arrow the id "edge_FROM_TO" and an empty text in an element of the
+// class "badge", for the number of times that it was taken. The page that shows it chooses the colours. "make dot"
+// lays it out with Graphviz.
 func Overview() string {
 	_, svg, _ := strings.Cut(overview, "\n")
 	return svg

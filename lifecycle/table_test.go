@@ -236,7 +236,8 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 	return all
 }()
 
-// answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is ignored, the rest is rejected.
+// answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is
+// ignored, the rest is rejected.
 func answerWithoutRow(state State, event Event) statemachine.Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return statemachine.Ignore

@@ -46,8 +46,8 @@ type Snapshot struct {
 // Changed returns a channel that is closed when there is a newer snapshot.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
-// timeline keeps the history. A row that is taken again within a phase, as in polling, is kept once with a count, so that a loop
-// does not displace what came before it.
+// timeline keeps the history. A row that is taken again within a phase, as in polling, is kept once with a count, so
+// that a loop does not displace what came before it.
 type timeline struct {
 	Snapshot            // the next one to be published
 	endReasons []string // of the end and of the exit status
@@ -136,15 +136,15 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) (message
 	if !n.quiet {
 		d.timeline.Reason = n.message
 	}
-	was := d.timeline.Condition
-	d.timeline.Condition = was.update(row, payload, n, now)
+	before := d.timeline.Condition
+	d.timeline.Condition = before.update(row, payload, n, now)
 	if payload.Validation != (Validation{}) {
 		d.timeline.Validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
 	d.logTransition(taken, pause)
-	if was.isActive() && d.timeline.Condition.Ended.Equal(now) {
-		d.logResolved(was, now)
+	if before.isActive() && d.timeline.Condition.Ended.Equal(now) {
+		d.logResolved(before, now)
 	}
 	return n.message
 }
@@ -175,10 +175,10 @@ func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 
 // level returns the log level: error for a failure that ends the run, warn for other failures.
 func (d *Driver) level(taken Transition) zerolog.Level {
-	trouble := d.timeline.Condition
-	bad := trouble.At.Equal(taken.At)
+	current := d.timeline.Condition
+	bad := current.At.Equal(taken.At)
 	switch {
-	case taken.Count > 1 && (!bad || trouble.Times > 1):
+	case taken.Count > 1 && (!bad || current.Times > 1):
 		return zerolog.DebugLevel
 	case bad && (taken.To == Terminating || taken.To == Terminated):
 		return zerolog.ErrorLevel
@@ -190,9 +190,9 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 }
 
 // logResolved logs the end of a condition.
-func (d *Driver) logResolved(trouble Condition, now time.Time) {
-	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since.UTC()).
-		Dur("lasted_ms", now.Sub(trouble.Since)).Msg("recovered: " + trouble.Text)
+func (d *Driver) logResolved(resolved Condition, now time.Time) {
+	d.log.Info().Str("class", string(resolved.Class)).Int("times", resolved.Times).Time("since", resolved.Since.UTC()).
+		Dur("lasted_ms", now.Sub(resolved.Since)).Msg("recovered: " + resolved.Text)
 }
 
 // logWithoutRow logs an event without a row. A rejected event is a bug.

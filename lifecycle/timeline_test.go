@@ -30,10 +30,7 @@ func TestSnapshot_notifiesOfTheNext(t *testing.T) {
 				seen = append(seen, now.State)
 			}
 		}()
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		<-watched
 		assert.Equal(t, Query, seen[0])
 		assert.Contains(t, seen, Serving)
@@ -44,10 +41,7 @@ func TestSnapshot_stalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
 		first := s.driver.Snapshot().Changed()
-		wait := s.run(t)
-		pass(time.Hour)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Hour)
 		<-first
 	})
 }
@@ -56,10 +50,7 @@ func TestTallies_addUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
 		start := time.Now()
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		spent, polls := 0.0, 0
 		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			spent += tally.Seconds
@@ -75,10 +66,7 @@ func TestTallies_addUp(t *testing.T) {
 func TestTallies_distinguishGuards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
-		wait := s.run(t)
-		pass(time.Minute)
-		s.sigterm()
-		wait()
+		runFor(t, s, time.Minute)
 		times := map[Guard]int{}
 		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			if tally.From == Query && tally.To == Wait {
@@ -92,11 +80,8 @@ func TestTallies_distinguishGuards(t *testing.T) {
 func TestSnapshot_validationModeAndReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		wait := s.run(t)
-		pass(time.Second)
+		s.start(t, time.Second)
 		assert.Equal(t, Validation{bootstrap.Full, "a test says so"}, s.driver.Snapshot().Validation)
-		s.sigterm()
-		wait()
 	})
 }
 
@@ -138,10 +123,7 @@ func TestTroubleHasAClass(t *testing.T) {
 				s := newStage()
 				want.spoil(s)
 				defer pass(time.Hour) // until what was left behind ends
-				wait := s.run(t)
-				pass(time.Minute)
-				s.sigterm()
-				wait()
+				runFor(t, s, time.Minute)
 				assert.Equal(t, want.class, s.driver.Snapshot().Condition.Class, s.driver.Snapshot().Condition.Text)
 			})
 		})

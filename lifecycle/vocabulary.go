@@ -56,7 +56,7 @@ const (
 	ListenerLost      Event = "listener lost"      // the wrapper's own port can no longer be served
 )
 
-// The guards other than Always. Facts.Holds defines them.
+// The guards other than Always. conditions has their meanings.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"

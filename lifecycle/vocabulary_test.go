@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
-// among them.
+// vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only
+// declared is among them.
 var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
@@ -64,7 +64,8 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown compares what a part of the program handles with what is declared, and reports the remedy for a difference.
+// assertKnown compares what a part of the program handles with what is declared, and reports the remedy for a
+// difference.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()
@@ -135,7 +136,7 @@ func TestNoGuardIsForgotten(t *testing.T) {
 			}
 		}
 	}
-	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Facts.Holds (core.go)")
+	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in conditions (core.go)")
 	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (core.go)")
 	assert.False(t, Facts{}.Holds("a guard that nobody wrote"), "what is unknown never holds")
 }
@@ -143,7 +144,7 @@ func TestNoGuardIsForgotten(t *testing.T) {
 func TestNoActionIsForgotten(t *testing.T) {
 	assertKnown(t, usedIn(func(r Row) []Action { return r.Do }), "no row does it (table.go)")
 	for _, action := range declared[Action]() {
-		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go), newPaces (pace.go) or limits (driver.go)", action)
+		assert.True(t, IsBound(action), "Action %q does nothing: bind it in blocking (work.go) or newTimers (pace.go)", action)
 		if !SetsTimer(action) && !IsBeside(action) {
 			assert.NotEmpty(t, outcomes(action, truth{}), "Action %q: say how it can end, in outcomes (explore_test.go)", action)
 		}
@@ -183,8 +184,8 @@ func assertDocumented[T ~string](t *testing.T, introduction string) {
 // list matches words in backquotes, one after the other.
 var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 
-// listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once, on one
-// line.
+// listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once,
+// on one line.
 func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(docs.Text(t), introduction)
@@ -216,7 +217,8 @@ func TestSidecarWords_haveRows(t *testing.T) {
 	}
 }
 
-// explored explores the table. It requires that no promise is broken, because an exploration stops there and is incomplete.
+// explored explores the table. It requires that no promise is broken, because an exploration stops there and is
+// incomplete.
 func explored(t *testing.T) *explorer {
 	t.Helper()
 	found := explore()

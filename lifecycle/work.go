@@ -20,8 +20,8 @@ type Sidecar interface {
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns etcd's configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-	// WhyFailed returns why the last initialization failed, one sentence that names the file, or nil if that is unknown. An
-	// exitcode.FinalError ends the run.
+	// WhyFailed returns why the last initialization failed, one sentence that names the file, or nil if that is
+	// unknown. An exitcode.FinalError ends the run.
 	WhyFailed() error
 }
 
@@ -33,8 +33,8 @@ type Volume interface {
 	Probe() error
 	// Logs returns the directories on the volume that contain an etcd log.
 	Logs() []string
-	// LockData locks the data directory of the configuration without waiting. It returns bootstrap.ErrDataInUse if another
-	// process holds the lock. After any other error etcd starts without the lock.
+	// LockData locks the data directory of the configuration without waiting. It returns bootstrap.ErrDataInUse if
+	// another process holds the lock. After any other error etcd starts without the lock.
 	LockData() error
 }
 
@@ -50,23 +50,23 @@ type Record interface {
 
 // Member is the embedded etcd.
 type Member interface {
-	// Configure stores and checks the configuration. Its error is one sentence; it wraps bootstrap.ErrCertificates if only
-	// certificate files are missing or invalid, which may change.
+	// Configure stores and checks the configuration. Its error is one sentence; it wraps bootstrap.ErrCertificates if
+	// only certificate files are missing or invalid, which may change.
 	Configure(yaml []byte) error
 	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx is done it returns immediately,
 	// and Close ends etcd.
 	Open(ctx context.Context) error
 	// Watch returns the reason when etcd has stopped unexpectedly, or returns when ctx is done.
 	Watch(ctx context.Context) error
-	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order. opened
-	// reports whether etcd ever opened the data, or they were found unfit for it.
+	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order.
+	// opened reports whether etcd ever opened the data, or they were found unfit for it.
 	Close() (opened bool, err error)
 }
 
 // Server is the wrapper's own server.
 type Server interface {
-	// Expose serves /readyz with the certificate of the configuration, if any. Its error wraps bootstrap.ErrCertificates if the
-	// certificate cannot be used now.
+	// Expose serves /readyz with the certificate of the configuration, if any. Its error wraps
+	// bootstrap.ErrCertificates if the certificate cannot be used now.
 	Expose() error
 }
 
@@ -83,7 +83,8 @@ type Runtime struct {
 	LeaveReason func(reason string) error
 }
 
-// work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was taken.
+// work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was
+// taken.
 type work struct {
 	runtime *Runtime
 	facts   Facts
@@ -191,8 +192,8 @@ func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) mes
 	return message{event: Accepted, payload: payload}
 }
 
-// prefetchConfig requests the configuration during the validation: the real sidecar needs 7 s for it while etcd is down, and 37 s
-// while it searches for other members.
+// prefetchConfig requests the configuration during the validation: the real sidecar needs 7 s for it while etcd is
+// down, and 37 s while it searches for other members.
 func (w *work) prefetchConfig(ctx context.Context) message {
 	asked := time.Now()
 	yaml, err := w.runtime.Sidecar.Config(ctx)

@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/recovery/peers"
-	"etcd-wrapper/recovery/seed"
 )
 
 // remoteStore is the store, as seen by this member.
@@ -170,8 +171,8 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	defer cancel()
 	seen, err := b.find(ctx)
 	if err != nil {
-		told, why := b.queryFailed(ctx, err)
-		return Answered, Facts{Told: told, Err: why}, nil
+		state, why := b.queryFailed(ctx, err)
+		return Answered, Facts{Told: state, Err: why}, nil
 	}
 	b.last = seen
 	state := seen.state()
@@ -314,9 +315,9 @@ func (b *remoteStore) mayReplace() bool {
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time for which a generation must not be extended before another process replaces it, by the store's clock.
-// An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that waits
-// less.
+// stillness is the time for which a generation must not be extended before another process replaces it, by the store's
+// clock. An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that
+// waits less.
 var stillness = "90s"
 
 // A heartbeat is the evidence of a process elsewhere that still writes the newest generation.
@@ -559,8 +560,8 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 	return err
 }
 
-// writeIdentity stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
-// ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
+// writeIdentity stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for
+// its ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
 // cannot be read now, the backup writer or the next start does it.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
@@ -600,27 +601,19 @@ func (b *remoteStore) writeIdentity(result Event) error {
 func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {
-		founded := b.newSeed()
-		if len(b.member.Members) > 0 {
-			founded.Members = b.member.Members
+		members := b.member.Members
+		if len(members) == 0 {
+			members = types.URLsMap{b.member.Name: b.member.PeerURLs}
 		}
-		id, err := founded.ClusterID()
+		cluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), b.member.Token, members)
 		if err != nil {
 			return archive.Identity{}, err
 		}
-		etcd = id
+		etcd = uint64(cluster.ID())
 	}
 	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
 	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
 		err = fmt.Errorf("%s was founded at the same time by %s", b.options.Archive, manifest.Owner)
 	}
 	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err
-}
-
-// newSeed returns the data directory to build. Its token determines etcd's cluster ID.
-func (b *remoteStore) newSeed() seed.Seed {
-	return seed.Seed{
-		DataDir: b.volume.restoredDir(), Name: b.member.Name, Token: b.member.Token,
-		Members: map[string]types.URLs{b.member.Name: b.member.PeerURLs}, Generation: b.last.Next,
-	}
 }

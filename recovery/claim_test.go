@@ -72,7 +72,8 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	}
 }
 
-// A mount point cannot be replaced by a rename. That is checked before a generation is created, which could not be undone.
+// A mount point cannot be replaced by a rename. That is checked before a generation is created, which could not be
+// undone.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()
@@ -83,7 +84,8 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The user can change that while the data are valid. Later, a part of the old data would be mounted within the new ones.
+// The user can change that while the data are valid. Later, a part of the old data would be mounted within the new
+// ones.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
@@ -155,26 +157,6 @@ func TestRestoreIsDoneOnce(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(w.volume, recordFile)))
 	}
 	w.requireKeys("key", "later")
-}
-
-// The flags may stay for years, and must not block the restore of a volume that is lost later.
-func TestDoneRestoreIsKnownAfterItsGenerationIsDeleted(t *testing.T) {
-	w := afterDisaster(t, "going back")
-	require.NoError(t, w.run())
-	w.put("later")
-	w.backUp(2)
-	for range 2 {
-		w.lose()
-		require.NoError(t, os.Remove(filepath.Join(w.volume, recordFile)))
-		require.NoError(t, w.run())
-		w.requireKeys("key", "later")
-		all := w.generations()
-		w.backUp(all[len(all)-1].Number)
-		for _, old := range all[:len(all)-1] {
-			w.deleteAll(archive.GenerationPrefix(old.Number))
-		}
-	}
-	assert.Equal(t, []string{"drop"}, w.generations()[0].Restored)
 }
 
 // deleteAll deletes objects, as retention does.

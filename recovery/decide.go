@@ -201,27 +201,27 @@ type Facts struct {
 }
 
 // Learn implements machine.Facts.
-func (f Facts) Learn(event Event, told Facts) Facts {
-	switch event { //nolint:exhaustive // the others tell nothing
+func (f Facts) Learn(event Event, payload Facts) Facts {
+	switch event { //nolint:exhaustive // the others carry no facts
 	case Examined:
-		told.Never, told.Store, told.Err = f.Never, f.Store, nil
-		return told // Conclude has reset the rest
+		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
+		return payload // Conclude has reset the rest
 	case PeersTold:
-		f.Listing, f.Outdated, f.Free = told.Listing, told.Outdated, told.Free
-		f.AllBrought, f.Settled, f.Heard = told.AllBrought, told.Settled, true
+		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
+		f.AllBrought, f.Settled, f.Heard = payload.AllBrought, payload.Settled, true
 	case Flushed:
 		f.Brought = true
 	case Moved:
 		f.Volume, f.Remains, f.Lost = VolumeEmpty, false, false
 	case Installed:
-		f.Asked = told.Asked
+		f.Asked = payload.Asked
 	case Answered:
-		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
+		f.Told, f.Asked = payload.Told, f.Asked && !payload.RestoreDone
 		if !isKnown(f.Told) { // an earlier answer may have shown that it has more
-			f.Behind = f.Behind || told.Behind
+			f.Behind = f.Behind || payload.Behind
 			break
 		}
-		f.Heard, f.Behind = false, told.Behind
+		f.Heard, f.Behind = false, payload.Behind
 		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what is queued for the store is uploaded before it is asked
 	}
 	return f
@@ -244,14 +244,11 @@ func (f Facts) hasStoreMismatch() bool {
 	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
 
-// Holds reports whether the guard's condition is true. An unknown guard never holds.
-func (f Facts) Holds(guard statemachine.Guard) bool {
-	holds, known := conditions[guard]
-	return guard == always || known && holds(f)
-}
+// Holds implements statemachine.Facts.
+func (f Facts) Holds(guard statemachine.Guard) bool { return conditions.Evaluate(guard, f) }
 
 // conditions are the meanings of the guards.
-var conditions = map[statemachine.Guard]func(Facts) bool{
+var conditions = statemachine.Conditions[Facts]{
 	NoStore:     func(f Facts) bool { return !f.Store },
 	Several:     func(f Facts) bool { return !f.Alone },
 	StillAsked:  func(f Facts) bool { return f.Asked },

@@ -45,10 +45,11 @@
 //
 // # Several members
 //
-// A member of several never restores alone, since the others would keep newer data. If a quorum runs, it rejoins: every
-// step of that can be seen in the cluster's list of members, so none is recorded. If no member has usable data, or all
-// request the same restore, each uploads what only its volume has, and one of them restores, as the only member of a new
-// cluster. The others see its generation in the store, or its etcd, and rejoin. The claim decides which one it is.
+// A member of several never restores alone, since the others would keep newer data. If a quorum runs, it rejoins:
+// every step of that can be seen in the cluster's list of members, so none is recorded. If no member has usable data,
+// or all request the same restore, each uploads what only its volume has, and one of them restores, as the only member
+// of a new cluster. The others see its generation in the store, or its etcd, and rejoin. The claim decides which one
+// it is.
 //
 // Without a quorum, a valid volume is opened, as etcd would do: after a power failure all members are silent at first.
 // The exception is a volume that is older than the store, as after a rollback. Everything in the store was acknowledged
@@ -70,8 +71,8 @@
 //
 // # What the package does not do
 //
-// It does not decides whether data are valid (package datadir), how they relate to a store (package relation), or how the
-// peers list this member (package peers). Package seed makes data directories. It does not watch a running etcd: the
-// writer of the backups ends an etcd whose generation has ended, and calls RecordMismatch, so that the data are
+// It does not decide whether data are valid (package datadir), how they relate to a store (package relation), or how
+// the peers list this member (package peers). Package seed makes data directories. It does not watch a running etcd:
+// the writer of the backups ends an etcd whose generation has ended, and calls RecordMismatch, so that the data are
 // compared again before they are served.
 package recovery

@@ -237,8 +237,8 @@ type place struct {
 	timer bool
 }
 
-// An outcome is a possible end of an action. Without an event the next action follows. The first outcome of an action is
-// the one without failures.
+// An outcome is a possible end of an action. Without an event the next action follows. The first outcome of an action
+// is the one without failures.
 type outcome struct {
 	event   Event
 	payload Facts
@@ -376,7 +376,8 @@ func examinations(given input, now reality) []outcome {
 	}
 }
 
-// answers returns the outcomes of a query of the store: after another process has created a generation, the volume is behind.
+// answers returns the outcomes of a query of the store: after another process has created a generation, the volume is
+// behind.
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
@@ -403,8 +404,8 @@ func asks(given input, now reality) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
 
-// survey returns the possible answers of the peers: the truth, with or without an obstacle; answers without a quorum; and
-// none.
+// survey returns the possible answers of the peers: the truth, with or without an obstacle; answers without a quorum;
+// and none.
 func survey(given input, now reality) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone

@@ -57,6 +57,7 @@ type history struct {
 	due      map[string][]arguments // steps in pauses of the next run, or before its actions
 	cut      string                 // the action before which the next run is cut off
 	patience int                    // the pause in which a run is stopped
+	outcome  Result                 // of the last run
 	asked    int                    // requests to the store before the last run
 }
 
@@ -76,6 +77,7 @@ func newHistory(t *testing.T, kind string) *history {
 		t.Fatalf("no such volume: %s", kind)
 	}
 	h.setClock(0) // no pause takes time, however busy the machine is
+	h.options.Ended = func(outcome Result) { h.outcome = outcome }
 	if h.peers != nil {
 		h.etcd = h.peers.cluster
 	}
@@ -210,6 +212,9 @@ func init() { // steps may contain steps
 		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
 		// What is printed.
+		"outcome": func(h *history, _ arguments) {
+			h.print("outcome: %s, %s, %d revisions are lost", h.outcome.Cause, h.outcome.Ended, h.outcome.Lost)
+		},
 		"keys": func(h *history, _ arguments) {
 			keys, revision := h.keys()
 			h.print("keys: %s; revision %d", strings.Join(keys, ", "), revision)
@@ -258,6 +263,8 @@ func (h *history) fail(a arguments) {
 		fault.Err = store.ErrUnavailable
 	case "denied":
 		fault.Err = store.ErrDenied
+	case "missing":
+		fault.Err = store.ErrNotFound
 	case "lost-reply":
 		fault.Err, fault.ReplyLost = memory.ErrUnreachable, true
 	case "late":

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -88,27 +87,6 @@ func (w *world) files() (found []string) {
 		found = append(found, all...)
 	}
 	return found
-}
-
-func TestMissingObjectIsSearchedAgain(t *testing.T) {
-	w := newFilledWorld(t)
-	w.put("a")
-	w.backUp(1)
-	w.lose()
-	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, w.newestFull().Name()), Times: 3, Err: store.ErrNotFound})
-	require.NoError(t, w.run())
-	w.requireKeys("a", "key")
-	assert.Equal(t, 3, strings.Count(w.log.String(), "it is searched again"))
-}
-
-func TestSegmentListedLateIsRead(t *testing.T) {
-	w := newFilledWorld(t)
-	w.put("a")
-	name := archive.SegmentName(1, w.uploadSegment().Position)
-	w.lose()
-	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Hides: func(listed string) bool { return listed == name }})
-	require.NoError(t, w.run())
-	w.requireKeys("a", "key")
 }
 
 func TestFullVolumeIsNoDamagedBackup(t *testing.T) {

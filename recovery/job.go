@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/relation"
@@ -52,8 +54,8 @@ func (j *job) resume() (Event, Facts, error) {
 	return NothingBegun, Facts{}, err // the user has removed what was built
 }
 
-// recordClaim comes before a generation is created: a member that finds it in the store and asks the others must not take
-// this one for one without data.
+// recordClaim comes before a generation is created: a member that finds it in the store and asks the others must not
+// take this one for one without data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -69,26 +71,23 @@ func (j *job) dropClaim() (Event, Facts, error) {
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
-		if lacks := j.volume.freeSpace(j.restoreSource(), patience); lacks != nil {
+		if lacks := j.volume.freeSpace(restore.NewSource(j.options.Archive, j.backups.last.path), patience); lacks != nil {
 			return RoomLacking, Facts{Err: lacks}, nil
 		}
 	}
 	return RoomEnough, Facts{}, err
 }
 
-// restoreSource returns what the data directory is built from.
-func (j *job) restoreSource() restore.Source {
-	return restore.NewSource(j.options.Archive, j.backups.last.path)
-}
-
 // build fetches and builds. The event shows whether the store, the backup or the volume failed.
 func (j *job) build() (Event, Facts, error) {
-	plan := j.backups.newSeed()
-	plan.Token = seed.NewToken()
+	plan := seed.Seed{
+		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),
+		Members: types.URLsMap{j.member.Name: j.member.PeerURLs}, Generation: j.backups.last.Next,
+	}
 	started := time.Now()
 	var result seed.Result
-	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(archive.Path) (err error) {
-		result, err = plan.Build(j.ctx, j.restoreSource(), restore.Options{
+	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(path archive.Path) (err error) {
+		result, err = plan.Build(j.ctx, restore.NewSource(j.options.Archive, path), restore.Options{
 			Above: j.minRevision(), Inspect: j.options.Inspect,
 			Progress: func(bytes, total int64) {
 				rate := float64(bytes) / max(time.Since(started), time.Millisecond).Seconds()
@@ -458,8 +457,8 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeInterval returns the maximum time that a damaged volume loses, if both ends are known: until when the backups are
-// complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
+// describeInterval returns the maximum time that a damaged volume loses, if both ends are known: until when the
+// backups are complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
 func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)

@@ -164,9 +164,9 @@ func (r *Recovery) Config(context.Context) ([]byte, error) {
 	return config.YAML, err
 }
 
-// initializeMember prepares the data directory of a configuration and returns the YAML to start etcd with, which differs for
-// a member that joins a cluster. For a configuration that etcd cannot use only the data are examined; the lifecycle
-// reports what is wrong with it.
+// initializeMember prepares the data directory of a configuration and returns the YAML to start etcd with, which
+// differs for a member that joins a cluster. For a configuration that etcd cannot use only the data are examined; the
+// lifecycle reports what is wrong with it.
 func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
@@ -226,7 +226,7 @@ type runner struct {
 
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
-	legal   *statemachine.Legality
+	legal   *statemachine.Checker
 	actions map[Action]func() (Event, Facts, error) // without an event the next action follows; an error is a Broke
 
 	decision Decision // the last one
@@ -238,7 +238,7 @@ type runner struct {
 
 func newRun(ctx context.Context, e *environment, member Member, examine func(context.Context) error, served bool) *runner {
 	s := &session{environment: e, ctx: ctx, member: member, id: archive.NewID()}
-	r := &runner{session: s, legal: statemachine.NewLegality(Table, Resume), rules: statemachine.NewRules[Facts](Table, Elsewhere, Ready)}
+	r := &runner{session: s, legal: statemachine.NewChecker(Table, Resume), rules: statemachine.NewRules[Facts](Table, Elsewhere, Ready)}
 	r.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: e.options.Never, Store: e.options.Archive != nil}}
 	s.facts = &r.core.Facts
 	r.volume = &localVolume{session: s, examine: examine, served: served}
@@ -470,8 +470,8 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns why etcd may not open the data directory: a sentence that names the way out, marked with the error of the volume or
-// the store. It is final unless the process should try again.
+// rejection returns why etcd may not open the data directory: a sentence that names the way out, marked with the error
+// of the volume or the store. It is final unless the process should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
 	if event == Broke {

@@ -30,25 +30,6 @@ func TestValidVolumeIsNotChanged(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
-func TestOlderFullSnapshotReplacesADamagedOne(t *testing.T) {
-	w := newFilledWorld(t)
-	before := positionOf(t, w.member.DataDir).Revision
-	w.put("a", "b", "c")
-	w.backUp(1)
-	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, w.newestFull().Name())))
-	w.lose()
-	var ended []Result
-	w.options.Ended = func(o Result) { ended = append(ended, o) }
-	require.NoError(t, w.run())
-	assert.Equal(t, []Result{{Cause: "empty", Ended: Restored, Lost: 3}}, ended)
-	keys, revision := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
-	assert.Greater(t, revision, before+3+margin, "above what the damaged full had")
-	assert.Equal(t, before, w.generations()[1].ParentRevision)
-	assert.Contains(t, w.log.String(), `"lost_revisions":3`)
-	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
-}
-
 func TestClusterIsFoundedOnce(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run(), "nothing was ever kept")

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
@@ -120,16 +122,6 @@ func before(action Action, happens func() error) func(Action) error {
 	}
 }
 
-func TestClaimIsRepeatedIfTheListingIsLate(t *testing.T) {
-	w := newFilledWorld(t)
-	w.lose()
-	forgets := memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
-	w.wait = func(context.Context, int) { w.store.ClearFaults() }
-	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { w.store.Inject(forgets); return nil })))
-	assert.Len(t, w.generations(), 2)
-	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")
-}
-
 func TestReadOnlyVolumeIsNamedFirst(t *testing.T) {
 	w := newFilledWorld(t)
 	w.damage()
@@ -185,4 +177,21 @@ func TestValueThatTheDiskChangedIsReportedAsSuch(t *testing.T) {
 	w.lose()
 	require.NoError(t, w.run(), "the way out")
 	w.requireKeys("a", "key")
+}
+
+func TestDroppedAlarmsAreLogged(t *testing.T) {
+	w := newFilledWorld(t)
+	server, err := datadirtest.Start(w.member.DataDir)
+	require.NoError(t, err)
+	_, err = v3client.New(server.Server).Put(t.Context(), "a", "value")
+	require.NoError(t, err)
+	_, err = server.Server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
+	})
+	require.NoError(t, err)
+	server.Close()
+	w.backUp(1)
+	w.lose()
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), `"alarms":["CORRUPT"]`)
 }

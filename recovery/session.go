@@ -144,8 +144,8 @@ func longestWait(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before a request is repeated that has failed the given number of times, or until ctx is done. Members that
-// were started together must not all ask at the same moment.
+// backOff waits before a request is repeated that has failed the given number of times, or until ctx is done. Members
+// that were started together must not all ask at the same moment.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {

@@ -127,8 +127,8 @@ var States = []statemachine.StateInfo{
 	{Name: Refused, Meaning: "etcd may not; one sentence gives the reason, and nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// Drawing describes how recovery is drawn.
-var Drawing = statemachine.Drawing{
+// Diagram describes how recovery is drawn.
+var Diagram = statemachine.Diagram{
 	Name: "recovery", Source: "etcd-wrapper --dump-fsm=recovery.dot", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
 	Shapes: map[State]string{
 		Ready:   `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
@@ -278,8 +278,8 @@ const (
 	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something prevents this member from rejoining
 )
 
-// A StoreState describes what the store has answered: how the volume relates to it, or one of these. relation.Ours stands
-// for all relations in which there is a backup to restore.
+// A StoreState describes what the store has answered: how the volume relates to it, or one of these. relation.Ours
+// stands for all relations in which there is a backup to restore.
 type StoreState = relation.Relation
 
 // The states of a store.

@@ -135,7 +135,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 }
 
 func TestCommittedFilesShowTheTable(t *testing.T) {
-	machine.AssertCommitted(t, Drawing, program.Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
+	machine.AssertCommitted(t, Diagram, program.Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
 }
 
 var (

@@ -87,9 +87,9 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	}, err
 }
 
-// checkRefused notes damage if the data were refused because of rows that the disk has changed. Data that were refused for
-// another reason are not judged by their rows, and neither are data that the user wants to keep. The error means that
-// the rows cannot be read now.
+// checkRefused notes damage if the data were refused because of rows that the disk has changed. Data that were refused
+// for another reason are not judged by their rows, and neither are data that the user wants to keep. The error means
+// that the rows cannot be read now.
 func (v *localVolume) checkRefused() error {
 	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
 		return nil
@@ -104,7 +104,8 @@ func (v *localVolume) checkRefused() error {
 	return nil
 }
 
-// checkRows returns the revisions that the disk has changed since etcd wrote them, by its log, and an error that names one.
+// checkRows returns the revisions that the disk has changed since etcd wrote them, by its log, and an error that names
+// one.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume is not what etcd's log has: the disk has changed it", revisions[0])
@@ -287,7 +288,8 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 const roomTimeout = 5 * time.Second
 
 // prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
-// defragmentation needs that much, and etcd stops when the volume is full. It also warns of problems of a later restore.
+// defragmentation needs that much, and etcd stops when the volume is full. It also warns of problems of a later
+// restore.
 func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {

@@ -208,35 +208,6 @@ func TestDataInUseAreNotMoved(t *testing.T) {
 	}
 }
 
-func TestMemberWithUnnamedPeersIsNotRestored(t *testing.T) {
-	w := newFilledWorld(t)
-	w.member.Alone = false
-	require.NoError(t, w.run())
-	w.damage()
-	w.requireRefused("the others would keep newer data")
-}
-
-// A discovery service would found the cluster again.
-func TestMemberWithUnnamedPeersFoundsNoSecondCluster(t *testing.T) {
-	w := newWorld(t)
-	w.member.Alone = false
-	require.NoError(t, w.run(), "nothing was ever kept")
-	w.lose()
-	w.emptyStore()
-	w.fill()
-	w.lose()
-	for _, never := range []bool{false, true} {
-		w.options.Never = never
-		w.requireRefused("belongs to cluster "+ours, "to a cluster that exists", "name all members in initial-cluster")
-		assert.NoDirExists(t, w.member.DataDir)
-	}
-
-	w.member.Joins = true
-	require.NoError(t, w.run(), "etcd joins the one that exists")
-	w.member.Joins, w.options.Archive = false, nil
-	require.NoError(t, w.run(), "nobody knows of another one")
-}
-
 // Only some of the objects with an unknown signer were deleted.
 func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	w := newWorld(t)

@@ -300,8 +300,8 @@ func (w *world) rollBack() {
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd requires the result of a restore: a new cluster with the keys, above every revision; preserved copies of what it
-// replaced; no unfinished directories. Another run changes nothing.
+// requireEnd requires the result of a restore: a new cluster with the keys, above every revision; preserved copies of
+// what it replaced; no unfinished directories. Another run changes nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Drawing describes a machine for rendering.
-type Drawing struct {
+// Diagram describes a machine for rendering.
+type Diagram struct {
 	Name     string // of the graph
 	Source   string // the command that prints it
 	Table    []Row
@@ -18,8 +18,8 @@ type Drawing struct {
 	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
 	Aside    State            // arrows to this one lead away from the goal and are drawn paler
 	Defaults []Default
-	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded because no
-	// small library lays a graph out as well. A test of the machine fails when it is outdated.
+	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded
+	// because no small library lays a graph out as well. A test of the machine fails when it is outdated.
 	Picture string
 }
 
@@ -60,7 +60,7 @@ type reasonGroup struct {
 }
 
 // edges groups the table into edges, in the order of the table.
-func (d *Drawing) edges() []*edge {
+func (d *Diagram) edges() []*edge {
 	var folded []*edge
 	for i := range d.Table {
 		row := &d.Table[i]
@@ -87,7 +87,7 @@ func (a *edge) add(row *Row, deadline string) {
 }
 
 // deadline returns the bound of the visit that a timer's row ends.
-func (d *Drawing) deadline(row *Row) string {
+func (d *Diagram) deadline(row *Row) string {
 	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
 	if row.On != Elapsed || at < 0 {
 		return ""
@@ -96,7 +96,7 @@ func (d *Drawing) deadline(row *Row) string {
 }
 
 // DOT returns the table as a Graphviz graph. Rows that keep a state are listed inside the state. The output is stable.
-func (d *Drawing) DOT() string {
+func (d *Diagram) DOT() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
 	folded := d.edges()
@@ -138,7 +138,7 @@ func dotState(state StateInfo, folded []*edge) string {
 }
 
 // dotAttributes makes edges to Aside paler.
-func (d *Drawing) dotAttributes(a *edge) string {
+func (d *Diagram) dotAttributes(a *edge) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `
 	}
@@ -190,9 +190,9 @@ func wrap(text string) []string {
 	return append(lines, line)
 }
 
-// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. It has events and guards only, to
-// be readable without zooming.
-func (d *Drawing) Mermaid() string {
+// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. It has events and guards
+// only, to be readable without zooming.
+func (d *Diagram) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
 	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
@@ -207,7 +207,7 @@ func (d *Drawing) Mermaid() string {
 }
 
 // JSON returns the table, the states and the defaults as a document.
-func (d *Drawing) JSON() string {
+func (d *Diagram) JSON() string {
 	document := struct {
 		States      []StateInfo `json:"states"`
 		Transitions []Row       `json:"transitions"`
@@ -218,7 +218,7 @@ func (d *Drawing) JSON() string {
 }
 
 // SVG returns the picture. States have the id "state_NAME", edges the id "edge_FROM_TO".
-func (d *Drawing) SVG() string {
+func (d *Diagram) SVG() string {
 	_, svg, _ := strings.Cut(d.Picture, "\n")
 	return svg
 }
@@ -231,7 +231,7 @@ func (r *Rules[F, P]) Matrix(states []StateInfo) string {
 	for _, state := range states {
 		fmt.Fprintf(&b, "\n%s: %s\n  deadline: %s\n", state.Name, state.Meaning, state.Deadline)
 		for _, event := range r.events {
-			b.WriteString(r.linesOf(cell{state.Name, event}))
+			b.WriteString(r.linesOf(key{state.Name, event}))
 		}
 	}
 	return b.String()
@@ -242,9 +242,9 @@ const matrixHeader = `What the machine answers in every state to every event. Ge
 A guarded answer counts only if no earlier one of the same event does.
 `
 
-// linesOf returns one line for each answer of a cell.
-func (r *Rules[F, P]) linesOf(at cell) string {
-	indices := r.byCell[at]
+// linesOf returns one line for each answer of a state to an event.
+func (r *Rules[F, P]) linesOf(at key) string {
+	indices := r.byKey[at]
 	if len(indices) == 0 {
 		answer, why := r.defaultFor(at.state, at.event)
 		return fmt.Sprintf("  %-20s %s (%s)\n", at.event, answer, why)
@@ -258,7 +258,7 @@ func (r *Rules[F, P]) linesOf(at cell) string {
 
 func (row *Row) line() string {
 	where := "-> " + string(row.To)
-	if row.answer() == Stay {
+	if row.To == row.From {
 		where = "stay"
 	}
 	if row.When != Always {

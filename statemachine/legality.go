@@ -8,24 +8,24 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// Legality is the looplab/fsm machine made from a table. It checks every decision of the Rules: it refuses any move that is
-// not an edge of the table. No other file knows the library. It is not safe for concurrent use.
-type Legality struct {
+// Checker is the looplab/fsm machine made from a table. It checks every decision of the Rules: it refuses any move
+// that is not an edge of the table. No other file knows the library. It is not safe for concurrent use.
+type Checker struct {
 	machine *fsm.FSM
 }
 
-// NewLegality returns the library's machine for a table, in its initial state.
-func NewLegality(table []Row, initial State) *Legality {
+// NewChecker returns the library's machine for a table, in its initial state.
+func NewChecker(table []Row, initial State) *Checker {
 	events := make(fsm.Events, 0, len(table))
 	for i := range table {
 		row := &table[i]
 		events = append(events, fsm.EventDesc{Name: row.Edge(), Src: []string{string(row.From)}, Dst: string(row.To)})
 	}
-	return &Legality{machine: fsm.NewFSM(string(initial), events, nil)}
+	return &Checker{machine: fsm.NewFSM(string(initial), events, nil)}
 }
 
 // Take walks the edge of a row. It fails if the machine is not in the state that the row starts from, which is a bug.
-func (l *Legality) Take(row *Row) error {
+func (l *Checker) Take(row *Row) error {
 	// A cancelled context would block the library's machine forever.
 	err := l.machine.Event(context.Background(), row.Edge())
 	// The library reports a move into the same state as an error.

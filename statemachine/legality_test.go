@@ -11,7 +11,7 @@ import (
 // The library replaces an edge by a later one with the same name.
 func TestLegality_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
-	assert.ErrorContains(t, statemachine.NewLegality(table, "closed").Take(&table[0]), "two rows under one name")
-	assert.NoError(t, statemachine.NewLegality(table, "closed").Take(&table[1]))
-	assert.Error(t, statemachine.NewLegality(table, "open").Take(&table[1]), "it starts from another state")
+	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows under one name")
+	assert.NoError(t, statemachine.NewChecker(table, "closed").Take(&table[1]))
+	assert.Error(t, statemachine.NewChecker(table, "open").Take(&table[1]), "it starts from another state")
 }

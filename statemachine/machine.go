@@ -35,8 +35,8 @@ const (
 	Reject Answer = "reject" // the event is impossible here: logged as a bug
 )
 
-// Row is one transition: in From, if On happens and When holds, go To and Do the actions, because of Why, a sentence for
-// users. Rows hold names only, so that they can be compared, drawn and mutated.
+// Row is one transition: in From, if On happens and When holds, go To and Do the actions, because of Why, a sentence
+// for users. Rows hold names only, so that they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -53,13 +53,6 @@ func (row *Row) Edge() string {
 		return string(row.On)
 	}
 	return string(row.On) + " [" + string(row.When) + "]"
-}
-
-func (row *Row) answer() Answer {
-	if row.To == row.From {
-		return Stay
-	}
-	return Move
 }
 
 // Transition is a row that was taken, or a change of readiness, as the status document shows it.
@@ -98,8 +91,8 @@ type LateEvents struct {
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state, so that they are only possible
-// where a row expects them, apart from those that may arrive late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state, so that they are only
+// possible where a row expects them, apart from those that may arrive late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -133,8 +126,8 @@ func (g Group) States() []State { return g }
 // Stays as the To of a row in Entries stands for the state that the row starts from. It is not itself a state.
 const Stays = State("")
 
-// Entries are the rows of a table in its source form: a row may start in a group. The type of a row has no name, so that tables can omit
-// the names of the fields.
+// Entries are the rows of a table in its source form: a row may start in a group. The type of a row has no name, so
+// that tables can omit the names of the fields.
 type Entries []struct {
 	From Source
 	On   Event
@@ -168,6 +161,15 @@ type Facts[F, P any] interface {
 	Conclude(from State, event Event, to State, payload P) F
 }
 
+// Conditions are the meanings of guards, as conditions over facts.
+type Conditions[F any] map[Guard]func(F) bool
+
+// Evaluate reports whether a guard's condition is true. Always holds, an unknown guard never does.
+func (c Conditions[F]) Evaluate(guard Guard, facts F) bool {
+	condition, known := c[guard]
+	return guard == Always || known && condition(facts)
+}
+
 // Core is the state of a machine between two events.
 type Core[F any] struct {
 	State State
@@ -187,23 +189,23 @@ type Decision struct {
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State
-	byCell   map[cell][]int // indices of rows
+	byKey   map[key][]int // indices of rows
 	defaults map[Event]Default
 	events   []Event // all of them, in the order of the defaults
 }
 
-// cell is a cell of the matrix: what one state answers to one event.
-type cell struct {
+// key identifies what one state answers to one event.
+type key struct {
 	state State
 	event Event
 }
 
 // NewRules makes rules of a table, and of the answers where it has no row. In the final state every event is ignored.
 func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final State) *Rules[F, P] {
-	rules := &Rules[F, P]{rows: table, final: final, byCell: map[cell][]int{}, defaults: map[Event]Default{}}
+	rules := &Rules[F, P]{rows: table, final: final, byKey: map[key][]int{}, defaults: map[Event]Default{}}
 	for i, row := range table {
-		at := cell{row.From, row.On}
-		rules.byCell[at] = append(rules.byCell[at], i)
+		at := key{row.From, row.On}
+		rules.byKey[at] = append(rules.byKey[at], i)
 	}
 	for _, answer := range elsewhere {
 		rules.defaults[answer.On] = answer
@@ -226,9 +228,13 @@ func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision
 }
 
 func (r *Rules[F, P]) match(state State, event Event, facts F) Decision {
-	for _, i := range r.byCell[cell{state, event}] {
+	for _, i := range r.byKey[key{state, event}] {
 		if row := &r.rows[i]; facts.Holds(row.When) {
-			return Decision{Answer: row.answer(), Row: i, To: row.To, Do: row.Do, Why: row.Why}
+			answer := Move
+			if row.To == row.From {
+				answer = Stay
+			}
+			return Decision{Answer: answer, Row: i, To: row.To, Do: row.Do, Why: row.Why}
 		}
 	}
 	answer, why := r.defaultFor(state, event)

@@ -19,7 +19,7 @@ type driver struct {
 	ctx     context.Context // of Run
 
 	core   statemachine.Core[memberState]
-	legal  *statemachine.Legality
+	legal  *statemachine.Checker
 	work   map[Action]func(payload)
 	posted []report // events posted by the actions of the current event
 

@@ -78,7 +78,7 @@ const (
 	closed Guard = "closed etcd, segments only"
 )
 
-var conditions = map[Guard]func(memberState) bool{
+var conditions = statemachine.Conditions[memberState]{
 	ours:   memberState.isWriter,
 	guest:  func(k memberState) bool { return !k.leads && k.guest },
 	closed: func(k memberState) bool { return k.closed },
@@ -121,13 +121,7 @@ type memberState struct {
 func (k memberState) isWriter() bool { return k.leads || k.guest && k.creates }
 
 // Holds implements statemachine.Facts.
-func (k memberState) Holds(guard Guard) bool {
-	if guard == statemachine.Always {
-		return true
-	}
-	condition, means := conditions[guard]
-	return means && condition(k)
-}
+func (k memberState) Holds(guard Guard) bool { return conditions.Evaluate(guard, k) }
 
 // payload is the data of an event.
 type payload struct {
@@ -245,8 +239,8 @@ var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "there is a chain without it", On: []Event{fullLost}},
 )
 
-// Drawing describes the diagram of the writer.
-var Drawing = statemachine.Drawing{
+// Diagram describes the diagram of the writer.
+var Diagram = statemachine.Diagram{
 	Name: "backup", Source: "etcd-wrapper --dump-fsm=backup.dot", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{
 		drained: `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,

@@ -41,8 +41,8 @@ func TestTable_usesEveryAction(t *testing.T) {
 }
 
 func TestCommittedFiles_showTheTable(t *testing.T) {
-	tested.AssertCommitted(t, Drawing, rules.Matrix(States), "../../docs/backup.dot", "../../testdata/backup.golden", "backup.svg")
-	assert.True(t, strings.HasPrefix(Drawing.SVG(), "<svg"))
+	tested.AssertCommitted(t, Diagram, rules.Matrix(States), "../../docs/backup.dot", "../../testdata/backup.golden", "backup.svg")
+	assert.True(t, strings.HasPrefix(Diagram.SVG(), "<svg"))
 }
 
 type sentence statemachinetest.Sentence[memberState, payload]

@@ -82,7 +82,7 @@ func New(options Options) (*Writer, error) {
 		base: b, spool: spool,
 		snapshots: &snapshots{base: b, room: spool.CheckSpace}, uploads: &uploads{base: b}, queue: &flushQueue{base: b},
 	}
-	d.work, d.legal = w.actions(), statemachine.NewLegality(Table, d.core.State)
+	d.work, d.legal = w.actions(), statemachine.NewChecker(Table, d.core.State)
 	w.facts.Store(&Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()}})
 	return w, nil
 }

@@ -63,11 +63,11 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
 // machines are the state machines that can be printed, by name.
-var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
+var machines = map[string]*statemachine.Diagram{"lifecycle": &lifecycle.Diagram, "recovery": &recovery.Diagram, "backup": &writer.Diagram}
 
-var formats = map[string]func(*statemachine.Drawing) string{
-	"dot": (*statemachine.Drawing).DOT, "svg": (*statemachine.Drawing).SVG,
-	"mermaid": (*statemachine.Drawing).Mermaid, "json": (*statemachine.Drawing).JSON,
+var formats = map[string]func(*statemachine.Diagram) string{
+	"dot": (*statemachine.Diagram).DOT, "svg": (*statemachine.Diagram).SVG,
+	"mermaid": (*statemachine.Diagram).Mermaid, "json": (*statemachine.Diagram).JSON,
 }
 
 var (

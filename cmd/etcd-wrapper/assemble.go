@@ -254,8 +254,8 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 		states[i] = string(state.Name)
 	}
 	served := map[string]http.Handler{
-		"GET /{$}":              page.Handler(lifecycle.Overview(), lifecycle.Drawing.JSON()),
-		"GET /statemachine.svg": page.Diagram(lifecycle.Drawing.SVG()),
+		"GET /{$}":              page.Handler(lifecycle.Overview(), lifecycle.Diagram.JSON()),
+		"GET /statemachine.svg": page.Diagram(lifecycle.Diagram.SVG()),
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}

@@ -85,8 +85,8 @@ func TestHelpAndVersion(t *testing.T) {
 
 func TestDumpFSM(t *testing.T) {
 	for value, want := range map[string]string{
-		"": lifecycle.Drawing.DOT(), "=lifecycle.dot": lifecycle.Drawing.DOT(), "=lifecycle.json": lifecycle.Drawing.JSON(),
-		"=recovery.svg": recovery.Drawing.SVG(), "=backup.mermaid": writer.Drawing.Mermaid(),
+		"": lifecycle.Diagram.DOT(), "=lifecycle.dot": lifecycle.Diagram.DOT(), "=lifecycle.json": lifecycle.Diagram.JSON(),
+		"=recovery.svg": recovery.Diagram.SVG(), "=backup.mermaid": writer.Diagram.Mermaid(),
 	} {
 		out, log, status := runCommand(t, false, "--dump-fsm"+value)
 		assert.Equal(t, want, out, value)

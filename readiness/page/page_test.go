@@ -19,7 +19,7 @@ import (
 )
 
 func handler() http.Handler {
-	return page.Handler(lifecycle.Overview(), lifecycle.Drawing.JSON())
+	return page.Handler(lifecycle.Overview(), lifecycle.Diagram.JSON())
 }
 
 // get requests the page with headers, alternately names and values.
@@ -93,9 +93,9 @@ func TestBrowserWithTheCurrentPageGetsNotModified(t *testing.T) {
 }
 
 func TestPictureMayDoNothing(t *testing.T) {
-	reply := get(page.Diagram(lifecycle.Drawing.SVG()))
+	reply := get(page.Diagram(lifecycle.Diagram.SVG()))
 	require.Equal(t, "image/svg+xml", reply.Header().Get("Content-Type"))
 	require.True(t, strings.HasPrefix(reply.Header().Get("Content-Security-Policy"), "default-src 'none'"))
-	require.Equal(t, lifecycle.Drawing.SVG(), reply.Body.String())
+	require.Equal(t, lifecycle.Diagram.SVG(), reply.Body.String())
 	require.NotContains(t, reply.Body.String(), " style=", "the policy would refuse it")
 }

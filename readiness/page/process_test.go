@@ -42,7 +42,7 @@ func (p *process) start() {
 	p.address = listener.Addr().String()
 	mux := http.NewServeMux()
 	for pattern, handler := range map[string]http.Handler{
-		"GET /{$}": handler(), "GET /statemachine.svg": page.Diagram(lifecycle.Drawing.SVG()),
+		"GET /{$}": handler(), "GET /statemachine.svg": page.Diagram(lifecycle.Diagram.SVG()),
 		"GET /lifecycle": status.Handler(status.Source{Document: p.document, Changed: p.change}),
 	} {
 		mux.Handle(pattern, handler)

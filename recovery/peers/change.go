@@ -40,9 +40,9 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 			return fmt.Errorf("the cluster has only %d voting members now", len(voting))
 		}
 		if members[i].IsLearner {
-			promoted, err := hasLease(ctx, client, maintenance.PromoteLease(p.name))
+			promoted, err := hasLease(ctx, client, maintenance.PromoteLease(p.config.Name))
 			if err == nil && !promoted {
-				err = grantLease(ctx, client, maintenance.ManualLease(p.name), maintenance.ManualLeaseTTL)
+				err = grantLease(ctx, client, maintenance.ManualLease(p.config.Name), maintenance.ManualLeaseTTL)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot read whether this learner is to be promoted: %w", err)
@@ -58,16 +58,16 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		for _, m := range members {
-			if m.Name == p.name || slices.ContainsFunc(m.PeerURLs, p.isSelfURL) {
+			if m.Name == p.config.Name || slices.ContainsFunc(m.PeerURLs, p.isSelfURL) {
 				return nil
 			}
 			if m.IsLearner || len(m.ClientURLs) == 0 {
 				return errors.New("another member is about to join now")
 			}
 		}
-		byHand, err := hasLease(ctx, client, maintenance.ManualLease(p.name))
+		byHand, err := hasLease(ctx, client, maintenance.ManualLease(p.config.Name))
 		if err == nil && !byHand {
-			err = grantLease(ctx, client, maintenance.PromoteLease(p.name), maintenance.PromoteLeaseTTL)
+			err = grantLease(ctx, client, maintenance.PromoteLease(p.config.Name), maintenance.PromoteLeaseTTL)
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all of them vote
@@ -310,10 +310,10 @@ var errConnected = errors.New("it is connected to a process that has this member
 // errSilent reports a connection over which nothing arrives.
 var errSilent = errors.New("it is connected, and nothing arrives from there")
 
-// checkConnections asks the others whether they are connected to this member, which etcd shows in its metrics. A member
-// that was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real connection
-// something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure. Members that have
-// reported that they run no etcd have no connections.
+// checkConnections asks the others whether they are connected to this member, which etcd shows in its metrics. A
+// member that was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real
+// connection something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure. Members
+// that have reported that they run no etcd have no connections.
 func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
@@ -386,18 +386,18 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 }
 
 const (
-	// DowngradeWait bounds the wait of a new member until its peers have canceled a downgrade: they check once a second,
-	// and an election takes seconds more.
+	// DowngradeWait bounds the wait of a new member until its peers have canceled a downgrade: they check once a
+	// second, and an election takes seconds more.
 	DowngradeWait = time.Minute
 	// downgradePoll is the pause between two questions whether a downgrade has ended.
 	downgradePoll = 500 * time.Millisecond
 )
 
 // AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins, and
-// returns the cluster's version. The error is final if a peer runs an etcd that this one must not
-// join; otherwise the peers have held a downgrade for longer than bound, or ctx has ended. report is called once, with the
-// reason for a wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as
-// well, and explains it better.
+// returns the cluster's version. The error is final if a peer runs an etcd that this one must not join; otherwise the
+// peers have held a downgrade for longer than bound, or ctx has ended. report is called once, with the reason for a
+// wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as well, and
+// explains it better.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
 	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it has lasted for %s", bound))
 	defer cancel()
@@ -430,8 +430,8 @@ func (p *Peers) otherURLs() []string {
 	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(p.others))...)))
 }
 
-// isDowngrading reports whether a downgrade is enabled, by the first peer that answers. That peer asks its leader, so one
-// is enough.
+// isDowngrading reports whether a downgrade is enabled, by the first peer that answers. That peer asks its leader, so
+// one is enough.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

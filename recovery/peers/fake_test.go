@@ -90,7 +90,7 @@ func newTown(t *testing.T) *town {
 	town.peers, err = New(config, Options{})
 	require.NoError(t, err)
 	t.Cleanup(town.peers.Close)
-	town.peers.listens = nil // never called
+	town.peers.config.ListenPeerUrls = nil // never called
 	town.peers.now = func() time.Time { return town.now }
 	town.peers.checkOwnURLs = func(context.Context, []string) error { return nil }
 	return town

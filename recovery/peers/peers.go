@@ -73,9 +73,7 @@ type Peers struct {
 	Options
 
 	config    *embed.Config
-	name      string
 	urls      []string            // this member's peer URLs
-	listens   []url.URL           // where it listens for peers
 	process   string              // identifies this process
 	server    *statusServer       // nil until it could listen
 	others    map[string][]string // peer URLs of the others, by name
@@ -106,7 +104,7 @@ func New(config *embed.Config, options Options) (*Peers, error) {
 	}
 	p := &Peers{
 		Options: options, config: config, received: map[types.ID]string{}, hosts: map[string]bool{}, others: map[string][]string{}, now: time.Now,
-		name: config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls,
+		process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(),
 		initialID: uint64(initial.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo,
 		anyPeer: config.PeerAutoTLS && config.PeerTLSInfo.Empty(), anyServer: config.ClientAutoTLS && config.ClientTLSInfo.Empty(),
 	}
@@ -193,8 +191,8 @@ func (p *Peers) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// newSelfSignedCertificate returns a certificate as etcd makes itself with auto-tls. It encrypts and proves nothing, so it is not
-// stored and has no name.
+// newSelfSignedCertificate returns a certificate as etcd makes itself with auto-tls. It encrypts and proves nothing,
+// so it is not stored and has no name.
 func newSelfSignedCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -234,7 +232,7 @@ func (p *Peers) publish(self Self) error {
 		return err
 	}
 	p.server.status.Store(&Status{
-		Name: p.name, Process: p.process, Cluster: formatID(self.ClusterID), Volume: self.Volume, Restore: self.Restore, Uploaded: self.Uploaded,
+		Name: p.config.Name, Process: p.process, Cluster: formatID(self.ClusterID), Volume: self.Volume, Restore: self.Restore, Uploaded: self.Uploaded,
 	})
 	return nil
 }
@@ -244,9 +242,9 @@ func (p *Peers) serve() error {
 		return nil
 	}
 	s := &statusServer{}
-	s.status.Store(&Status{Name: p.name, Process: p.process})
+	s.status.Store(&Status{Name: p.config.Name, Process: p.process})
 	s.Handler, s.ReadHeaderTimeout, s.ErrorLog = s, requestTimeout, log.New(io.Discard, "", 0)
-	for _, each := range p.listens {
+	for _, each := range p.config.ListenPeerUrls {
 		listener, err := p.listen(each)
 		if err != nil {
 			s.close()
@@ -281,7 +279,8 @@ func (s *statusServer) close() {
 	s.serving.Wait()
 }
 
-// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the others, lead to this process.
+// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the others, lead to this
+// process.
 func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -468,7 +467,8 @@ var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { prometheus.MustRegister(openedRevision, openedCluster) } //nolint:gochecknoinits // etcd serves the default registry
 
-// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster that they belong to.
+// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster that they
+// belong to.
 func PublishOpened(revision int64, identity archive.Identity) {
 	openedRevision.Set(float64(revision))
 	openedCluster.Reset()

@@ -154,7 +154,8 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{10 * time.Second, 0, 0, true},
 			{2 * time.Minute, 0, 0, false}, // no member asked for so long
 		}},
-		// etcd counts each connection twice that a member had when it was sent a snapshot, and takes one away when it ends.
+		// etcd counts each connection twice that a member had when it was sent a snapshot, and takes one away when it
+		// ends.
 		"while something comes": {nil, []step{
 			{0, 1, 100, false},
 			{3 * time.Second, 1, 100, false},

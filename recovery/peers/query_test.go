@@ -2,92 +2,134 @@ package peers
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
+	"net/url"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/embed"
 
-	"etcd-wrapper/exitcode"
-	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/backup/archive"
 )
 
-// newPeer returns a peer that holds a downgrade for a number of requests, or forever if that is negative.
-func newPeer(version, cluster string, holds int64) http.Handler {
-	left := atomic.Int64{}
-	left.Store(holds)
-	mux := http.NewServeMux()
-	mux.HandleFunc("/downgrade/enabled", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "%t", holds < 0 || left.Add(-1) >= 0)
-	})
-	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"etcdserver":"%s","etcdcluster":"%s","storage":"3.5.0"}`, version, cluster)
-	})
-	return mux
+// gRPC reports only a timeout.
+func TestAdd_serverThatRequiresACertificate(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	defer server.Close()
+	w := newTown(t)
+	w.peers.client = server.Client()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := w.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
+	require.ErrorContains(t, err, server.URL)
+	require.ErrorContains(t, err, "certificate required")
+	require.ErrorContains(t, err, "give a certificate that they accept with --etcd-client-cert-path")
 }
 
-// newJoining returns the peers of a member that joins them.
-func newJoining(t *testing.T, peers ...http.Handler) *Peers {
+// The others go by their list: what they send to a URL there may come to a process that has this member's data.
+func TestQuery_checksTheListedURLs(t *testing.T) {
+	w := newTown(t)
+	elsewhere := httptest.NewServer(nil) // an etcd, or a compatible server
+	defer elsewhere.Close()
+	w.list[2] = member(own, "m-2", elsewhere.URL)
+	here := httptest.NewServer(nil)
+	at, err := url.Parse(here.URL)
+	require.NoError(t, err)
+	here.Close()
+	w.peers.config.ListenPeerUrls, w.peers.urls, w.peers.checkOwnURLs = []url.URL{*at}, []string{here.URL}, w.peers.requestOwnURLs
+	w.peers.listed = append(w.peers.listed, elsewhere.URL, here.URL)
+	require.ErrorContains(t, w.ask().Blocked, "this member does not reach itself where its peers do: "+elsewhere.URL)
+	w.list[2] = member(own, "m-2", here.URL)
+	w.now = w.now.Add(time.Second)
+	require.NoError(t, w.ask().Blocked)
+}
+
+// Two of five have lost their volumes, and neither can show the other its metrics.
+func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
+	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
+		w := newTown(t)
+		w.add(0xc3, "m-3")
+		w.add(0xc4, "m-4").call = &Status{Name: "m-4", Volume: holds}
+		c := w.ask()
+		assert.Equal(t, Started, c.Membership)
+		assert.Equal(t, free, c.Blocked == nil, "%s: %v", holds, c.Blocked)
+	}
+	w := newTown(t)
+	w.add(0xc3, "m-3")
+	w.add(0xc4, "m-4").away.Store(true)
+	requireSays(t, w.ask().Blocked, "watched for 1m0s: m-4")
+}
+
+// The revision by database and log counts.
+func TestQuery_revisionsWithoutQuorum(t *testing.T) {
+	for name, test := range map[string]struct {
+		metrics string
+		reach   int64
+		message string
+	}{
+		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has revision 1201"},
+		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has revision 1234567"},
+		"what its log held, as well": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
+		"nothing":                    {"# nothing\n", 0, "the revision of m-0 is unknown (its metrics do not show it)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newTown(t)
+			w.fakes[0].metrics = test.metrics
+			w.fakes[1].away.Store(true)
+			c := w.peers.Query(t.Context(), volume(0xabc, own, 3))
+			assert.Equal(t, Claimed, c.Membership)
+			assert.Equal(t, test.reach, c.Revision)
+			require.ErrorContains(t, c.Missing, test.message)
+			require.ErrorContains(t, c.Missing, "m-1 does not answer")
+			c = w.peers.Query(t.Context(), volume(0xdef, own, 3))
+			assert.Zero(t, c.Revision, "it is another cluster's")
+		})
+	}
+}
+
+// told returns a metric that etcd serves with its own.
+func told(t *testing.T, name string) *dto.Metric {
 	t.Helper()
-	config := embed.NewConfig()
-	config.Name = "new"
-	config.InitialCluster = "new=http://127.0.0.1:1"
-	for i, peer := range peers {
-		server := httptest.NewServer(peer)
-		t.Cleanup(server.Close)
-		config.InitialCluster += fmt.Sprintf(",peer-%d=%s", i, server.URL)
-	}
-	p, err := New(config, Options{})
+	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
-	t.Cleanup(p.Close)
-	return p
+	at := slices.IndexFunc(families, func(family *dto.MetricFamily) bool { return family.GetName() == name })
+	require.GreaterOrEqual(t, at, 0, "it is not told")
+	require.Len(t, families[at].GetMetric(), 1)
+	return families[at].GetMetric()[0]
 }
 
-var unavailable = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-
-func TestAwaitVersion_untilADowngradeEnds(t *testing.T) {
-	t.Parallel()
-	var reasons []string
-	report := func(reason string) { reasons = append(reasons, reason) }
-	v, err := newJoining(t, unavailable, newPeer("3.6.16", "3.5.0", 2)).AwaitVersion(t.Context(), time.Minute, report)
-	require.NoError(t, err)
-	require.Equal(t, dataversion.Of3_5, v)
-	require.Equal(t, []string{"waits until its peers end a downgrade, during which etcd admits no new member"}, reasons, "once")
+func TestPublishOpened_revision(t *testing.T) {
+	PublishOpened(77, archive.Identity{})
+	w := newTown(t)
+	w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", told(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
+	w.fakes[1].away.Store(true)
+	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
 }
 
-func TestAwaitVersion_withoutADowngrade(t *testing.T) {
-	t.Parallel()
-	never := func(string) { t.Error("it waits") }
-	p := newJoining(t, newPeer("3.6.16", "3.5.0", 0), newPeer("3.6.16", "3.6.0", 0), newPeer("3.6.16", "not_decided", 0))
-	v, err := p.AwaitVersion(t.Context(), time.Minute, never)
-	require.NoError(t, err)
-	require.Equal(t, dataversion.Of3_6, v, "the highest")
-	v, err = newJoining(t, unavailable).AwaitVersion(t.Context(), time.Minute, never)
-	require.NoError(t, err)
-	require.Zero(t, v)
-}
-
-func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
-	t.Parallel()
-	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// The peers have not decided on a version, because this member has not started yet.
-		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
-		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
-		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)
-	}
-}
-
-func TestAwaitVersion_downgradeThatDoesNotEnd(t *testing.T) {
-	t.Parallel()
-	p := newJoining(t, newPeer("3.6.16", "3.5.0", -1))
-	_, err := p.AwaitVersion(t.Context(), time.Millisecond, func(string) {})
-	require.ErrorContains(t, err, "etcdctl downgrade cancel")
-	ctx, stop := context.WithCancel(t.Context())
-	_, err = p.AwaitVersion(ctx, time.Minute, func(string) { stop() })
-	require.ErrorIs(t, err, context.Canceled)
+// Etcd's own cluster id is computed of the configuration, and two clusters may have one.
+func TestPublishOpened_identity(t *testing.T) {
+	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
+	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
+	page := fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
+	w := newTown(t)
+	assert.Empty(t, w.ask().ID, "nobody tells")
+	w.fakes[0].metrics = page
+	c := w.ask()
+	assert.Equal(t, "0a1b", c.ID)
+	assert.Equal(t, 3, c.Generation)
+	assert.Zero(t, c.Size, "nobody tells")
+	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
+	assert.Equal(t, int64(77e6), w.ask().Size)
+	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
+	require.ErrorContains(t, w.ask().Blocked, "the others are not of one cluster")
 }

@@ -169,8 +169,8 @@ func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	return agreed
 }
 
-// requiredVotes returns how many equal responses are needed: a quorum or, if this member is one of two voters, the other
-// one, which has everything that both have ever agreed on.
+// requiredVotes returns how many equal responses are needed: a quorum or, if this member is one of two voters, the
+// other one, which has everything that both have ever agreed on.
 func (p *Peers) requiredVotes(members []Member) int {
 	count := len(voters(members))
 	if own, listed := p.findSelf(members); listed && !own.IsLearner && count == 2 {
@@ -187,7 +187,7 @@ func voters(members []Member) []Member {
 // there, with one of its peer URLs.
 func (p *Peers) findSelf(members []Member) (own Member, listed bool) {
 	hasOwnURL := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isSelfURL) }
-	i := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.name || m.Name == "" && hasOwnURL(m) })
+	i := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.config.Name || m.Name == "" && hasOwnURL(m) })
 	if i < 0 {
 		i = slices.IndexFunc(members, hasOwnURL)
 	}
@@ -292,8 +292,8 @@ func checkIdentity(self Self, s *Survey) error {
 	return nil
 }
 
-// describeMissing describes what the responses lack for a decision; nothing if every other member has reported its state
-// and nothing prevents one.
+// describeMissing describes what the responses lack for a decision; nothing if every other member has reported its
+// state and nothing prevents one.
 func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, waiting []Status) (clauses []string) {
 	switch {
 	case s.Membership == Claimed:

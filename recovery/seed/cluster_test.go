@@ -1,6 +1,8 @@
 package seed
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/url"
@@ -9,9 +11,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -68,4 +75,60 @@ func freeURL(t *testing.T) url.URL {
 	require.NoError(t, err)
 	defer listener.Close()
 	return url.URL{Scheme: "http", Host: listener.Addr().String()}
+}
+
+// Tools read the members from the database; an etcd that starts reads them from the snapshot.
+func TestBuild_membersInLogAndDatabase(t *testing.T) {
+	source, _ := old(t)
+	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
+	s.Members["other"] = types.MustNewURLs([]string{"http://127.0.0.1:2"})
+	build(t, s, source, 0)
+
+	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"))
+	require.NoError(t, err)
+	newest := snapshots[len(snapshots)-1]
+	require.EqualValues(t, logDistance, newest.Index)
+	log, err := wal.OpenForRead(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"), newest)
+	require.NoError(t, err)
+	defer log.Close()
+	_, state, entries, err := log.ReadAll()
+	require.NoError(t, err)
+	require.EqualValues(t, logDistance+1, state.Commit)
+	require.Equal(t, []raftpb.Entry{{Term: firstTerm, Index: logDistance + 1}}, entries)
+	confState := confStateOf(t, s)
+	require.Len(t, confState.Voters, 2)
+	require.Equal(t, confState, *newest.ConfState)
+}
+
+func TestBuild_startOfTheLog(t *testing.T) {
+	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
+		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
+	}
+	kept, highest := uint64(100), uint64(100) // of the database that is restored, and of the cluster that was last
+	for generation := uint64(2); generation < 20; generation++ {
+		c := cluster{generation: generation}
+		begins := c.nextStart(kept, logDistance)
+		require.Greater(t, begins, highest, "generation %d", generation)
+		highest = begins + logDistance/2
+		switch generation % 4 {
+		case 0:
+			kept = highest // else no full is made of it before it is lost
+		case 1:
+			kept = 100 // an operator returns to the first one
+		}
+	}
+}
+
+// confStateOf returns raft's configuration in the database.
+func confStateOf(t *testing.T, s Seed) (state raftpb.ConfState) {
+	db, err := bolt.Open(filepath.Join(s.DataDir, "member", "snap", "db"), 0, &bolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.View(func(tx *bolt.Tx) error {
+		meta := tx.Bucket(schema.Meta.Name())
+		require.EqualValues(t, logDistance+1, binary.BigEndian.Uint64(meta.Get(schema.MetaConsistentIndexKeyName)))
+		require.EqualValues(t, firstTerm, binary.BigEndian.Uint64(meta.Get(schema.MetaTermKeyName)))
+		return json.Unmarshal(meta.Get(schema.MetaConfStateName), &state)
+	}))
+	return state
 }

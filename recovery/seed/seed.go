@@ -57,12 +57,12 @@ type Result struct {
 }
 
 // Build makes the data directory from the source's data. It is made under another name, DATADIR.restoring, and renamed
-// when all of it is on the disk; the remains of an interrupted build are removed first. etcd, or etcd-wrapper, then starts
-// on it as on any other; it no longer needs initial-cluster and the like.
+// when all of it is on the disk; the remains of an interrupted build are removed first. etcd, or etcd-wrapper, then
+// starts on it as on any other; it no longer needs initial-cluster and the like.
 //
 // A database whose pages contradict each other can make bbolt panic in its own goroutine: a caller that must survive
-// that runs Build in a separate process (package child). A data directory that is not empty is refused. Errors are those
-// of restore.Database, or name what is wrong with the members.
+// that runs Build in a separate process (package child). A data directory that is not empty is refused. Errors are
+// those of restore.Database, or name what is wrong with the members.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
 	s.DataDir = ResolvePath(s.DataDir)
 	var lock *os.File
@@ -87,15 +87,6 @@ func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 // CheckSpace returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
 func (s Seed) CheckSpace(source restore.Source) error {
 	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
-}
-
-// ClusterID returns the ID of the cluster with these members and token.
-func (s Seed) ClusterID() (uint64, error) {
-	c, err := s.newCluster()
-	if err != nil {
-		return 0, err
-	}
-	return uint64(c.ID()), nil
 }
 
 // prepare checks that the place is free, and creates an empty directory with the suffix, which is locked until the
@@ -259,8 +250,8 @@ func (c *cluster) confState() *raftpb.ConfState {
 	return state
 }
 
-// rewriteMembers changes the members and the index in the database to those of the new cluster. Alarms are removed with the
-// members that raised them.
+// rewriteMembers changes the members and the index in the database to those of the new cluster. Alarms are removed
+// with the members that raised them.
 func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	c.votersBefore, c.alarms = countVoters(tx), listAlarms(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
@@ -354,10 +345,10 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 // firstTerm is the term of the first entry in the log. It is committed, as every member has the same one.
 const firstTerm = 1
 
-// logDistance is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the index
-// at which they were made, and a request with one waits until that is applied: tokens of the previous log would wait
-// for that long. No cluster appends that many entries between two backups, and members that restore different ones,
-// each on its own, still start at the same index.
+// logDistance is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the
+// index at which they were made, and a request with one waits until that is applied: tokens of the previous log would
+// wait for that long. No cluster appends that many entries between two backups, and members that restore different
+// ones, each on its own, still start at the same index.
 const logDistance = 1 << 40
 
 // commit returns the index of the first entry in the log, after the snapshot.

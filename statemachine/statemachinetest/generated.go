@@ -52,17 +52,17 @@ func headerFor(dot string) string {
 }
 
 // AssertCommitted checks that the files generated from a table are up to date: the diagram, the matrix and the picture.
-func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Drawing, matrix, diagramPath, matrixPath, picturePath string) {
+func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Diagram, matrix, diagramPath, matrixPath, picturePath string) {
 	t.Helper()
 	AssertGenerated(t, diagramPath, drawing.DOT())
 	AssertGenerated(t, matrixPath, matrix)
-	m.AssertPicture(t, picturePath, drawing.DOT(), func(svg string) string { return svg })
+	m.AssertDiagram(t, picturePath, drawing.DOT(), func(svg string) string { return svg })
 }
 
-// AssertPicture checks that a committed picture was made of a diagram and shows all states. Its first line identifies the
-// diagram, so that the check needs no Graphviz. With -update, Graphviz lays the diagram out and restyle turns the result
-// into the picture.
-func (m Machine) AssertPicture(t *testing.T, path, dot string, restyle func(svg string) string) {
+// AssertDiagram checks that a committed picture was made of a diagram and shows all states. Its first line identifies
+// the diagram, so that the check needs no Graphviz. With -update, Graphviz lays the diagram out and restyle turns the
+// result into the picture.
+func (m Machine) AssertDiagram(t *testing.T, path, dot string, restyle func(svg string) string) {
 	t.Helper()
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(headerFor(dot)+"\n"+restyle(graphviz(t, dot))), 0o644))

@@ -1,5 +1,5 @@
-// Package statemachinetest provides the tests that every table must pass: it is complete, a test notices any change of it, and the
-// files generated from it are up to date.
+// Package statemachinetest provides the tests that every table must pass: it is complete, a test notices any change of
+// it, and the files generated from it are up to date.
 package statemachinetest
 
 import (
@@ -63,9 +63,9 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly the last
-// one has no guard. They stand together in the source: in two places they would read as if they were independent. The library's
-// machine takes each row.
+// AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly
+// the last one has no guard. They stand together in the source: in two places they would read as if they were
+// independent. The library's machine takes each row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {
@@ -73,7 +73,7 @@ func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 			rows := m.Rows(state, event)
 			for i, row := range rows {
 				assert.Equal(t, i == len(rows)-1, row.When == statemachine.Always, "%s, %s, row %d of %d", state, event, i+1, len(rows))
-				assert.NoError(t, statemachine.NewLegality(m.Table, state).Take(&row))
+				assert.NoError(t, statemachine.NewChecker(m.Table, state).Take(&row))
 			}
 		}
 	}
@@ -89,8 +89,8 @@ func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	}
 }
 
-// AssertNames checks that the table uses exactly the declared guards and actions, that every event has a default, and that
-// every row has a reason.
+// AssertNames checks that the table uses exactly the declared guards and actions, that every event has a default, and
+// that every row has a reason.
 func (m Machine) AssertNames(t *testing.T, actions ...statemachine.Action) {
 	t.Helper()
 	var guards []statemachine.Guard

@@ -11,9 +11,9 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Sentence is an expectation: in state In with facts Given, event On leads to state To and does Do. It repeats the table on
-// purpose, so that a change of the table needs a change of a sentence. A machine's tests define their own type from it, to
-// omit the names of the fields.
+// Sentence is an expectation: in state In with facts Given, event On leads to state To and does Do. It repeats the
+// table on purpose, so that a change of the table needs a change of a sentence. A machine's tests define their own
+// type from it, to omit the names of the fields.
 type Sentence[F, P any] struct {
 	Story string
 	In    statemachine.Source

@@ -171,7 +171,8 @@ func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 	}
 }
 
-// Without the store's clock, it is unknown whether another process writes. The data lack nothing and are served without a store.
+// Without the store's clock, it is unknown whether another process writes. The data lack nothing and are served
+// without a store.
 func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 	w := newFilledWorld(t)
 	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
@@ -252,15 +253,15 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	}{
 		"it was a process on this very volume, which is broken": {wroteHere("this"), 0, 2, []string{"key"}},
 		"it was another one": {wroteHere("another"), 3, 2, []string{"key"}},
-		// A copy of the volume names the session of the process that still runs on the volume itself. etcd had everything on disk before that
-		// session stored it, so data that lack some of it are a copy, or older.
+		// A copy of the volume names the session of the process that still runs on the volume itself. etcd had
+		// everything on disk before that session stored it, so data that lack some of it are a copy, or older.
 		"this is a copy of its volume": {func(w *world) {
 			require.NoError(t, this.Write(w.member.DataDir))
 			w.advanceStore()
 			w.endSession(format.Source{Session: "this"})
 		}, 3, 2, []string{"a", "key"}},
-		// A complete copy may run in another namespace: it waits while the store's owner writes. Once the owner is idle, it is the same
-		// cluster with a new name.
+		// A complete copy may run in another namespace: it waits while the store's owner writes. Once the owner is
+		// idle, it is the same cluster with a new name.
 		"these are data of another name": {func(w *world) {
 			w.options.Owner = func(token string) string { return "second/" + token }
 		}, 3, 1, []string{"key"}},
