@@ -101,8 +101,8 @@ func (m *Member) leave() bool {
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd closes, and closes the connections of clients that hold the close up.
-// waits is what Doing returns when it is called.
+// watchClose keeps Doing up to date while etcd closes, starting from waits, and closes the connections of clients that
+// hold the close up.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {

@@ -9,7 +9,7 @@ import (
 )
 
 // The library replaces an edge by a later one with the same name.
-func TestLegality_refusesTwoRowsUnderOneName(t *testing.T) {
+func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
 	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows under one name")
 	assert.NoError(t, statemachine.NewChecker(table, "closed").Take(&table[1]))
