@@ -32,7 +32,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 				assert.Equal(t, 3, trouble.Times)
 				assert.True(t, trouble.Since.Before(trouble.At))
 				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
-				assert.Len(t, log.saying(t, "recovered: "), 1)
+				assert.Len(t, log.linesWith(t, "recovered: "), 1)
 			})
 		})
 	}

@@ -376,8 +376,8 @@ func (progressing) Status(context.Context) (bootstrap.InitializationStatus, erro
 
 func (progressing) Config(ctx context.Context) ([]byte, error) { return nil, hang(ctx) }
 
-// polling is a driver that polls the sidecar, step by step.
-func polling() (driver *Driver, handleNext func()) {
+// pollingDriver is a driver that polls the sidecar, step by step.
+func pollingDriver() (driver *Driver, handleNext func()) {
 	runtime := newStage().runtime()
 	runtime.Sidecar = progressing{}
 	driver = NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
@@ -387,7 +387,7 @@ func polling() (driver *Driver, handleNext func()) {
 // BenchmarkTurn takes a step while a validation runs, with all that the driver does about it: it starts and awaits a
 // goroutine, sets the timer, keeps and publishes the history.
 func BenchmarkTurn(b *testing.B) {
-	_, handleNext := polling()
+	_, handleNext := pollingDriver()
 	b.ReportAllocs()
 	for b.Loop() {
 		handleNext()
@@ -400,7 +400,7 @@ func TestStep_allocations(t *testing.T) {
 	for _, event := range []Event{Started, Replied, Elapsed, Signal} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, Payload{}) }), event)
 	}
-	driver, handleNext := polling()
+	driver, handleNext := pollingDriver()
 	assert.LessOrEqual(t, testing.AllocsPerRun(1000, handleNext), 16.0)
 	assert.LessOrEqual(t, len(driver.Snapshot().History), 4, "rows that alternate are counted, not listed")
 }

@@ -13,8 +13,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// slowly is the real sidecar: it needs 7 s for the configuration while etcd is down.
-func slowly(ctx context.Context) error {
+// slowSidecar is the real sidecar: it needs 7 s for the configuration while etcd is down.
+func slowSidecar(ctx context.Context) error {
 	select {
 	case <-time.After(7 * time.Second):
 		return nil
@@ -52,7 +52,7 @@ func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(bootstrap.New, bootstrap.Progress)
-				s.yaml, s.config = clusterOfOne, slowly
+				s.yaml, s.config = clusterOfOne, slowSidecar
 				time.AfterFunc(test.validation, func() { s.succeed() })
 				took := served(t, s)
 				assert.GreaterOrEqual(t, took, test.want)
@@ -66,7 +66,7 @@ func TestEarlyConfiguration_newSingleMember(t *testing.T) {
 func TestEarlyConfiguration_largerClusterFetchesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
-		s.config = slowly
+		s.config = slowSidecar
 		time.AfterFunc(10*time.Second, func() { s.succeed() })
 		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
 		assert.Equal(t, 3, s.count("fetch config"))
@@ -77,7 +77,7 @@ func TestEarlyConfiguration_largerClusterFetchesAgain(t *testing.T) {
 func TestEarlyConfiguration_delaysNoLargerCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
-		s.config = slowly
+		s.config = slowSidecar
 		time.AfterFunc(time.Second, func() { s.succeed() })
 		assert.Less(t, served(t, s), 8500*time.Millisecond)
 		assert.Equal(t, 2, s.count("fetch config"))
@@ -95,9 +95,9 @@ func TestEarlyConfiguration_opensNothing(t *testing.T) {
 	})
 }
 
-// waking is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for
+// hibernated is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for
 // the configuration 37 s, because it looks for a cluster that cannot answer yet.
-func waking() *stage {
+func hibernated() *stage {
 	s := newStage(bootstrap.New, bootstrap.Progress)
 	s.logs = []string{"/data/member/wal"}
 	s.config = func(ctx context.Context) error {
@@ -126,7 +126,7 @@ func TestHibernatedMember_waitsForTheSidecar(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := waking()
+				s := hibernated()
 				if test.find {
 					s.logs = nil
 				}
@@ -159,7 +159,7 @@ func TestEarlyConfiguration_outdated(t *testing.T) {
 			if asked.Add(1) == 1 {
 				return nil
 			}
-			return slowly(ctx)
+			return slowSidecar(ctx)
 		}
 		time.AfterFunc(time.Second, func() {
 			s.mu.Lock()

@@ -52,8 +52,8 @@ type logged struct {
 	bytes.Buffer
 }
 
-// saying returns the lines whose message contains a text.
-func (l *logged) saying(t *testing.T, text string) (lines []map[string]any) {
+// linesWith returns the lines whose message contains a text.
+func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
 		var parsed map[string]any
@@ -79,7 +79,7 @@ func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
 			return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
 		}
 		runFor(t, s, time.Second)
-		lines := log.saying(t, "no usable answer from the sidecar")
+		lines := log.linesWith(t, "no usable answer from the sidecar")
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0]["message"], "; renew the sidecar's certificate")
 	})
@@ -89,7 +89,7 @@ func TestFailedInitialization_isLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, log := loggedStage(bootstrap.Failed)
 		runFor(t, s, time.Minute)
-		lines := log.saying(t, "the initialization failed")
+		lines := log.linesWith(t, "the initialization failed")
 		require.Len(t, lines, 1, "and not each time")
 		assert.Equal(t, "warn", lines[0]["level"])
 	})
@@ -101,7 +101,7 @@ func TestExceededStopBudget_isLoggedAsAnError(t *testing.T) {
 		s.shut = func() error { pass(time.Hour); return nil }
 		defer pass(2 * time.Hour) // until what was left behind ends
 		runFor(t, s, time.Minute)
-		lines := log.saying(t, "the stop ran out of its budget")
+		lines := log.linesWith(t, "the stop ran out of its budget")
 		require.Len(t, lines, 1)
 		assert.Equal(t, "error", lines[0]["level"])
 	})
@@ -123,7 +123,7 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 				s, log := loggedStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress)
 				s.cause = test.cause
 				s.start(t, time.Minute)
-				assert.NotEmpty(t, log.saying(t, test.text+test.next))
+				assert.NotEmpty(t, log.linesWith(t, test.text+test.next))
 				now := s.driver.Snapshot()
 				assert.Equal(t, test.class, now.Condition.Class)
 				assert.Equal(t, test.text, now.Condition.Text)

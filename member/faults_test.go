@@ -66,7 +66,7 @@ func TestOpen_portInUse(t *testing.T) {
 
 // It listens for metrics last of all.
 func TestOpen_metricsPortInUse(t *testing.T) {
-	dir, _, config := bornOf(t)
+	dir, _, config := stoppedMember(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()

@@ -243,8 +243,8 @@ func appears(t *testing.T, b *bench, id int64) bool {
 	}, patience, tick)
 }
 
-// took returns the duration of a write.
-func took(t *testing.T, client *clientv3.Client) time.Duration {
+// timePut returns the duration of a write.
+func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	t.Helper()
 	start := time.Now()
 	_, err := client.Put(soon(t), "key", "value")
@@ -268,9 +268,9 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 		go func() { confirmed <- appears(t, members[1], reservedID(quietKind, 7, b.ID())) }()
 	}
 	grant(t, members[2], reservedID(handoverKind, 7, leads))
-	require.Eventually(t, func() bool { return took(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
+	require.Eventually(t, func() bool { return timePut(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
 	for range 100 {
-		took(t, client)
+		timePut(t, client)
 	}
 	require.Eventually(t, func() bool { return members[1].held() > 0 }, patience, tick)
 	assert.Equal(t, 1, members[1].held(), "but not for longer, by a leader that stays, however long the lease lasts")
@@ -291,7 +291,7 @@ func TestMoveLeader_foreignAnnouncement(t *testing.T) {
 	}
 	client := members[1].client(t)
 	for range 20 {
-		took(t, client)
+		timePut(t, client)
 	}
 	assert.Zero(t, members[1].held())
 }
@@ -339,7 +339,7 @@ func TestMoveLeader_afterASnapshot(t *testing.T) {
 	}
 	apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
 	for range 100 {
-		took(t, client)
+		timePut(t, client)
 	}
 	apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
 	require.Eventually(t, says(behind, "closed old backend file"), patience, tick)

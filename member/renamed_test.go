@@ -17,7 +17,7 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 		"both":        func(_, _ *embed.Config) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, _, before := bornOf(t)
+			dir, _, before := stoppedMember(t)
 			config := renamed(t, dir)
 			change(config, before)
 			config.InitialCluster = config.InitialClusterFromName(config.Name)

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// dropping is a handler that finds a leader after a time, if ever.
-func dropping(leader time.Duration) (grpc.UnaryHandler, *int) {
+// dropUntil is a handler that finds a leader after a time, if ever.
+func dropUntil(leader time.Duration) (grpc.UnaryHandler, *int) {
 	tries, start := 0, time.Now()
 	return func(context.Context, any) (any, error) {
 		tries++
@@ -27,43 +27,43 @@ func dropping(leader time.Duration) (grpc.UnaryHandler, *int) {
 	}, &tries
 }
 
-func asks(ctx context.Context, method string, handler grpc.UnaryHandler) (any, error) {
+func callDropped(ctx context.Context, method string, handler grpc.UnaryHandler) (any, error) {
 	return retryDropped(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, handler)
 }
 
 func TestRetryDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		handler, _ := dropping(2 * time.Second)
+		handler, _ := dropUntil(2 * time.Second)
 		start := time.Now()
-		reply, err := asks(t.Context(), "/etcdserverpb.KV/Txn", handler)
+		reply, err := callDropped(t.Context(), "/etcdserverpb.KV/Txn", handler)
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
 		assert.Equal(t, 2*time.Second, time.Since(start))
 
 		const blocked = 4 * time.Second // a proposal waits for a leader, which may hand over at that moment
-		handler, _ = dropping(blocked + time.Second)
-		reply, err = asks(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
+		handler, _ = dropUntil(blocked + time.Second)
+		reply, err = callDropped(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
 			time.Sleep(max(0, blocked-time.Since(start.Add(2*time.Second))))
 			return handler(ctx, request)
 		})
 		require.NoError(t, err)
 		assert.Equal(t, "done", reply)
 
-		handler, _ = dropping(time.Hour)
+		handler, _ = dropUntil(time.Hour)
 		start = time.Now()
-		_, err = asks(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)
+		_, err = callDropped(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)
 		require.ErrorContains(t, err, "raft proposal dropped", "it is said in the end")
 		assert.Equal(t, electionWait, time.Since(start))
 
-		handler, tries := dropping(time.Hour)
-		_, err = asks(t.Context(), "/etcdserverpb.Auth/UserAdd", handler)
+		handler, tries := dropUntil(time.Hour)
+		_, err = callDropped(t.Context(), "/etcdserverpb.Auth/UserAdd", handler)
 		require.Error(t, err)
 		assert.Equal(t, 1, *tries, "who knows how often that proposes")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		handler, _ = dropping(time.Hour)
-		_, err = asks(ctx, "/etcdserverpb.KV/Put", handler)
+		handler, _ = dropUntil(time.Hour)
+		_, err = callDropped(ctx, "/etcdserverpb.KV/Put", handler)
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(err), "nobody waits any more")
 	})
 }
@@ -71,7 +71,7 @@ func TestRetryDropped(t *testing.T) {
 func TestRetryDropped_otherErrors(t *testing.T) {
 	for _, said := range []error{nil, errors.New("raft proposal dropped, perhaps"), status.Error(codes.Unavailable, "etcdserver: request timed out")} {
 		tries := 0
-		_, err := asks(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, said })
+		_, err := callDropped(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, said })
 		require.Equal(t, said, err)
 		assert.Equal(t, 1, tries)
 	}

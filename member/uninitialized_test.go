@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// setAside returns the member directories that were moved out of the way.
-func setAside(t *testing.T, dir string) []string {
+// preservedDirs returns the member directories that were moved out of the way.
+func preservedDirs(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
 	require.NoError(t, err)
@@ -33,19 +33,19 @@ func TestOpen_uninitializedData(t *testing.T) {
 		require.NoError(t, err)
 		b.mustClose(t)
 		assert.Contains(t, b.log.String(), "it starts without data")
-		assert.Len(t, setAside(t, dir), round+1)
+		assert.Len(t, preservedDirs(t, dir), round+1)
 	}
 }
 
-// born leaves behind what an etcd does that has run and was stopped.
-func born(t *testing.T) (dir, segment string) {
+// stoppedData leaves behind what an etcd does that has run and was stopped.
+func stoppedData(t *testing.T) (dir, segment string) {
 	t.Helper()
-	dir, segment, _ = bornOf(t)
+	dir, segment, _ = stoppedMember(t)
 	return dir, segment
 }
 
-// bornOf returns what it ran with as well.
-func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
+// stoppedMember returns what it ran with as well.
+func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "[new].etcd") // a pattern of path/filepath
 	b := newBench(t, dir)
@@ -59,7 +59,7 @@ func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
 
 // etcd would take it for a new one and wait forever to be elected, or to be heard.
 func TestOpen_lostLog(t *testing.T) {
-	dir, segment := born(t)
+	dir, segment := stoppedData(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)
 	require.ErrorContains(t, b.Open(soon(t)), "names no voter, although its member has stored data")

@@ -50,7 +50,7 @@ func TestView(t *testing.T) {
 // Rolled back to when it was alone, a member would serve without the others.
 func TestNotJoined(t *testing.T) {
 	t.Parallel()
-	dir, _, before := bornOf(t)
+	dir, _, before := stoppedMember(t)
 	config := config(t, dir)
 	config.ListenPeerUrls, config.AdvertisePeerUrls, config.InitialCluster = before.ListenPeerUrls, before.AdvertisePeerUrls, before.InitialCluster
 	config.InitialCluster += ",etcd-1=http://127.0.0.1:1,etcd-2=http://127.0.0.1:2"

@@ -134,7 +134,7 @@ func init() { // steps may contain steps
 		"put":            func(h *history, a arguments) { h.put(a...) },
 		"lose":           func(h *history, _ arguments) { h.lose() },
 		"damage":         func(h *history, _ arguments) { h.damage() },
-		"barely-started": func(h *history, _ arguments) { barely(h.world) },
+		"barely-started": func(h *history, _ arguments) { barelyStarted(h.world) },
 		"copy":           func(h *history, _ arguments) { h.copyVolume() },
 		"roll-back":      func(h *history, _ arguments) { h.rollBack() },
 		"plain-data":     func(h *history, _ arguments) { h.replaceByPlainData() },

@@ -31,7 +31,7 @@ func validated(t *testing.T, verify datadir.Validation) *Recovery {
 	return r
 }
 
-func says(result error) datadir.Validation {
+func validationOf(result error) datadir.Validation {
 	return func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, result }
 }
 
@@ -54,7 +54,7 @@ func TestStatusIsReadOnce(t *testing.T) {
 		bootstrap.Successful: nil,
 		bootstrap.Failed:     errors.New("broken"),
 	} {
-		r := validated(t, says(result))
+		r := validated(t, validationOf(result))
 		requireStatus(t, r, bootstrap.New)
 		requireStatus(t, r, bootstrap.New)
 		initialize(t, r)
@@ -64,7 +64,7 @@ func TestStatusIsReadOnce(t *testing.T) {
 }
 
 func TestStatusIsKeptIfTheReaderHasLeft(t *testing.T) {
-	r := validated(t, says(nil))
+	r := validated(t, validationOf(nil))
 	initialize(t, r)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -133,7 +133,7 @@ func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 }
 
 func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
-	r := validated(t, says(errors.New("db: invalid page")))
+	r := validated(t, validationOf(errors.New("db: invalid page")))
 	var log bytes.Buffer
 	r.options.Log = zerolog.New(&log).Level(zerolog.ErrorLevel)
 	require.NoError(t, r.WhyFailed())
@@ -150,7 +150,7 @@ func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
 }
 
 func TestConfigIsTheValidatedOne(t *testing.T) {
-	r := validated(t, says(nil))
+	r := validated(t, validationOf(nil))
 	first, second := "name: etcd-0\ndata-dir: "+r.options.Config.DataDir, "name: another"
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
 	require.NoError(t, os.WriteFile(r.options.Config.File, []byte(first), 0o600))

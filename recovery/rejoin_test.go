@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// barely leaves the directories of an etcd that was killed right after its first start.
-func barely(w *world) {
+// barelyStarted leaves the directories of an etcd that was killed right after its first start.
+func barelyStarted(w *world) {
 	w.t.Helper()
 	w.lose()
 	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))

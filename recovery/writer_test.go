@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// lost returns a world with a lost volume and a store whose clock is an hour ahead.
-func lost(t *testing.T) (w *world, clock *time.Time) {
+// lostVolume returns a world with a lost volume and a store whose clock is an hour ahead.
+func lostVolume(t *testing.T) (w *world, clock *time.Time) {
 	t.Helper()
 	w, now := newWorld(t), at
 	w.still, w.now = 90*time.Second, func() time.Time { return now }
@@ -41,7 +41,7 @@ func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 		"a person says so":           func(w *world, _ *time.Time) { w.options.Adopt = ours },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, clock := lost(t)
+			w, clock := lostVolume(t)
 			action(w, clock)
 			w.forbidPauses()
 			require.NoError(t, w.run())
@@ -52,7 +52,7 @@ func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 }
 
 func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
-	w, clock := lost(t)
+	w, clock := lostVolume(t)
 	start := *clock
 	w.wait = func(ctx context.Context, _ int) {
 		until, bounded := ctx.Deadline()
@@ -67,7 +67,7 @@ func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 
 // The time that a run has waited for a writer is over, and the store is unreachable.
 func TestPausesAfterAWaitForAWriter(t *testing.T) {
-	w, clock := lost(t)
+	w, clock := lostVolume(t)
 	pauses := 0
 	w.wait = func(ctx context.Context, _ int) {
 		switch pauses++; pauses {
@@ -184,7 +184,7 @@ func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 
 // A wrong clock must not delay a restore forever.
 func TestObjectsFromTheFutureDelayNoRestoreForever(t *testing.T) {
-	w, clock := lost(t)
+	w, clock := lostVolume(t)
 	start := *clock
 	*clock = clock.Add(-24 * time.Hour)
 	w.wait = func(context.Context, int) { *clock = clock.Add(30 * time.Second) }

@@ -171,8 +171,8 @@ type stand struct {
 	busy    bool // with a defragmentation
 }
 
-// kept runs a Maintainer next to do, which sleeps while it waits.
-func kept(t *testing.T, change func(*stand), do func(*stand)) {
+// runStand runs a Maintainer next to do, which sleeps while it waits.
+func runStand(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gate{}

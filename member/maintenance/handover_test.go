@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// left is a member that stops.
-func left(t *testing.T, change func(*stand)) *stand {
+// leaveStand is a member that stops.
+func leaveStand(t *testing.T, change func(*stand)) *stand {
 	t.Helper()
 	g, log := &Gate{}, &logtest.Lines{}
 	s := &stand{cluster: &fake{now: healthy(), readable: g}, table: &table{}, gate: g, log: log}
@@ -30,7 +30,7 @@ func left(t *testing.T, change func(*stand)) *stand {
 }
 
 func TestLeave(t *testing.T) {
-	s := left(t, func(*stand) {})
+	s := leaveStand(t, func(*stand) {})
 	assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
 	_, announced := s.table.now()
 	assert.Equal(t, 1, announced)
@@ -44,7 +44,7 @@ func TestLeave_alarms(t *testing.T) {
 		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
 		"CORRUPT": func(f *facts) { f.corrupt = true },
 	} {
-		s := left(t, func(s *stand) { raised(&s.cluster.now) })
+		s := leaveStand(t, func(s *stand) { raised(&s.cluster.now) })
 		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), alarm)
 		_, announced := s.table.now()
 		assert.Zero(t, announced, alarm)
@@ -56,7 +56,7 @@ func TestMoveLeader_byAClient(t *testing.T) {
 		_, err := s.Unary(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2}, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
 		assert.NoError(t, err)
 	}
-	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		ended := s.table.ended
 		move(s, func() {
 			_, announced := s.table.now()
@@ -77,7 +77,7 @@ func TestMoveLeader_byAClient(t *testing.T) {
 }
 
 func TestMoveLeader_refusedByEtcd(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
 			s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
@@ -90,7 +90,7 @@ func TestMoveLeader_refusedByEtcd(t *testing.T) {
 }
 
 func TestMoveLeader_concurrentClients(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
 		first, second := s.pauseWritesForClient(t.Context(), to), s.pauseWritesForClient(t.Context(), to)
 		second()
@@ -113,7 +113,7 @@ func TestLeave_leadershipStays(t *testing.T) {
 		"no member is up to date": func(s *stand) { s.cluster.nobody = true },
 		"the announcement fails":  func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") },
 	} {
-		s := left(t, change)
+		s := leaveStand(t, change)
 		assert.Empty(t, s.cluster.gaveTo(), why)
 	}
 }

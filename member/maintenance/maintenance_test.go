@@ -15,7 +15,7 @@ import (
 )
 
 func TestMaintainer_follower(t *testing.T) {
-	kept(t, func(*stand) {}, func(s *stand) {
+	runStand(t, func(*stand) {}, func(s *stand) {
 		assert.Equal(t, HandingOff, s.State().Phase)
 		time.Sleep(time.Second)
 		current := s.State()
@@ -39,7 +39,7 @@ func TestMaintainer_follower(t *testing.T) {
 }
 
 func TestMaintainer_redirectsUntilCaughtUp(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, CatchingUp, s.State().Phase)
 		assert.NotEmpty(t, s.RedirectReason())
@@ -50,7 +50,7 @@ func TestMaintainer_redirectsUntilCaughtUp(t *testing.T) {
 }
 
 func TestMaintainer_nextAfterTheEnd(t *testing.T) {
-	kept(t, func(s *stand) { s.table.ending = time.Second }, func(s *stand) {
+	runStand(t, func(s *stand) { s.table.ending = time.Second }, func(s *stand) {
 		for is := s.State(); is.Completed == 0 || is.Busy(); is = s.State() {
 			time.Sleep(time.Millisecond)
 		}
@@ -60,7 +60,7 @@ func TestMaintainer_nextAfterTheEnd(t *testing.T) {
 }
 
 func TestMaintainer_leaderLast(t *testing.T) {
-	kept(t, func(s *stand) {
+	runStand(t, func(s *stand) {
 		s.cluster.now.leader = 1
 		s.table.waiting = []peer{{id: 2, name: "etcd-1"}}
 	}, func(s *stand) {
@@ -78,7 +78,7 @@ func TestMaintainer_leaderLast(t *testing.T) {
 }
 
 func TestMaintainer_leaderWithoutSuccessor(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
@@ -87,7 +87,7 @@ func TestMaintainer_leaderWithoutSuccessor(t *testing.T) {
 }
 
 func TestMaintainer_lowerIDFirst(t *testing.T) {
-	kept(t, func(s *stand) {
+	runStand(t, func(s *stand) {
 		s.cluster.now.self, s.cluster.now.leader = 2, 3
 		s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
 	}, func(s *stand) {
@@ -101,7 +101,7 @@ func TestMaintainer_lowerIDFirst(t *testing.T) {
 }
 
 func TestMaintainer_turnOfAnotherMember(t *testing.T) {
-	kept(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
+	runStand(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "member etcd-1 is being defragmented: wait for its end")
@@ -113,7 +113,7 @@ func TestMaintainer_turnOfAnotherMember(t *testing.T) {
 
 func TestMaintainer_reader(t *testing.T) {
 	var end func()
-	kept(t, func(s *stand) { end, _ = s.gate.Acquire(context.Background(), "the backup") }, func(s *stand) {
+	runStand(t, func(s *stand) { end, _ = s.gate.Acquire(context.Background(), "the backup") }, func(s *stand) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
@@ -126,7 +126,7 @@ func TestMaintainer_reader(t *testing.T) {
 }
 
 func TestMaintainer_waitingReader(t *testing.T) {
-	kept(t, func(*stand) {}, func(s *stand) {
+	runStand(t, func(*stand) {}, func(s *stand) {
 		start := time.Now()
 		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestMaintainer_waitingReader(t *testing.T) {
 }
 
 func TestMaintainer_failure(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
 		time.Sleep(5 * time.Second)
 		current := s.State()
 		assert.Equal(t, 1, current.Failed)
@@ -147,7 +147,7 @@ func TestMaintainer_failure(t *testing.T) {
 }
 
 func TestTrigger(t *testing.T) {
-	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
+	runStand(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
 		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, ByCommand, s.State().LastDefragmentation.Origin)
@@ -169,7 +169,7 @@ func TestNoSpace_fileSize(t *testing.T) {
 		s.cluster.now.full = []types.ID{s.cluster.now.self}
 		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
 	}
-	kept(t, full, func(s *stand) {
+	runStand(t, full, func(s *stand) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.cluster.liftedTimes(), "there is nothing to give back")
 		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
@@ -183,11 +183,11 @@ func TestNoSpace_fileSize(t *testing.T) {
 func TestNoSpace_removedMember(t *testing.T) {
 	raised := func(s *stand) { s.cluster.now.full = []types.ID{0xdead} }
 	leads := func(s *stand) { raised(s); s.cluster.now.leader = s.cluster.now.self }
-	kept(t, raised, func(s *stand) {
+	runStand(t, raised, func(s *stand) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.cluster.liftedTimes(), "it is the leader's to do")
 	})
-	kept(t, leads, func(s *stand) {
+	runStand(t, leads, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, s.cluster.liftedTimes())
 		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: member dead, which had raised it, is no longer a member")
@@ -195,7 +195,7 @@ func TestNoSpace_removedMember(t *testing.T) {
 }
 
 func TestMaintainer_singleMember(t *testing.T) {
-	kept(t, func(s *stand) {
+	runStand(t, func(s *stand) {
 		s.cluster.now.members, s.cluster.now.leader = s.cluster.now.members[:1], 1
 		s.table.turn = "nobody may ask"
 	}, func(s *stand) {
@@ -208,7 +208,7 @@ func TestMaintainer_singleMember(t *testing.T) {
 }
 
 func TestMaintainer_lateSnapshot(t *testing.T) {
-	kept(t, full, func(s *stand) {
+	runStand(t, full, func(s *stand) {
 		require.NoError(t, s.Trigger())
 		time.Sleep(drainTime / 2)
 		s.cluster.change(func(f *facts) { f.sending = true })

@@ -67,7 +67,7 @@ func refusal(t *testing.T, err error, why string) {
 func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
 
 func TestDefragmentForClient(t *testing.T) {
-	kept(t, full, func(s *stand) {
+	runStand(t, full, func(s *stand) {
 		require.NoError(t, asked(s, func() error {
 			assert.Equal(t, Running, s.State().Phase)
 			assert.True(t, s.table.isMine())
@@ -89,7 +89,7 @@ func TestDefragmentForClient(t *testing.T) {
 }
 
 func TestDefragmentForClient_reader(t *testing.T) {
-	kept(t, full, func(s *stand) {
+	runStand(t, full, func(s *stand) {
 		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
 		refusal(t, asked(s, nil), "the database is being read: wait for the end of the backup")
@@ -102,7 +102,7 @@ func TestDefragmentForClient_reader(t *testing.T) {
 }
 
 func TestDefragmentForClient_error(t *testing.T) {
-	kept(t, full, func(s *stand) {
+	runStand(t, full, func(s *stand) {
 		why := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
 		require.Equal(t, why, asked(s, func() error { return why }))
 		assert.Equal(t, 1, s.State().Failed)
