@@ -43,14 +43,14 @@ func TestValueThatTheDiskChangedIsRestoredFromTheStore(t *testing.T) {
 		"found when it is replaced": func(w *world) {
 			w.copyVolume()
 			w.put("d")
-			w.backUp(1)
+			w.backUp()
 			w.rollBack()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
 			w.put("a", "b", "c")
-			w.backUp(1)
+			w.backUp()
 			action(w)
 			w.changeOnDisk()
 			require.NoError(t, w.run(), w.log.String())
@@ -95,7 +95,7 @@ func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFilledWorld(t)
 			w.put("a", "b", "c")
-			w.backUp(1)
+			w.backUp()
 			w.changeOnDisk()
 			dir := w.member.DataDir
 			switch name {
@@ -115,10 +115,10 @@ func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
 func TestCopyWithAValueThatTheDiskChangedIsNotReplaced(t *testing.T) {
 	w := newFilledWorld(t)
 	w.put("a", "b", "c")
-	w.backUp(1)
+	w.backUp()
 	w.copyVolume()
 	w.put("d", "e")
-	w.backUp(1)
+	w.backUp()
 	w.rollBack()
 	w.changeOnDisk()
 	w.put("x")

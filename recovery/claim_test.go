@@ -118,9 +118,9 @@ func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
 	w := newFilledWorld(t)
 	w.put("a")
-	w.backUp(1)
+	w.backUp()
 	w.put("b")
-	w.backUp(1)
+	w.backUp()
 	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "first"}
 	require.ErrorIs(t, w.cutAt(before), errCut)
 	return w
@@ -225,7 +225,7 @@ func afterDisaster(t *testing.T, disaster string) *world {
 	w := newFilledWorld(t)
 	w.copyVolume()
 	w.put("a", "b", "c")
-	w.backUp(1)
+	w.backUp()
 	disasters[disaster].happens(w)
 	return w
 }

@@ -151,7 +151,7 @@ func TestValidVolumeStartsIfNoKeyDecryptsTheBackups(t *testing.T) {
 	w, pair := newFilledWorld(t), formattest.NewKeys(t)
 	w.emptyStore()
 	w.setKeys(pair.Load(t))
-	w.backUp(1)
+	w.backUp()
 	w.put("a")
 	w.uploadSegment()
 	w.setKeys(formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(t).Identities}))

@@ -33,8 +33,8 @@ func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 		written func(w *world) string // the name of an untrusted object
 		spoilt  func(w *world)
 	}{
-		"a full, empty volume":  {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).lose},
-		"a full, broken volume": {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).damage},
+		"a full, empty volume":  {func(w *world) string { w.backUp(); return "/manifest.json" }, (*world).lose},
+		"a full, broken volume": {func(w *world) string { w.backUp(); return "/manifest.json" }, (*world).damage},
 		"the last segment":      {func(w *world) string { return archive.SegmentName(1, w.uploadSegment().Position) }, (*world).damage},
 		"a segment in the middle": {func(w *world) string {
 			name := archive.SegmentName(1, w.uploadSegment().Position)
@@ -130,9 +130,9 @@ func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
 		action  func(w *world)
 		message []string // nothing if the member starts
 	}{
-		"it has everything": {func(w *world) { w.backUp(1) }, nil},
+		"it has everything": {func(w *world) { w.backUp() }, nil},
 		"it lacks that": {func(w *world) {
-			w.backUp(1)
+			w.backUp()
 			w.rollBack()
 		}, []string{"end with revision 2, but object names in the store suggest revision 4", "/manifest.json", "--recover=never", "--backup-trusted-keys"}},
 		"it is to go back to that": {func(w *world) {

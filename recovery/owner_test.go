@@ -103,7 +103,7 @@ func TestUnnamedDataFoundAStoreButDoNotContinueInAnother(t *testing.T) {
 
 	_, err := w.archive.Create(t.Context(), first, 1)
 	require.NoError(t, err)
-	w.uploadFull(first.Cluster, 1)
+	w.uploadFull(first.Cluster)
 	w.replaceByPlainData()
 	w.requireRefused("the data name no cluster", "belongs to cluster "+first.Cluster, "--adopt")
 }

@@ -187,7 +187,7 @@ func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
 	other.put("a", "b")
 	other.archive = w.archive
 	require.Equal(t, w.generations()[0].Etcd, hex(positionOf(t, other.member.DataDir).ClusterID))
-	other.backUp(1)
+	other.backUp()
 	o.listing = peers.Started
 	w.requireRejoined() // the others have it
 	assert.Len(t, w.generations(), 1)

@@ -190,7 +190,7 @@ func TestDroppedAlarmsAreLogged(t *testing.T) {
 	})
 	require.NoError(t, err)
 	server.Close()
-	w.backUp(1)
+	w.backUp()
 	w.lose()
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), `"alarms":["CORRUPT"]`)

@@ -50,7 +50,7 @@ func (w *world) advanceStore() {
 	w.t.Helper()
 	w.copyVolume()
 	w.put("a")
-	w.backUp(1)
+	w.backUp()
 	w.rollBack()
 }
 

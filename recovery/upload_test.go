@@ -33,7 +33,7 @@ func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
 			other.put("acknowledged")
 			o.listing, o.late, w.options.Request = test.listing, true, test.request
 			pauses := w.inPause(3, func() {
-				other.backUp(1)
+				other.backUp()
 				o.late = false
 			})
 			require.NoError(t, w.run())

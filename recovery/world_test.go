@@ -79,20 +79,20 @@ func newFilledWorld(t *testing.T) *world {
 func (w *world) fill() {
 	w.t.Helper()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
-	w.backUp(1)
+	w.backUp()
 }
 
 // backUp founds the store and stores a full snapshot of the volume.
-func (w *world) backUp(generation int) {
+func (w *world) backUp() {
 	w.t.Helper()
 	w.found(time.Now())
-	w.uploadFull(ours, generation)
+	w.uploadFull(ours)
 }
 
-// uploadFull stores a full snapshot of the volume for a cluster.
-func (w *world) uploadFull(cluster string, generation int) {
+// uploadFull stores a full snapshot of the volume in a cluster's first generation.
+func (w *world) uploadFull(cluster string) {
 	w.t.Helper()
-	w.uploadFullAs("", cluster, generation, time.Now())
+	w.uploadFullAs("", cluster, 1, time.Now())
 }
 
 // uploadFullAs is uploadFull for a member and a time.

@@ -93,7 +93,7 @@ func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w.store.Now = w.now
 	writes := func(key string) {
 		living.put(key)
-		living.backUp(1)
+		living.backUp()
 	}
 	writes("by now")
 	w.wait = func(context.Context, int) {
@@ -207,7 +207,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 			w.still = time.Hour
 			w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
 				assert.Equal(t, w.member.DataDir, dataDir)
-				w.backUp(1)
+				w.backUp()
 				return nil
 			}
 			w.options.Request = &Request{Target: test.target, ID: "drop"}

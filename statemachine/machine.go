@@ -189,7 +189,7 @@ type Decision struct {
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State
-	byKey   map[key][]int // indices of rows
+	byKey    map[key][]int // indices of rows
 	defaults map[Event]Default
 	events   []Event // all of them, in the order of the defaults
 }
