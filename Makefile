@@ -105,8 +105,8 @@ test-backup: ## Run the backup tests against real object store servers on loopba
 test-faults: ## Run the whole fault suite with the real program, and with strace if it is installed, and print its table
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 10m -faults -crash-cycles $(CYCLES) -v
 
-test-robustness: ## Run etcd's robustness suite against our clusters, ROUNDS (10) standalone with backups and as many with sidecars, with kills, stops, pauses, lost volumes and maintenance
-	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -rounds $(ROUNDS)
+test-robustness: ## Run etcd's robustness suite against our clusters, ROUNDS (10) of each kind: three members standalone or with sidecars, and one with --backup-ack=stored on a folder or a slow S3 server; with kills, stops, pauses, lost volumes and maintenance
+	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v . -args -servers -rounds $(ROUNDS)
 
 test-etcd: ## Run etcd's end-to-end tests as root, with plain etcd and with this program instead, and compare
 	cd testdata/robustness && $(GO) test -count=1 -timeout 600m -v ./suites $(ETCD)

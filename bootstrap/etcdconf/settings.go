@@ -184,7 +184,8 @@ func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	case advertises && matched(listed, advertised):
 		return nil
 	case advertises && mayJoin:
-		s.warnings = append(s.warnings, "initial-cluster has more URLs of this member than initial-advertise-peer-urls: it can join again, but not create a cluster")
+		s.warnings = append(s.warnings, "initial-cluster has more URLs of this member than initial-advertise-peer-urls: "+
+			"it can join again, but not create a cluster")
 		return nil
 	}
 	return keyErrorf(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))

@@ -43,7 +43,7 @@ var traffics = []struct {
 }
 
 // leastTraffic must succeed before the failure for a round to be meaningful, also on a shared machine.
-const leastTraffic = 20
+const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
 	for round := range *rounds {
@@ -94,16 +94,19 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	for _, run := range c.runs {
 		run.Shutdown()
 	}
-	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), c.wholeLogs())
-	require.NoError(c, err)
+	persisted := c.persisted(c.wholeLogs()...)
+	if len(c.restored) > 0 {
+		reports, persisted = c.joinLogs(reports)
+	}
 	config := validate.Config{ExpectRevisionUnique: with.traffic.ExpectUniqueRevision()}
-	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, ofClients(persisted), 5*time.Minute)
+	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
 // simulate has clients write, read and watch, and the trouble happen meanwhile.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
-	began, ids, processes := time.Now(), identity.NewIDProvider(), &e2e.EtcdProcessCluster{}
+	c.began = time.Now()
+	began, ids, processes := c.began, identity.NewIDProvider(), &e2e.EtcdProcessCluster{}
 	for _, p := range c.pods {
 		processes.Procs = append(processes.Procs, process{endpoint: p.Endpoint()})
 	}
@@ -152,8 +155,11 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// ofClients leaves out the members' own requests with leases of reserved IDs.
-func ofClients(persisted []model.EtcdRequest) (theirs []model.EtcdRequest) {
+// persisted returns the requests in the logs of data directories, without the members' own requests with leases of reserved IDs.
+func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
+	c.Helper()
+	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), dirs)
+	require.NoError(c, err)
 	for _, request := range persisted {
 		id := int64(0)
 		switch request.Type {
@@ -163,8 +169,8 @@ func ofClients(persisted []model.EtcdRequest) (theirs []model.EtcdRequest) {
 			id = request.LeaseRevoke.LeaseID
 		}
 		if id>>48 != 0x65e7 {
-			theirs = append(theirs, request)
+			ofClients = append(ofClients, request)
 		}
 	}
-	return theirs
+	return ofClients
 }

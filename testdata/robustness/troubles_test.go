@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// cluster is three members, each with a run.
+// cluster is members, each with a run.
 type cluster struct {
 	*testing.T
 
@@ -28,6 +28,9 @@ type cluster struct {
 	runs  []*harness.Run
 	links []proxy.Server // the way to each member's peer URL
 	lost  []int          // members that have lost their volumes, and so the beginning of their logs
+
+	began    time.Time // of the traffic
+	restored []restore // of a single member
 }
 
 // trouble is something that happens to a cluster; at its end every member is ready again.

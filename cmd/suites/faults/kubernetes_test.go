@@ -28,7 +28,8 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-var kubeAPIServer = flag.String("kube-apiserver", "", "the kube-apiserver to run on a member with --backup-ack=stored that loses its volume")
+var kubeAPIServer = flag.String("kube-apiserver", "",
+	"the kube-apiserver to run on a member with --backup-ack=stored that loses its volume")
 
 const (
 	objectWriters = 10
@@ -36,8 +37,9 @@ const (
 	stillness     = 90 * time.Second
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store is 20 ms away. No request fails under load. Then the
-// member is killed and loses its volume under load, and waits as long as a release does: no acknowledged or watched change is missing.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store is 20 ms away. No
+// request fails under load. Then the member is killed and loses its volume under load, and waits as long as a release
+// does: no acknowledged or watched change is missing.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -83,14 +85,16 @@ const deleted = 3
 
 func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	t.Helper()
-	port, tokens, accounts := ports.Lease(t), filepath.Join(p.Dir, "tokens.csv"), certificates.NewAuthority(t, "accounts").Issue("accounts")
+	port, tokens := ports.Lease(t), filepath.Join(p.Dir, "tokens.csv")
+	accounts := certificates.NewAuthority(t, "accounts").Issue("accounts")
 	require.NoError(t, os.WriteFile(tokens, []byte("token,admin,admin,system:masters\n"), 0o600))
 	log, err := os.Create(filepath.Join(p.Dir, "kube-apiserver.log"))
 	require.NoError(t, err)
-	command := exec.Command(*kubeAPIServer, "--etcd-servers="+p.Endpoint(), "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
-		"--cert-dir="+filepath.Join(p.Dir, "apiserver"), "--token-auth-file="+tokens, "--authorization-mode=RBAC",
-		"--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none", "--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+accounts.Cert, "--service-account-signing-key-file="+accounts.Key)
+	command := exec.Command(*kubeAPIServer, "--etcd-servers="+p.Endpoint(), "--bind-address=127.0.0.1",
+		fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+filepath.Join(p.Dir, "apiserver"), "--token-auth-file="+tokens,
+		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+accounts.Cert,
+		"--service-account-signing-key-file="+accounts.Key)
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
@@ -110,7 +114,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests: after a minute without etcd, the API server's client connects again only some minutes later.
+// awaitReady waits longer than other tests: after a minute without etcd, the API server's client connects again only
+// some minutes later.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
