@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -359,6 +360,12 @@ func (c *chain) reset() {
 
 // resetBuckets makes the next capture read the small buckets: their state in the chain is unknown.
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
+
+// branch makes the next capture record the small buckets that a full snapshot has in another state than the segments
+// before it, even if they have changed back by then: a restore may start from either.
+func (c *chain) branch(snapshot map[string]format.Digest) {
+	maps.DeleteFunc(c.small.digests, func(name string, last format.Digest) bool { return snapshot[name] != last })
+}
 
 // drop drops all queued segments.
 func (c *chain) drop() {

@@ -210,6 +210,8 @@ func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	if opens {
 		f.startChain(m, snapshot)
 		f.options.Log.Info().Str("reason", m.Reason).Int64("database", m.Database.Bytes).Msg("backups: there is no chain to extend; copying the database")
+	} else {
+		f.chain.branch(snapshot.Digests())
 	}
 	tail := f.chain.tail
 	m.Chain, m.Last, m.Next = tail.Before, tail.Last, tail.Position

@@ -43,6 +43,20 @@ func TestFullSnapshot_withinAChain(t *testing.T) {
 	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
 }
 
+// The segments that follow a full snapshot have everything that changed since, also what is again as the segments before it have it.
+func TestFullSnapshot_changeThatIsRevertedAfterIt(t *testing.T) {
+	s := newStand(t)
+	s.options.Interval = patience * 100
+	s.run()
+	s.putAndFlush("a", "1")
+	s.addUser("somebody")
+	s.full()
+	_, err := s.etcd.Client.UserDelete(t.Context(), "somebody")
+	require.NoError(t, err)
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireUsers(0)
+}
+
 // An idle cluster makes only one full snapshot a day.
 func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	s := newStand(t)
