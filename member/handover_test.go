@@ -324,25 +324,39 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
+// replaceDatabase disconnects a member from the others until it lacks entries that these have compacted, so that it is sent a
+// snapshot. A leader compacts nothing for 30 s after it sent one, for example to a member that started late, and the
+// member then catches up by entries: so it may take several attempts.
+func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
+	t.Helper()
+	client := others[0].client(t)
+	apart := func(change func(a, b *bench)) {
+		for _, b := range others {
+			change(b, behind)
+			change(behind, b)
+		}
+	}
+	replaced := says(behind, "closed old backend file")
+	for start := time.Now(); !replaced(); {
+		require.Less(t, time.Since(start), 2*patience, "no snapshot was sent")
+		apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
+		for range 100 {
+			timePut(t, client)
+		}
+		apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
+		require.Eventually(t, func() bool {
+			return replaced() || behind.Server().AppliedIndex() >= others[0].Server().AppliedIndex()
+		}, patience, tick)
+	}
+}
+
 // The leader's snapshot has replaced its database.
 func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
 	defer members[0].Close()
 	leads, behind := members[0], members[2]
-	client := leads.client(t)
-	apart := func(change func(a, b *bench)) {
-		for _, b := range members[:2] {
-			change(b, behind)
-			change(behind, b)
-		}
-	}
-	apart(func(a, b *bench) { a.Server().CutPeer(b.ID()) })
-	for range 100 {
-		timePut(t, client)
-	}
-	apart(func(a, b *bench) { a.Server().MendPeer(b.ID()) })
-	require.Eventually(t, says(behind, "closed old backend file"), patience, tick)
+	replaceDatabase(t, members[:2], behind)
 	grant(t, leads, reservedID(handoverKind, 9, types.ID(leads.Server().Lead())))
 	assert.True(t, appears(t, leads, reservedID(quietKind, 9, behind.ID())))
 }
