@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/statemachine"
 )
@@ -46,15 +48,6 @@ type Driver struct {
 	config   []byte // the newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
-}
-
-// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other
-// events have 0. Between the blocking actions of a row, a message without an event continues with the next action.
-type message struct {
-	event   Event
-	payload Payload
-	task    int
-	visit   int
 }
 
 // Outcome describes the end of a run.
@@ -204,6 +197,24 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		}
 	}
 	return pause, slow
+}
+
+// resetTimers resets the pauses whose cause an event ends.
+func (d *Driver) resetTimers(event Event) {
+	switch event {
+	case Replied:
+		if slices.Contains(bootstrap.InitializationStatuses, d.core.Facts.Word) {
+			d.timers[PaceSilence].Reset() // an unknown status counts as no answer
+		}
+		if d.core.Facts.Holds(StatusSuccessful) {
+			d.timers[PaceFailure].Reset()
+		}
+	case Accepted, ConfigValid:
+		d.timers[PaceSilence].Reset()
+		d.timers[PaceProgress].Reset()
+	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no cause
+	}
 }
 
 // arm sets the timer of the visit.

@@ -2,12 +2,9 @@ package lifecycle
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-
-	"etcd-wrapper/bootstrap"
 )
 
 // Budgets of a stop. They are not flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget
@@ -93,22 +90,4 @@ func interval(first time.Duration, growth, jitter float64) pauses {
 		backoff.WithMaxInterval(maxPause),
 		backoff.WithMaxElapsedTime(0), // never give up; the default is 15 minutes
 	)}
-}
-
-// resetTimers resets the pauses whose cause an event ends.
-func (d *Driver) resetTimers(event Event) {
-	switch event {
-	case Replied:
-		if slices.Contains(bootstrap.InitializationStatuses, d.core.Facts.Word) {
-			d.timers[PaceSilence].Reset() // an unknown status counts as no answer
-		}
-		if d.core.Facts.Holds(StatusSuccessful) {
-			d.timers[PaceFailure].Reset()
-		}
-	case Accepted, ConfigValid:
-		d.timers[PaceSilence].Reset()
-		d.timers[PaceProgress].Reset()
-	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
-		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no cause
-	}
 }

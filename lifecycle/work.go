@@ -83,6 +83,15 @@ type Runtime struct {
 	LeaveReason func(reason string) error
 }
 
+// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other
+// events have 0. Between the blocking actions of a row, a message without an event continues with the next action.
+type message struct {
+	event   Event
+	payload Payload
+	task    int
+	visit   int
+}
+
 // work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was
 // taken.
 type work struct {

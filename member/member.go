@@ -88,14 +88,9 @@ type Member struct {
 	compaction autoCompaction // etcd's own, if the member runs it
 	root       rootAuth
 
-	doing    atomic.Value // a string: the progress of the start or the close, for users
-	opened   bool
-	founds   bool                // it starts a new cluster; valid once started is closed
-	before   datadir.Fingerprint // the data just before etcd could open them
-	inert    bool                // etcd failed without opening them; valid once started is closed
-	started  chan struct{}       // closed when embed.StartEtcd has returned
-	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
-	startErr error               // valid once started is closed
+	doing  atomic.Value // a string: the progress of the start or the close, for users
+	opened bool
+	opening
 
 	starting    sync.WaitGroup     // goroutines from etcd's start to its end
 	serving     sync.WaitGroup     // goroutines from readiness to the start of the close
@@ -106,6 +101,16 @@ type Member struct {
 	crashOnce sync.Once
 	crashed   chan struct{}
 	stopped   atomic.Pointer[error] // why etcd stopped by itself
+}
+
+// opening holds what the start of etcd has found and returned. Its fields are valid once started is closed.
+type opening struct {
+	founds   bool                // it starts a new cluster
+	before   datadir.Fingerprint // the data just before etcd could open them
+	inert    bool                // etcd failed without opening them
+	started  chan struct{}       // closed when embed.StartEtcd has returned
+	etcd     *embed.Etcd         // nil if it failed
+	startErr error
 }
 
 // opensData describes a start that reads the database.
@@ -128,7 +133,7 @@ func New(config *embed.Config, options Options) *Member {
 		config:  config,
 		options: options,
 		drain:   newDrain(),
-		started: make(chan struct{}),
+		opening: opening{started: make(chan struct{})},
 		crashed: make(chan struct{}),
 	}
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))

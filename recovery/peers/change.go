@@ -157,22 +157,18 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
 	}
+	isPlain := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
+	verified := len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isPlain)
 	private := slices.DeleteFunc(slices.Clone(urls), func(raw string) bool {
 		// A URL belongs to a member if its host is in the configuration, or if it came from peers that have all
 		// shown verified certificates.
-		isTrusted := p.hosts[hostOf(raw)] || p.hasVerifiedPeers()
+		isTrusted := p.hosts[hostOf(raw)] || verified
 		return p.isReadable(raw) || !isTrusted
 	})
 	if p.User == "" || len(private) == 0 {
 		return urls, "", ""
 	}
 	return private, p.User, p.Password
-}
-
-// hasVerifiedPeers reports whether every peer's certificate is verified.
-func (p *Peers) hasVerifiedPeers() bool {
-	isPlain := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
-	return len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isPlain)
 }
 
 // isReadable reports whether others could read what is sent to a URL, if only by showing a certificate of their own.
