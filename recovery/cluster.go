@@ -245,10 +245,11 @@ func (c *peerGroup) checkMember() error {
 
 // checkQuorum prevents valid data from being given up for a cluster that may lack writes that they acknowledged.
 // Members that were removed in order were removed by a quorum of those that the data know, which has every
-// acknowledged write. A member that was forced to continue alone is not such a quorum.
+// acknowledged write. A member that was forced to continue alone is not such a quorum. A member whose own data record its
+// removal has left before: it has acknowledged nothing since, and those of its list may have been removed after it.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
-	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() {
+	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
 		return nil
 	}
 	common := 0

@@ -139,6 +139,7 @@ func init() { // steps may contain steps
 		"roll-back":      func(h *history, _ arguments) { h.rollBack() },
 		"plain-data":     func(h *history, _ arguments) { h.replaceByPlainData() },
 		"joined-by":      func(h *history, a arguments) { h.joinedBy(a...) },
+		"leave":          func(h *history, _ arguments) { h.leave() },
 		"name-data":      func(h *history, a arguments) { require.NoError(h.t, a.identity(0).Write(h.member.DataDir)) },
 		"unname-data":    func(h *history, _ arguments) { h.remove(h.member.DataDir, archive.IdentityFile) },
 		"forget-record":  func(h *history, _ arguments) { h.remove(h.volume, recordFile) },

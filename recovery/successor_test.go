@@ -100,6 +100,18 @@ func (w *world) joinedBy(ids ...string) {
 	}))
 }
 
+// leave records in the closed database that the member was removed from the cluster, as etcd does.
+func (w *world) leave() {
+	w.t.Helper()
+	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
+	db, err := bolt.Open(w.database(), 0o600, nil)
+	require.NoError(w.t, err)
+	defer db.Close()
+	require.NoError(w.t, db.Update(func(tx *bolt.Tx) error {
+		return errors.Join(tx.Bucket(schema.Members.Name()).Delete(id), tx.Bucket(schema.MembersRemoved.Name()).Put(id, []byte("removed")))
+	}))
+}
+
 // A damaged volume is replaced without a comparison, also by the run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)

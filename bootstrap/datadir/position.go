@@ -26,6 +26,7 @@ type Position struct {
 	Members             int      // of the cluster, as the database knows them
 	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
 	Learner             bool     // this member has none, as far as the database knows
+	Removed             bool     // this member was removed from the cluster, as the database knows
 	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
 	Revision            int64    // of the last row in the database
 	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that are not known
@@ -54,6 +55,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	err = log.skimSegments(m, m.segmentsFrom(found.applied))
 	self := found.members[p.MemberID]
 	p.Name, p.PeerURLs, p.Learner = self.Name, self.PeerURLs, self.IsLearner
+	_, p.Removed = found.removedMembers[p.MemberID]
 	p.Members, p.Index = len(found.members), max(log.last, found.applied)
 	isNew := func(index uint64) bool { return index > found.applied }
 	if !slices.ContainsFunc(log.notes, func(n note) bool { return n.change != nil && isNew(n.index) }) {

@@ -230,6 +230,19 @@ func TestReadPosition_votersAndKnownMembers(t *testing.T) {
 		assert.Contains(t, got.Known, strconv.FormatUint(id, 16))
 	}
 	assert.Len(t, got.Known, 3)
+	assert.False(t, got.Removed)
+}
+
+func TestReadPosition_removedMember(t *testing.T) {
+	dir := datadirtest.Initialized(t)
+	server, err := datadirtest.Start(dir)
+	require.NoError(t, err)
+	self := server.Server.MemberID()
+	server.Close()
+	update(t, dir, func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("members_removed")).Put([]byte(self.String()), []byte("removed"))
+	})
+	assert.True(t, position(t, dir).Removed)
 }
 
 // A member that was killed in the moment in which another one got a vote has that in its log alone.
