@@ -461,8 +461,8 @@ func TestLostLeader_uploadsNewerRows(t *testing.T) {
 	s := startedStand(t)
 	s.end()
 	last := s.put("a", "newer than the chain")
-	s.options.Etcd = s.paused()
-	s.run(func(s *Writer) { s.pace.ahead = 10 * patience })
+	s.options.Etcd, s.options.SpoolDir = s.paused(), filepath.Join(t.TempDir(), "spool")
+	s.run(func(s *Writer) { s.pace.ahead, s.pace.watch = 10*patience, 10*patience }) // nor does it take over
 	s.awaitStored(last)
 	s.requireAllKept()
 }
