@@ -143,7 +143,7 @@ var picture string
 type (
 	// A State is a phase of a recovery.
 	State = statemachine.State
-	// An Event is how the work of a state ended.
+	// An Event reports how the work of a state ended.
 	Event = statemachine.Event
 	// An Action is the name of something that a run does.
 	Action = statemachine.Action

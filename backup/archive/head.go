@@ -54,7 +54,7 @@ func (h Head) IsNewer(next format.Manifest) bool {
 }
 
 // Head finds the end of a generation. It lists what is newer than the newest full snapshot and reads a few manifests.
-// If the object at the end cannot be verified, Damaged is the reason; if no full snapshot can, that is the error.
+// If the object at the end cannot be verified, Damaged has the reason; if no full snapshot can, Head returns an error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return retryList(func() (Head, error) {
 		fulls, _, err := r.listSnapshots(ctx, generation)

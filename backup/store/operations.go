@@ -147,7 +147,7 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 const clocks = "probe/clock-"
 
 // Clock returns the time by the store's clock. It creates an object, reads its time from a listing and removes it. It also removes
-// older objects of its kind that were locked, oldest first. A time with an error means that this failed.
+// older objects of its kind that were locked, oldest first. A time with an error means that the removal failed.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {

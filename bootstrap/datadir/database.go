@@ -44,8 +44,8 @@ type contents struct {
 // single36 reports whether the member is alone in its cluster, and etcd 3.6 wrote its log.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty reports whether no client's write was ever stored. The first members may be in the database already, one
-// entry for each, before the log had that.
+// empty reports whether no client's write was ever stored. The database may have the first members already, one
+// entry for each.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
 // unused reports whether etcd would fill the database from the first entry on.

@@ -209,7 +209,7 @@ type Backups struct {
 	SigningFlags `embed:""`
 	KeepFlags    `embed:""`
 	Ack          string         `name:"backup-ack" group:"Backups" enum:"local,stored" default:"local" help:"Acknowledge a change once it is on the volume (local), or once it is in the store, so that the loss of the volume loses nothing (stored, for clusters of one member)."`
-	Interval     *time.Duration `name:"backup-interval" group:"Backups" placeholder:"1s" help:"Upload a change after this time at the latest. With --backup-ack=stored it is the shortest time between two uploads, and 0 unless it is set."`
+	Interval     *time.Duration `name:"backup-interval" group:"Backups" placeholder:"1s" help:"Upload a change within this time. With --backup-ack=stored: the shortest time between two uploads, 0 by default."`
 	FullSchedule string         `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"Make full snapshots at these times: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h. Each cluster is shifted by its own part of an hour."`
 	Recipients   string         `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients to encrypt backups to."`
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
