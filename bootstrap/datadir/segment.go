@@ -173,15 +173,18 @@ const (
 	recordData = 3
 )
 
-// parseCanonical parses a record that has type, checksum and data, if there are any, and nothing else. It copies no data, because
-// it is on the path of every start with a long log.
+// parseCanonical parses a record that consists of type, checksum and data, if there are any, as etcd encodes them: byte for byte,
+// because the helpers skip what they cannot parse. It copies no data, because it is on the path of every start with a long log.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
-	size := 2*protowire.SizeTag(1) + protowire.SizeVarint(kind) + protowire.SizeVarint(crc)
+	var buffer [32]byte // three tags, and three numbers of at most ten, five and nine bytes
+	head := protowire.AppendVarint(protowire.AppendTag(buffer[:0], recordType, protowire.VarintType), kind)
+	head = protowire.AppendVarint(protowire.AppendTag(head, recordCRC, protowire.VarintType), crc)
 	if data != nil {
-		size += protowire.SizeTag(recordData) + protowire.SizeBytes(len(data))
+		head = protowire.AppendVarint(protowire.AppendTag(head, recordData, protowire.BytesType), uint64(len(data)))
 	}
-	return record{kind: int64(kind), crc: uint32(crc), data: data}, size == len(f.record) //nolint:gosec // as etcd takes them
+	ok = bytes.HasPrefix(f.record, head) && len(head)+len(data) == len(f.record)
+	return record{kind: int64(kind), crc: uint32(crc), data: data}, ok //nolint:gosec // as etcd takes them
 }
 
 // sector is the size in bytes that a disk writes atomically.

@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"io"
@@ -130,6 +131,8 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 		"data of another kind":    {kindTag, 2, crcTag, 1, 3 << 3, 1},
 		"with less data than due": {kindTag, 2, crcTag, 1, dataTag, 9, 'd'},
 		"cut off":                 content[:3],
+		"garbage for a checksum":  {kindTag, 0x81, 0, 0xff},
+		"kind twice":              {kindTag, 2, kindTag, 4},
 	} {
 		var want walpb.Record
 		wantErr := want.Unmarshal(raw)
@@ -139,6 +142,28 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 			assert.Equal(t, record{kind: want.Type, crc: want.Crc, data: want.Data}, got, name)
 		}
 	}
+}
+
+// A disk may change any byte of a record.
+func FuzzParse_agreesWithEtcd(f *testing.F) {
+	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
+	require.NoError(f, err)
+	for i := range content {
+		for bit := range 8 {
+			broken := bytes.Clone(content)
+			broken[i] ^= 1 << bit
+			f.Add(broken)
+		}
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var want walpb.Record
+		wantErr := want.Unmarshal(raw)
+		got, err := frame{record: raw}.parse()
+		require.Equal(t, wantErr, err)
+		if wantErr == nil {
+			require.Equal(t, [...]any{want.Type, want.Crc, string(want.Data)}, [...]any{got.kind, got.crc, string(got.data)})
+		}
+	})
 }
 
 // logsPerWriter is the number of logs that are written and broken for each kind of writer.
