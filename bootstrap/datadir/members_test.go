@@ -162,11 +162,10 @@ func TestLeftoverMembers(t *testing.T) {
 // A leader may override what the one before it proposed, also with an entry in the next segment of the log.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
-	data := oldData{bucket: map[uint64]bool{1: true, 3: true}, applied: 3, log: []raftpb.Entry{adds(1), adds(3), removes(3)}}
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			data := data
+			data := oldData{bucket: map[uint64]bool{1: true, 3: true}, applied: 3, log: []raftpb.Entry{adds(1), adds(3), removes(3)}}
 			dir := data.write(t)
 			require.Error(t, Look(dir, "").checkV2Members())
 			log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{})
