@@ -33,6 +33,16 @@ func open(t *testing.T) *Store {
 	return s
 }
 
+func TestReadErrorsAreThoseOfAStore(t *testing.T) {
+	_, err := reader{io.NewSectionReader(brokenFile{syscall.EIO}, 0, 10)}.Read(make([]byte, 1))
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorIs(t, err, syscall.EIO)
+}
+
+type brokenFile struct{ err error }
+
+func (b brokenFile) ReadAt([]byte, int64) (int, error) { return 0, b.err }
+
 func missing(t *testing.T) store.Store {
 	s, err := New(filepath.Join(t.TempDir(), "not", "mounted"))
 	require.NoError(t, err)

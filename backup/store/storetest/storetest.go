@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/url"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -374,7 +376,7 @@ func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 func (s Subject) testIncompleteUpload(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{10, s.large()} {
-		for _, want := range []error{errors.New("disk failed"), io.ErrUnexpectedEOF, context.Canceled} {
+		for _, want := range []error{errors.New("disk failed"), io.ErrUnexpectedEOF, syscall.EIO, fs.ErrExist, context.Canceled} {
 			ctx, cancel := context.WithCancel(testContext(t))
 			defer cancel()
 			content := func() io.Reader {
@@ -384,9 +386,12 @@ func (s Subject) testIncompleteUpload(t *testing.T) {
 				}
 				return io.MultiReader(Pattern(1, length-5), end, Pattern(2, 5))
 			}
-			assert.ErrorIs(t, opened.Put(ctx, "incomplete", content()), want)
+			err := opened.Put(ctx, "incomplete", content())
+			assert.ErrorIs(t, err, want)
+			assert.Empty(t, store.FailureOf(err), "the store has not failed")
+			assert.NotErrorIs(t, err, store.ErrExists)
 			assertEmpty(t, opened, "incomplete")
-			_, err := store.PutOnce(ctx, opened, "incomplete", content())
+			_, err = store.PutOnce(ctx, opened, "incomplete", content())
 			assert.ErrorIs(t, err, want)
 		}
 	}
@@ -400,6 +405,17 @@ func (s Subject) testCancel(t *testing.T) {
 	for name, call := range methods(ctx, opened) {
 		assert.ErrorIs(t, call(), context.Canceled, name)
 	}
+	put(t, opened, "large", Pattern(1, s.large()))
+	ctx, stop := context.WithCancelCause(testContext(t))
+	reader, err := opened.Get(ctx, "large", 0, -1)
+	require.NoError(t, err)
+	defer reader.Close()
+	_, err = reader.Read(make([]byte, 1))
+	require.NoError(t, err)
+	why := errors.New("the read is no longer needed")
+	stop(why)
+	_, err = io.Copy(io.Discard, reader)
+	assert.ErrorIs(t, err, why)
 }
 
 // methods returns calls of every method of a store.
