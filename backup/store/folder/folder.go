@@ -227,7 +227,10 @@ func mkdirAll(root *os.Root, directory string) error {
 		return err
 	}
 	if err := root.Mkdir(directory, 0o700); err == nil {
-		inheritOwner(root, directory)
+		if created, err := root.OpenFile(directory, os.O_RDONLY|syscall.O_DIRECTORY, 0); err == nil {
+			inheritOwner(root, created)
+			_ = created.Close()
+		}
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -235,11 +238,12 @@ func mkdirAll(root *os.Root, directory string) error {
 }
 
 // inheritOwner gives what root created to the owner of the store's directory, so that the service's user can read the record of
-// a restore test that root ran. A file system may refuse that; the object is stored all the same.
-func inheritOwner(root *os.Root, name string) {
+// a restore test that root ran. A file system may refuse that; the object is stored all the same. It never uses the name: that
+// user could have replaced it by a hard link to a file of root's.
+func inheritOwner(root *os.Root, created *os.File) {
 	if info, err := root.Stat("."); err == nil && os.Geteuid() == 0 {
 		owner := info.Sys().(*syscall.Stat_t)
-		_ = root.Lchown(name, int(owner.Uid), int(owner.Gid))
+		_ = created.Chown(int(owner.Uid), int(owner.Gid))
 	}
 }
 
@@ -248,7 +252,7 @@ func writeSynced(root *os.Root, name string, content io.Reader) error {
 	if err != nil {
 		return err
 	}
-	inheritOwner(root, name)
+	inheritOwner(root, file)
 	_, err = io.CopyBuffer(&steady.Writer{File: file, Drop: true}, content, make([]byte, 128<<10))
 	if err == nil {
 		err = file.Sync()
