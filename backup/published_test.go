@@ -87,3 +87,27 @@ func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, windows[2].FullSnapshots, "including the one made since the listing")
 	assert.EqualValues(t, 1002, known.Listed.Windows[2].ToRevision, "the listing is shared and not changed")
 }
+
+func TestDocument_combinesWhatIsStoredAndWhatIsListed(t *testing.T) {
+	at := time.Unix(1000, 0)
+	unable, failing, undone := &facts.Problem{Message: "unable"}, &facts.Problem{Message: "failing"}, &facts.Problem{Message: "undone"}
+	listed := facts.Backups{
+		Store: "file:///store", StoredBytes: 3, Window: &facts.Window{ToRevision: 7}, Windows: []facts.GenerationWindow{{Generation: 1}},
+		LastFullSnapshot: &facts.FullSnapshot{Revision: 5, At: at}, LastVerification: &facts.Verification{Revision: 5, Passed: true},
+	}
+	stored := facts.Backups{
+		Role: facts.Writer, Cluster: "c", Owner: "o", Generation: 1, Revision: 5, LagRevisions: 2, LagSeconds: 4, NextFullSnapshot: at,
+		RunningFullSnapshot: &facts.SnapshotProgress{Step: "copies"}, UploadedBytes: 6, SpoolBytes: 8, SpoolLimit: 9, Problem: failing,
+	}
+	want := stored
+	want.Store, want.StoredBytes, want.LastFullSnapshot, want.LastVerification = listed.Store, 3, listed.LastFullSnapshot, listed.LastVerification
+	want.Window, want.Windows = listed.Window, []facts.GenerationWindow{{Window: *listed.Window, Generation: 1}}
+	known := Facts{Shipped: writer.Facts{Backups: stored, Lag: 4 * time.Second}, Listed: StoreContents{Backups: listed}, Undone: undone}
+	assert.Equal(t, &want, known.document())
+	known.Unable = unable
+	assert.Equal(t, unable, known.document().Problem, "nothing can be stored at all")
+	known.Unable, known.Shipped.Problem = nil, nil
+	assert.Equal(t, undone, known.document().Problem)
+	known.Shipped.LastFull = &archive.Full{Revision: 6, Time: at.Add(time.Second), Reason: "asked for"}
+	assert.Equal(t, &facts.FullSnapshot{Revision: 6, At: at.Add(time.Second), Reason: "asked for"}, known.document().LastFullSnapshot, "made since the listing")
+}

@@ -282,6 +282,21 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 	}
 }
 
+// A restore continues above the reservation, so what counts is what etcd has reached, and not what the store has of it.
+func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
+	t.Parallel()
+	in := memory.New()
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
+	s := newSubjectIn(t, in, archive.Verified)
+	s.put(t, 10)
+	reservation := archive.Reservation{Cluster: "c", Generation: 1, Revision: archive.Renewal + 5, Created: time.Now()}
+	require.NoError(t, archive.New(s.store, &format.Keys{}).Reserve(t.Context(), reservation))
+	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
+	s.awaitReserved(t, s.etcd.Revision()+archive.Margin)
+	require.Zero(t, s.Facts().Shipped.Revision, "nothing is stored")
+	s.end(t)
+}
+
 func TestReservation_followsAFullSnapshotInAStoreThatWasEmptied(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, archive.Verified)
