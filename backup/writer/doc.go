@@ -43,7 +43,7 @@
 // etcd is at revision 10 and the store ends at position 11.0. A client puts a key. Within the interval the owner captures revision 11 into
 // the spool; the tail of the chain is now 12.0. A job puts segment 11.0.
 //
-//   - The put succeeds: the store ends at 12.0, and Facts.Stored is 11.
+//   - The put succeeds: the store ends at 12.0, and Facts.Revision is 11.
 //   - The store does not answer: the segment stays in the spool, the failure becomes a problem with the time of the next attempt, and captures
 //     continue, less often. etcd may compact, since the spool has the rows.
 //   - The name is taken: the owner reads that segment. If it has the same rows, 11 is stored. Otherwise the event "collided" leads to the
