@@ -15,3 +15,11 @@ func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	assert.NoError(t, statemachine.NewChecker(table, "closed").Take(&table[1]))
 	assert.Error(t, statemachine.NewChecker(table, "open").Take(&table[1]), "it starts from another state")
 }
+
+func TestConditions_unknownGuardNeverHolds(t *testing.T) {
+	conditions := statemachine.Conditions[bool]{"lit": func(lit bool) bool { return lit }}
+	assert.True(t, conditions.Evaluate("lit", true))
+	assert.False(t, conditions.Evaluate("lit", false))
+	assert.False(t, conditions.Evaluate("misspelled", true))
+	assert.True(t, conditions.Evaluate(statemachine.Always, false))
+}
