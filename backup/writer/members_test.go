@@ -141,6 +141,12 @@ func TestMembers_onlyTheLeaderWrites(t *testing.T) {
 	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Generation == 1 }, "it watches")
 	assert.Zero(t, c.members[1].Facts().Segments)
 	assert.Zero(t, c.members[2].Facts().Segments)
+	standby := c.members[1]
+	standby.do(func() {
+		standby.chain.revision += 1000
+		standby.publish()
+		assert.Zero(t, standby.Facts().LagRevisions, "the writer reports the lag")
+	})
 	_, err := c.members[1].FullNow(t.Context(), "asked for")
 	require.ErrorIs(t, err, ErrNotWriter)
 	require.ErrorIs(t, c.members[1].Flush(t.Context()), ErrNotWriter, "it has nothing to bring")
