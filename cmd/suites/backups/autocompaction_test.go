@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An etcd that compacts by itself may keep less than the changes between two captures, which are far apart while the
-// store is unreachable.
+// With auto-compaction, etcd may drop changes between two captures, which are far apart while the store is
+// unreachable. No change may be lost, and the chain must continue.
 func TestAutoCompaction_leavesNoGap(t *testing.T) {
 	t.Parallel()
 	m := &member{Pod: harness.NewStandalonePod(t, map[string]any{"auto-compaction-retention": "1s"}), depot: newDepot(t)}

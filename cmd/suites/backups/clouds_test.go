@@ -19,12 +19,12 @@ import (
 	"etcd-wrapper/backup/store/storetest/servers"
 )
 
-// cloud is a kind of store with a server that replaces it.
+// cloud describes an object store, and the local server that stands in for it.
 type cloud struct {
 	server      func(t *testing.T) *url.URL
-	bucket      func(t *testing.T, endpoint *url.URL, name string) // makes one
-	url         string                                             // of --backup-store: the bucket and the endpoint are to be filled in
-	credentials []string                                           // in the environment, where the cloud's own tools look
+	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
+	url         string                                             // format of --backup-store, for bucket and endpoint
+	credentials []string                                           // environment variables of the cloud's own tools
 }
 
 var clouds = map[string]cloud{
@@ -49,7 +49,7 @@ func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	}
 }
 
-// service is a running server behind a proxy that can cause failures.
+// service is a running server behind a proxy that injects faults.
 type service struct {
 	cloud
 	endpoint *url.URL
@@ -61,13 +61,13 @@ func (c cloud) start(t *testing.T) *service {
 	return (&service{cloud: c, endpoint: c.server(t)}).another(t)
 }
 
-// another is the same server, reached through another proxy.
+// another returns the same server behind a second proxy.
 func (s *service) another(t *testing.T) *service {
 	t.Helper()
 	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}
 }
 
-// depot is a part of a bucket, which may not be there yet.
+// depot returns the depot of a bucket, which need not exist yet.
 func (s *service) depot(bucket string) depot {
 	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
 	return depot{url: to(s.endpoint), through: to(s.proxy.Endpoint)}
@@ -78,7 +78,7 @@ func (s *service) make(t *testing.T, bucket string) {
 	s.bucket(t, s.endpoint, bucket)
 }
 
-// member keeps its backups in a bucket.
+// member returns a member that stores its backups in the bucket.
 func (s *service) member(t *testing.T, bucket string, flags ...string) *member {
 	t.Helper()
 	m := newMemberOn(t, s.depot(bucket), flags...)
@@ -113,7 +113,7 @@ func makeAzureContainer(t *testing.T, endpoint *url.URL, name string) {
 	require.Equal(t, http.StatusCreated, created.StatusCode)
 }
 
-// sign is Azure's Shared Key for a request without a body that creates a container.
+// sign adds Azure's Shared Key signature to a request without a body that creates a container.
 func sign(t *testing.T, request *http.Request) {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(servers.AzureKey)

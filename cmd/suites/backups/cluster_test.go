@@ -16,14 +16,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster is three members that back up to one store, and clients that write all the time.
+// cluster is three members that back up to one store, and the clients that write to them.
 type cluster struct {
 	depot
 	t    *testing.T
 	pods []*harness.Pod
 	runs []*harness.Run
 
-	quiet func() // ends the clients
+	quiet func() // stops the clients
 
 	mu    sync.Mutex
 	acked int64
@@ -44,7 +44,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startWriters has a client write through any member that answers, until the test ends or the returned function is called.
+// startWriters starts a client that writes to any member that answers, until the test ends or stop is called.
 func (c *cluster) startWriters() (stop func()) {
 	c.t.Helper()
 	var endpoints []string
@@ -84,7 +84,7 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until something that is written from now on is in the store.
+// awaitGrowth waits until a write made after the call is in the store.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()
@@ -93,7 +93,7 @@ func (c *cluster) awaitGrowth() {
 	harness.Eventually(c.t, "the chain grows", func() bool { return c.head(c.t) >= from })
 }
 
-// writer is the member that made the newest segment.
+// writer returns the index of the member that uploaded the newest segment.
 func (c *cluster) writer() int {
 	c.t.Helper()
 	var head archive.Head
@@ -118,13 +118,13 @@ func memberID(p *harness.Pod) uint64 {
 	return reply.Header.MemberId
 }
 
-// pauseInUpload stops a process while it uploads a segment, and returns the draft that it had written.
+// pauseInUpload suspends a process while it uploads a segment, and returns the path of the unfinished upload.
 func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 	c.t.Helper()
 	segments := filepath.Join(c.dir, "gen", "000001", "segment")
 	news := watchFolder(c.t, segments)
 	harness.Eventually(c.t, "it is paused in an upload", func() bool {
-		_, err := news.Read(make([]byte, 4096)) // until something is created
+		_, err := news.Read(make([]byte, 4096)) // blocks until a file is created
 		require.NoError(c.t, err)
 		run.Signal(syscall.SIGSTOP)
 		awaitStopped(run)
@@ -133,13 +133,13 @@ func (c *cluster) pauseInUpload(run *harness.Run) (draft string) {
 			draft = drafts[0]
 			return true
 		}
-		run.Signal(syscall.SIGCONT) // it was quicker
+		run.Signal(syscall.SIGCONT) // the upload was already complete
 		return false
 	})
 	return draft
 }
 
-// requireOneChain stops all members and checks that the store has one chain.
+// requireOneChain stops all members and checks that the store has one chain with all acknowledged writes.
 func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	c.t.Helper()
 	for _, run := range stop {
@@ -157,13 +157,13 @@ func (c *cluster) requireOneChain(stop ...*harness.Run) {
 	}
 }
 
-// lead makes a member the leader.
+// lead transfers the leadership to a member.
 func (c *cluster) lead(member int) {
 	c.t.Helper()
 	wanted := memberID(c.pods[member])
 	harness.Eventually(c.t, "it leads", func() bool {
 		for _, p := range c.pods {
-			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the one that leads can
+			_, _ = p.Etcd().MoveLeader(c.t.Context(), wanted) // only the leader accepts this
 		}
 		reply, err := c.pods[member].Etcd().Status(c.t.Context(), c.pods[member].Endpoint())
 		return err == nil && reply.Leader == wanted

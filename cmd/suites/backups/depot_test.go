@@ -21,12 +21,12 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// depot is a place for backups.
+// depot is a place that stores backups.
 type depot struct {
-	url     string // of --backup-store, as these tests read it
-	through string // the same for the program, if that is led another way
+	url     string // the store as these tests open it, in the format of --backup-store
+	through string // the store as the program opens it, if that goes through a proxy
 
-	mount, dir string // the folder and its parent: if the parent is missing, nothing is created
+	mount, dir string // the folder and its parent; the program must not create a missing parent
 }
 
 func newDepot(t *testing.T) depot {
@@ -51,7 +51,7 @@ func (d depot) archive(t *testing.T) *archive.Archive {
 	return archive.New(d.store(t), &format.Keys{})
 }
 
-// objects are all that there are, with their sizes.
+// objects returns the sizes of all objects by name.
 func (d depot) objects(t *testing.T) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}
@@ -71,7 +71,7 @@ func (d depot) generation(t *testing.T) archive.GenerationContents {
 	return history.Generations[0]
 }
 
-// head is the last revision that is kept; 0 if nothing is.
+// head returns the last revision in the store; 0 if the store is empty.
 func (d depot) head(t *testing.T) int64 {
 	t.Helper()
 	head, err := d.archive(t).Head(t.Context(), 1)
@@ -89,7 +89,7 @@ func (d depot) requireSound(t *testing.T) []archive.Chain {
 	for _, chain := range kept.Chains {
 		path, err := d.archive(t).Find(t.Context(), archive.Target{Revision: chain.To})
 		require.NoError(t, err)
-		path.Full = chain.Fulls[0].Full // the longest way there is
+		path.Full = chain.Fulls[0].Full // read the whole chain, from its first full snapshot
 		_, err = d.archive(t).Read(t.Context(), path, func(format.Row) error { return nil })
 		require.NoError(t, err, "the chain from %d to %d can be read", chain.From, chain.To)
 		for _, full := range chain.Fulls {
@@ -118,7 +118,7 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 		}
 		manifest, err := d.archive(t).Manifest(t.Context(), object.Generation, object.Start)
 		if errors.Is(err, store.ErrNotFound) {
-			continue // merged and deleted meanwhile
+			continue // merged and deleted in the meantime
 		}
 		require.NoError(t, err)
 		assert.LessOrEqual(t, next.Compare(object.Start), 0, "segment %s begins before its predecessor ends, at %s", object.Start, next)
@@ -126,10 +126,10 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 	}
 }
 
-// state holds the values of keys.
+// state maps keys to values.
 type state map[string]string
 
-// keys is the state at a revision, or of the latest, as the store has it.
+// keys returns the state in the store at the target.
 func (d depot) keys(t *testing.T, target archive.Target) state {
 	t.Helper()
 	from := d.archive(t)
@@ -153,7 +153,7 @@ func (d depot) ofFull(t *testing.T, full archive.Full) state {
 	return ofSnapshot(t, file)
 }
 
-// ofSnapshot returns the values of keys in a stock snapshot or a database.
+// ofSnapshot returns the state in a stock snapshot or a database file.
 func ofSnapshot(t *testing.T, path string) state {
 	t.Helper()
 	had := state{}
@@ -161,7 +161,7 @@ func ofSnapshot(t *testing.T, path string) state {
 	return had
 }
 
-// eachRow visits the rows of a database, which the digest of a snapshot may follow.
+// eachRow visits the rows of a database file. A snapshot may have its digest at the end.
 func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
@@ -170,16 +170,16 @@ func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
 }
 
-// take applies a row of etcd's.
+// take applies a row of etcd's key bucket.
 func (s state) take(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // with this a restore raises the revision
+		return nil // a restore writes such a row to raise the revision
 	}
-	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // it is marked as a deletion
+	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))
 	} else {
 		s[string(kv.Key)] = string(kv.Value)
@@ -187,5 +187,5 @@ func (s state) take(key, value []byte) error {
 	return nil
 }
 
-// targetLatest is all that is kept.
+// targetLatest selects the latest revision in the store.
 var targetLatest archive.Target

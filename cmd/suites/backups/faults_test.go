@@ -14,7 +14,7 @@ import (
 // fault breaks a store and repairs it.
 type fault struct{ begin, end func() error }
 
-// folderFaults are the faults of a folder.
+// folderFaults returns the faults of a folder.
 func (m *member) folderFaults() []fault {
 	away := m.mount + ".away"
 	return []fault{
@@ -23,7 +23,7 @@ func (m *member) folderFaults() []fault {
 	}
 }
 
-// proxyFaults are the faults of a network.
+// proxyFaults returns the faults of a network.
 func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	for _, faults := range []storetest.Faults{
 		{Status: http.StatusServiceUnavailable}, {Delay: 2 * time.Second}, {LostReplies: math.MaxInt}, {UploadLimit: 200}, {DownloadLimit: 200},
@@ -36,11 +36,11 @@ func proxyFaults(proxy *storetest.Proxy) (all []fault) {
 	return all
 }
 
-// allow sets what may be done in all directories of the store.
+// allow sets the mode of all directories of the store.
 func (m *member) allow(mode fs.FileMode) error {
 	return filepath.WalkDir(m.mount, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // it was a file of an upload
+			return nil // the file of an unfinished upload may be gone
 		}
 		return os.Chmod(path, mode)
 	})

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// etcd waits for all snapshots to be closed when it defragments, and everything else waits for it.
+// A defragmentation waits until all snapshots are closed, and blocks everything else meanwhile.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -24,14 +24,14 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	held, err := m.Etcd().Snapshot(ctx) // by a slow client
+	held, err := m.Etcd().Snapshot(ctx) // a slow client
 	require.NoError(t, err)
 	_, err = held.Read(make([]byte, 1))
 	require.NoError(t, err)
 
 	var asking sync.WaitGroup
 	for range 3 {
-		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // it may be refused
+		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // may be refused
 		asking.Go(func() { m.Begin("backup", "now").Wait() })
 		require.NoError(t, m.TryPut("key", "meanwhile", harness.Patience), "etcd takes writes")
 	}

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// lifetime is the number of cycles with one volume and store.
+	// lifetime is the number of cycles per volume and store.
 	lifetime = 50
 	writers  = 4
-	// maxLag is the interval and two uploads, on an idle machine.
+	// maxLag is the backup interval plus the duration of two uploads on an idle machine.
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, with the knowledge of its clients.
+// killedMember is a member that is killed repeatedly, and what its clients know about its data.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
-	faults []fault // what may happen to the store
+	faults []fault // possible faults of the store
 
 	mu    sync.Mutex
-	acked []ack // of this life
-	known state // acknowledged values that were not changed since
+	acked []ack // in the current run
+	known state // acknowledged values, without keys that a later request may have changed
 	count int
 }
 
@@ -42,8 +42,8 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random instants, with a store that is
-// removed at some cycles and restored at others.
+// TestCrashLoop_losesNothing kills the program at random instants. In some cycles the store becomes unreachable, and
+// may be reachable again before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -53,7 +53,7 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	})
 }
 
-// The same with a store that is reached over a network.
+// TestServers_crashLoopLosesNothing does the same with a store behind a network.
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
@@ -64,7 +64,7 @@ func TestServers_crashLoopLosesNothing(t *testing.T) {
 	})
 }
 
-// killLoop runs all cycles, each group of them with its own volume and store.
+// killLoop runs all cycles in groups. Each group has its own volume and store.
 func killLoop(t *testing.T, begin func(t *testing.T, number int) *killedMember) {
 	for done := 0; done < *cycles; done += lifetime {
 		t.Run(fmt.Sprintf("from %d", done), func(t *testing.T) {
@@ -84,7 +84,7 @@ func newKilledMember(m *member, faults []fault) *killedMember {
 	return &killedMember{member: m, dice: rand.New(rand.NewPCG(seed, seed)), faults: faults, known: state{}}
 }
 
-// cycle runs the program once, and ends it by SIGKILL.
+// cycle runs the program once and kills it.
 func (v *killedMember) cycle(cycle int) {
 	v.T.Helper()
 	run := v.Start()
@@ -98,7 +98,7 @@ func (v *killedMember) cycle(cycle int) {
 	stop := v.startWriting(cycle)
 	v.sleep(run, time.Second)
 	if v.dice.IntN(3) == 0 {
-		v.Begin("backup", "now") // it may be interrupted
+		v.Begin("backup", "now") // the kill may interrupt it
 	}
 	v.sleep(run, time.Second)
 	var owed int64
@@ -112,7 +112,8 @@ func (v *killedMember) cycle(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
 }
 
-// breakStore breaks the store, perhaps repairs it, and returns the state that the store must have.
+// breakStore breaks the store, repairs it in half of the cycles, kills the program, and returns the revision that the
+// store must have.
 func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -135,7 +136,8 @@ func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// requiredRevision is the newest revision that was acknowledged long enough ago to be in the store.
+// requiredRevision returns the newest revision that was acknowledged more than maxLag ago, and so has to be in the
+// store.
 func (v *killedMember) requiredRevision() (revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -147,7 +149,7 @@ func (v *killedMember) requiredRevision() (revision int64) {
 	return revision
 }
 
-// startWriting makes clients write until it is stopped.
+// startWriting makes clients write until stop is called.
 func (v *killedMember) startWriting(cycle int) (stop func()) {
 	etcd := v.Etcd()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -163,11 +165,11 @@ func (v *killedMember) startWriting(cycle int) (stop func()) {
 	return func() {
 		cancel()
 		writing.Wait()
-		_ = etcd.Close() // its server is dead
+		_ = etcd.Close() // the server was killed
 	}
 }
 
-// change puts or deletes a key that no other client writes. Without an answer the outcome is unknown.
+// change puts or deletes a key that no other client writes. If the request fails, its outcome is unknown.
 func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -181,11 +183,12 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 		return
 	}
 	if v.acknowledge(reply.Header.Revision, key, value) && random.IntN(100) == 0 {
-		_, _ = etcd.Compact(ctx, reply.Header.Revision) // it fails where another writer has compacted further
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted further
 	}
 }
 
-// acknowledge records what etcd has acknowledged, and reports whether this life is long enough for a chain that continues.
+// acknowledge records an acknowledged write, and reports whether the run has lasted long enough for the chain to be
+// extended.
 func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -195,7 +198,7 @@ func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bo
 	return v.acked[0].since.Duration() > maxLag
 }
 
-// sleep lets a random time pass, or the process end.
+// sleep waits for a random time or until the process ends.
 func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(v.dice.Int64N(int64(most)))):
@@ -203,7 +206,8 @@ func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	}
 }
 
-// stopAndVerify stops the last run in order: then the store has all acknowledged writes.
+// stopAndVerify runs the program a last time, stops it cleanly, and checks that the store has all acknowledged
+// writes.
 func (v *killedMember) stopAndVerify() {
 	v.T.Helper()
 	run := v.StartReady()

@@ -1,5 +1,6 @@
-// Package backups_test holds the program to what backups promise, with the real program as a process: every write that etcd
-// has acknowledged is in the store and can be restored, even if the program is killed or paused or the store is unreachable.
+// Package backups_test checks the guarantees of backups against the real program, which runs as a process: every
+// write that etcd has acknowledged is in the store and can be restored, even if the program is killed or suspended or
+// the store is unreachable.
 package backups_test
 
 import (
@@ -20,13 +21,13 @@ func TestMain(m *testing.M) {
 	for _, cloud := range clouds {
 		for _, set := range cloud.credentials {
 			name, value, _ := strings.Cut(set, "=")
-			_ = os.Setenv(name, value) // these tests read the store; the program has its own environment
+			_ = os.Setenv(name, value) // for the tests; the program has its own environment
 		}
 	}
 	os.Exit(harness.Main(m))
 }
 
-// requireWholeFlag skips a slow test unless all tests run.
+// requireWholeFlag skips a slow test unless -whole is set.
 func requireWholeFlag(t *testing.T) {
 	t.Helper()
 	if !*whole {

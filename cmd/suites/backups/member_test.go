@@ -14,16 +14,16 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// member is an etcd that makes backups.
+// member is a pod that makes backups.
 type member struct {
 	*harness.Pod
 	depot
 }
 
-// newMember returns a member with a folder in another one, like a mounted volume.
+// newMember returns a member whose store is a folder below another folder, like a folder on a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own tests
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own suite
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -33,7 +33,7 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 	return m
 }
 
-// backupStatus returns the process's report on its backups.
+// backupStatus returns the backup section of the process's status.
 func backupStatus(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {
@@ -42,7 +42,7 @@ func backupStatus(run *harness.Run) facts.Backups {
 	return facts.Backups{}
 }
 
-// awaitBackupStatus waits until the process reports on its backups.
+// awaitBackupStatus waits until the backup section of the status meets a condition.
 func awaitBackupStatus(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(backupStatus(run)) })
@@ -58,7 +58,7 @@ func (m *member) write(key, value string) int64 {
 	return reply.Header.Revision
 }
 
-// visit runs a command that must succeed, and returns what it printed.
+// visit runs a command, requires that it succeeds, and returns its output.
 func (m *member) visit(args ...string) (out string) {
 	m.T.Helper()
 	out, log, status := m.Begin(args...).Wait()
@@ -66,14 +66,14 @@ func (m *member) visit(args ...string) (out string) {
 	return out
 }
 
-// list is backup list.
+// list returns the output of backup list.
 func (m *member) list() (seen backups.Listing) {
 	m.T.Helper()
 	require.NoError(m.T, json.Unmarshal([]byte(m.visit("backup", "list", m.flag(), "-o", "json")), &seen))
 	return seen
 }
 
-// export is backup export, and returns the snapshot's path.
+// export runs backup export and returns the path of the snapshot.
 func (m *member) export(to string) string {
 	m.T.Helper()
 	file := filepath.Join(m.T.TempDir(), "snapshot")
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored returns a member with a stock snapshot, restored by etcd's own tool.
+// restored returns a member whose data etcd's own tool has restored from a stock snapshot.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -91,7 +91,7 @@ func restored(t *testing.T, snapshot string) *harness.Pod {
 	return p
 }
 
-// rename moves a folder away, or back.
+// rename moves a folder.
 func rename(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, os.Rename(from, to))

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// watchFolder can be read from whenever something is created in a folder.
+// watchFolder returns a file that becomes readable when something is created in a folder.
 func watchFolder(t *testing.T, path string) *os.File {
 	t.Helper()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -29,13 +29,13 @@ func watchFolder(t *testing.T, path string) *os.File {
 	return file
 }
 
-// linked reports whether a draft already has its object's name.
+// linked reports whether the file of an upload already has its final name.
 func linked(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1
 }
 
-// awaitStopped waits until every thread of a process is stopped.
+// awaitStopped waits until all threads of a process are suspended.
 func awaitStopped(run *harness.Run) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the process stands", func() bool {
@@ -93,7 +93,7 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // no member would store what the leader accepts when the others have ended
+	c.quiet() // the other members have ended, so no member would store what the leader still accepts
 	harness.Eventually(t, "all is stored", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Alerts can rely on each documented metric: the running program serves it in Prometheus' format.
+// Alerts rely on the documented metrics: the running program serves each of them in Prometheus' format.
 func TestBackupMetrics(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -53,8 +53,7 @@ func TestBackupMetrics(t *testing.T) {
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
-// awaitMetrics returns the first page of metrics that has all of these lines about backups. The earlier document may be
-// outdated.
+// awaitMetrics polls the metrics page until it has all of these lines about backups, and returns it.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()
 	harness.Eventually(run.T, "the metrics have "+strings.Join(lines, ", "), func() bool {

@@ -20,10 +20,10 @@ func recovered(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
-// requireServingWithProblem checks that etcd serves, and that the problem is shown everywhere.
+// requireServingWithProblem checks that etcd serves and that its status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
-	// An earlier problem may be reported once more by a process that has just got an answer.
+	// A process whose request has just succeeded may report an earlier problem once more.
 	awaitBackupStatus(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().Shutdown() // without data it would not start: the data may be lost
+	m.StartReady().Shutdown() // without data it would not start, because the data may have been lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -51,7 +51,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
 }
 
-// asUnprivilegedUser drops root's capabilities to override file permissions.
+// asUnprivilegedUser drops the capabilities with which root overrides file permissions.
 func (m *member) asUnprivilegedUser() {
 	m.T.Helper()
 	if os.Geteuid() == 0 {
@@ -81,7 +81,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	before := files(t, first.dir)
 
 	second := newMember(t)
-	second.StartReady().Shutdown() // into its own folder
+	second.StartReady().Shutdown() // with its own folder as the store
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "another cluster's")
@@ -90,7 +90,8 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
-// The second cluster was created with the first one's configuration, and gets its store when etcd has nothing left to compare.
+// The second cluster has the configuration of the first one, and is given its store when etcd has no common revision
+// left to compare.
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -117,13 +118,13 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
-// keepIn makes the next run keep its backups elsewhere.
+// keepIn makes later runs use another store.
 func (m *member) keepIn(elsewhere depot) {
 	m.depot = elsewhere
 	m.Flags = append(m.Flags, m.flag())
 }
 
-// files returns all files below a directory, with their sizes.
+// files returns the sizes of all files below a directory, by path.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}

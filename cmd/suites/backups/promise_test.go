@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live makes clients perform all kinds of operations.
+// live makes a client perform all kinds of operations.
 func (m *member) live() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
@@ -31,7 +31,7 @@ func (m *member) live() {
 	require.NoError(m.T, err)
 }
 
-// now returns etcd's answer for all keys.
+// now returns the current state of etcd.
 func now(p *harness.Pod) state {
 	p.T.Helper()
 	reply, err := p.Etcd().Get(p.T.Context(), "", clientv3.WithPrefix())
@@ -43,7 +43,7 @@ func now(p *harness.Pod) state {
 	return had
 }
 
-// hash returns etcd's own hash at a revision.
+// hash returns etcd's hash at a revision.
 func hash(p *harness.Pod, revision int64) uint32 {
 	p.T.Helper()
 	reply, err := p.Etcd().HashKV(p.T.Context(), p.Endpoint(), revision)
@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash compares a snapshot with etcd's own hash.
+// requireHash compares the hash of a snapshot with etcd's.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -123,7 +123,7 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	run.Shutdown()
 }
 
-// waitFor waits until a run has reported for that many seconds.
+// waitFor waits for the given number of seconds, by a Watch.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
@@ -148,7 +148,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value")) // the full snapshot is made: later changes are in segments
+	run.AwaitStored(m.write("key", "value")) // by then the full snapshot exists, so later changes go to segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestRestart_withoutKeys(t *testing.T) {
 		require.NoError(t, err)
 		run.Shutdown()
 		assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
-		m.generation(t) // the only one
+		m.generation(t) // fails if there is more than one
 		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
 		require.NoError(t, err)
 		assert.Empty(t, asides)

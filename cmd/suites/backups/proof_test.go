@@ -12,10 +12,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A backup that cannot be restored is found, reported, kept and replaced.
+// A backup that cannot be restored is detected, reported, preserved and replaced.
 func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	t.Parallel()
-	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between
+	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // never due during the test
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
 	awaitBackupStatus(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
@@ -38,7 +38,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// An interval is the time between two consecutive uploads.
+// --backup-interval is the time between consecutive uploads: it does not delay the first one.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

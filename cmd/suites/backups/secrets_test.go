@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// echoRequest rejects every request and repeats it in the response.
+// echoRequest rejects every request and echoes it in the response.
 func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
@@ -31,7 +31,7 @@ func echoRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
 }
 
-// Credentials of the store are never printed, whatever the server answers.
+// The program never prints the credentials of the store, whatever the server replies.
 func TestCredentials_areNeverPrinted(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)
@@ -72,8 +72,8 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 				m.Env = append(m.Env, variable+"="+test.environment[variable])
 			}
 			all := m.Flags
-			m.Flags = all[:2] // where its configuration is
-			m.StartAndStop()  // it would wait for a store that may have data
+			m.Flags = all[:2] // only the flags for the configuration, without a store
+			m.StartAndStop()  // creates the data: without data, the member would wait for the store
 			m.Flags = all
 			run := m.StartReady()
 			awaitBackupStatus(run, "it is refused", hasProblem)
@@ -103,12 +103,12 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 	}
 }
 
-// withoutUmask clears the umask, so files get the mode that the program requests.
+// withoutUmask clears the umask, so that files get exactly the mode that the program requests.
 func (m *member) withoutUmask() {
 	m.Under = []string{"sh", "-c", `umask 0; exec "$0" "$@"`}
 }
 
-// A backup has every secret that is in etcd.
+// A backup contains every secret in etcd, so no other user may read it.
 func TestFiles_permissions(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -144,14 +144,14 @@ func TestFiles_permissions(t *testing.T) {
 	}
 }
 
-// found returns the modes of all files where the program writes.
+// found returns the modes of all files in the directories that the program writes to.
 func (m *member) found() map[string]fs.FileMode {
 	m.T.Helper()
 	modes := map[string]fs.FileMode{}
 	for _, root := range []string{m.Dir, filepath.Dir(m.mount)} {
 		require.NoError(m.T, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 			if os.IsNotExist(err) {
-				return nil // it has gone meanwhile
+				return nil // removed in the meantime
 			}
 			if err != nil {
 				return err

@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData returns a member whose data is older than its store, and that is not recovered.
+// memberWithData returns a member that has run without a store before, and does not recover.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")
 	all := m.Flags
-	m.Flags = m.Flags[:2] // where its configuration is
+	m.Flags = m.Flags[:2] // only the flags for the configuration, without a store
 	m.StartAndStop()
 	m.Flags = all
 	return m

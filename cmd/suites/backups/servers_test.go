@@ -14,14 +14,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serverTest is the life of a member with backups in a cloud's server, as a user experiences it.
+// serverTest takes a member with backups on a cloud's server through a user's operations.
 type serverTest struct {
 	*member
-	then       int64 // a revision, and etcd's state at that revision
+	then       int64 // a revision, and the state at it
 	at, latest state
 }
 
-// From the first write to a stock etcd on what was exported, through kills and the loss of the volume.
+// Covers everything from the first write to a stock etcd that runs on the exported data, including kills and the loss
+// of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
@@ -49,7 +50,7 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs commands next to the member, which provides the store's settings.
+// runCommands runs the backup commands next to the member, from which they get the settings of the store.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
@@ -59,7 +60,7 @@ func (s *serverTest) runCommands() {
 	assert.Contains(s.T, s.visit("backup", "prune", "--dry-run"), "stays")
 }
 
-// isStopped checks that an orderly stop uploads the rest.
+// isStopped checks that a clean stop uploads the remaining writes.
 func (s *serverTest) isStopped(run *harness.Run) {
 	s.T.Helper()
 	last := s.write("last", "just before the end")
@@ -67,7 +68,7 @@ func (s *serverTest) isStopped(run *harness.Run) {
 	require.GreaterOrEqual(s.T, s.head(s.T), last)
 }
 
-// isKilled checks that the chain is continued.
+// isKilled checks that the next run continues the chain after a kill.
 func (s *serverTest) isKilled() {
 	s.T.Helper()
 	run := s.StartReady()
@@ -82,7 +83,7 @@ func (s *serverTest) isKilled() {
 	require.Equal(s.T, s.latest, s.keys(s.T, targetLatest))
 }
 
-// isExported restores a snapshot with etcd's own tool.
+// isExported exports a snapshot and restores it with etcd's own tool.
 func (s *serverTest) isExported(to string, want state) {
 	s.T.Helper()
 	file := s.export(to)
@@ -93,7 +94,7 @@ func (s *serverTest) isExported(to string, want state) {
 	run.Shutdown()
 }
 
-// losesItsVolume checks that a new volume is restored from the store, and that backups continue.
+// losesItsVolume checks that an empty volume is restored from the store, and that backups continue.
 func (s *serverTest) losesItsVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))
@@ -111,7 +112,7 @@ func (s *serverTest) losesItsVolume() {
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 
-// requireRestoredElsewhere restores into a new data directory and checks it.
+// requireRestoredElsewhere restores to a new data directory and checks its content.
 func (s *serverTest) requireRestoredElsewhere() {
 	s.T.Helper()
 	elsewhere := harness.NewStandalonePod(s.T, nil)

@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar describes the store of etcd-backup-restore for a member.
+// sidecar is a member whose store has backups by etcd-backup-restore.
 type sidecar struct {
 	*member
 	folder, suffix string
-	remains        bool // of the chunks that an object was put together from
+	remains        bool // leave the chunks that an object was assembled from
 }
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
@@ -36,7 +36,9 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp takes a full snapshot whose name has an older revision than its content, because the sidecar reads the revision first, and
+// backUp stores a full snapshot and two delta snapshots as etcd-backup-restore does. It reads the revision before the
+// content of the full snapshot, so the name has an older revision than the content. backUp returns a revision and the
+// state at it, and the latest state.
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()
@@ -66,7 +68,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	return between, then, now(s.Pod)
 }
 
-// A cluster that moves here from etcd-backup-restore keeps all of its backups.
+// A cluster that migrates from etcd-backup-restore keeps all of its backups.
 func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{

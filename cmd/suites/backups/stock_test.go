@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// Stock tools are enough: the documented commands are run here.
+// The test runs the documented commands: stock tools are enough for a restore.
 func TestStockTools_restoreAFullSnapshot(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"age", "zstd"} {

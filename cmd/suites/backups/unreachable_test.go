@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// compact compacts up to the last revision.
+// compact compacts up to the latest revision.
 func (m *member) compact() {
 	m.T.Helper()
 	upTo := m.write("compacted", "up to here")
@@ -50,7 +50,8 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	assert.Equal(t, "of another life", m.keys(t, targetLatest)["key"])
 }
 
-// More changes than the spool can hold, partly compacted, end the chain. That is reported, and a full snapshot starts another chain.
+// If more changes are queued than the spool can hold, and some of them are compacted, the chain ends. The program
+// reports that, and starts a new chain with a full snapshot.
 func TestFullSpool_startsNewChain(t *testing.T) {
 	t.Parallel()
 	requireWholeFlag(t)
@@ -58,7 +59,7 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
-	noise := make([]byte, 1<<20) // does not get smaller by compression
+	noise := make([]byte, 1<<20) // cannot be compressed
 	for range 48 {
 		_, err := rand.Read(noise)
 		require.NoError(t, err)

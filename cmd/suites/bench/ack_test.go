@@ -23,11 +23,11 @@ import (
 
 const (
 	ackLatency = 5 * time.Millisecond
-	ackPuts    = 300 // of one client, and as many of the store's own
+	ackPuts    = 300 // by one client, and the number of direct uploads to the store
 	ackRounds  = 20
 )
 
-// acknowledgement compares --backup-ack=stored with local, on an S3 server with latency.
+// acknowledgement compares --backup-ack=stored with --backup-ack=local on an S3 server with latency.
 func acknowledgement(t *testing.T) []row {
 	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
@@ -52,7 +52,7 @@ func acknowledgement(t *testing.T) []row {
 	for i, run := range runs {
 		clients[i] = connect(run.pod)
 		require.NoError(t, put(t.Context(), clients[i][0], 0))
-		drive(t, clients[i], get) // connects
+		drive(t, clients[i], get) // opens the connections
 	}
 	var gets, puts [2]cost
 	measure := func(costs *[2]cost, do operation) {
@@ -82,7 +82,7 @@ func acknowledgement(t *testing.T) []row {
 	}
 }
 
-// timeUploads returns how long uploads to a store take, in milliseconds.
+// timeUploads returns the durations of direct uploads to a store, in milliseconds.
 func timeUploads(t *testing.T, address string) (took series) {
 	t.Helper()
 	store, err := locate.Open(address)

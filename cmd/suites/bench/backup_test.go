@@ -28,7 +28,8 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp is the wrapper without a sidecar, once with backups into a folder next to its volume and once without.
+// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a folder next to its volume, apart
+// makes none.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -52,7 +53,8 @@ func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
 	return err
 }
 
-// backupsUnderLoad loads plain etcd, the wrapper and the wrapper with backups in turn, and measures how far the store is behind.
+// backupsUnderLoad loads plain etcd, the wrapper and the wrapper with backups in turn, and measures how far the store
+// lags behind.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -62,7 +64,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := turns(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // each, because polling costs something, too
+					end := watchStore(t, runs[i], i == 2) // on all sides, because polling has a cost
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					behind = append(behind, end()...)
 				}
@@ -80,7 +82,8 @@ func backupsUnderLoad(t *testing.T) []row {
 	}
 }
 
-// turns returns the order of measurements: each is first as often as the others, and follows each of them equally often.
+// turns returns the order of measurements in a round. It rotates with the round and is reversed for every second
+// pair, so that no side gains from its position.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {
@@ -96,22 +99,22 @@ func startThree(t *testing.T) (runs [3]*process, clients [3][]*clientv3.Client) 
 	t.Helper()
 	for i, s := range []*side{plain, apart, backedUp} {
 		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // which plain etcd has in its configuration
+		p.Config["data-dir"] = p.DataDir() // plain etcd has it in its configuration
 		runs[i] = s.start(t, p)
 		clients[i] = connect(p)
-		drive(t, clients[i], put) // connects, and leaves something to get
+		drive(t, clients[i], put) // opens the connections, and writes the keys to get
 	}
 	return runs, clients
 }
 
-// sample is a put that was acknowledged.
+// sample is an acknowledged put.
 type sample struct {
 	revision int64
 	at       time.Time
 }
 
-// watchStore puts a key now and then and asks for the document, until the returned function is called, which returns after
-// how many milliseconds each was in the store, if there is one.
+// watchStore puts a key at intervals and polls the status until end is called. If has is set, end returns how many
+// milliseconds each put took to reach the store.
 func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	t.Helper()
 	client, stop, all := r.pod.Etcd(), make(chan struct{}), make(chan series)
@@ -142,7 +145,7 @@ func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	}
 }
 
-// backup returns the process's report on its backups.
+// backup returns the backup section of the process's status.
 func (r *process) backup() (told facts.Backups) {
 	if document := r.document(); document.Backup != nil {
 		return *document.Backup
@@ -150,13 +153,13 @@ func (r *process) backup() (told facts.Backups) {
 	return told
 }
 
-// document returns the status document of the process, or an empty one if it cannot be read.
+// document returns the process's status document, or an empty one if it cannot be read.
 func (r *process) document() (document status.Document) {
 	response, err := r.client.Get(strings.TrimSuffix(r.health, "/readyz") + "/lifecycle")
 	if err != nil {
 		return document
 	}
-	defer response.Body.Close() // read to its end
+	defer response.Body.Close() // read completely
 	_ = json.NewDecoder(response.Body).Decode(&document)
 	return document
 }

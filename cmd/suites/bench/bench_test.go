@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench_test compares the program with plain etcd, which it builds from this module, and prints one table:
-// docs/benchmarks.md explains it. Only `make bench` runs it.
+// Package bench_test compares the program with plain etcd, which it builds from this module, and prints one table,
+// which docs/benchmarks.md explains. Only `make bench` runs it.
 package bench_test
 
 import (
@@ -33,7 +33,7 @@ type topic struct {
 	measure func(t *testing.T) []row
 }
 
-// topics are measured one after the other, so that none disturbs another.
+// topics lists the measurements. They run one after the other, so that none disturbs another.
 var topics = []topic{
 	{"start", startAndStop},
 	{"member", memberOfThree},
@@ -77,7 +77,7 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// chosen are all topics, or those that -only names, so that "backup" stands for all that has to do with backups.
+// chosen returns all topics, or those with a word of -only in their names: "backup" selects all topics about backups.
 func chosen(t *testing.T) []topic {
 	t.Helper()
 	if *only == "" {
@@ -96,10 +96,10 @@ func chosen(t *testing.T) []topic {
 	return found
 }
 
-// String formats the row for the terminal.
+// String returns the topic's name.
 func (is topic) String() string { return is.name }
 
-// machine describes the machine that was measured.
+// machine describes the machine that runs the benchmark.
 func machine(t *testing.T) string {
 	t.Helper()
 	var name unix.Utsname
@@ -109,7 +109,7 @@ func machine(t *testing.T) string {
 		unix.ByteSliceToString(name.Release[:]), runtime.Version())
 }
 
-// field is the first value of a name in a file of lines "name: value".
+// field returns the first value of a name in a file with lines "name: value".
 func field(t *testing.T, path, name string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -124,10 +124,10 @@ func field(t *testing.T, path, name string) string {
 	return ""
 }
 
-// plainProgram is the path of etcd, built from the same module as the wrapper.
+// plainProgram is the path of the etcd binary that is built from the same module as the wrapper.
 var plainProgram string
 
-// buildStatic builds both programs as they are shipped.
+// buildStatic builds both programs the way they are shipped.
 func buildStatic(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// binarySize measures the shipped program: etcd, its tools, and the clients of four stores.
+// binarySize measures the shipped binary, which includes etcd, its tools, and clients for four kinds of stores.
 func binarySize(t *testing.T) []row {
 	size := func(path string) series {
 		info, err := os.Stat(path)

@@ -18,7 +18,7 @@ const (
 	memberStops  = 5
 )
 
-// lossOfQuorum freezes two of three members and thaws them again, and watches the third.
+// lossOfQuorum suspends and resumes two of three members, and measures how fast the third one reports that.
 func lossOfQuorum(t *testing.T) []row {
 	members := launchThree(t, wrapped)
 	seen, others := members[0], members[1:]
@@ -39,12 +39,13 @@ func lossOfQuorum(t *testing.T) []row {
 	}
 }
 
-// memberOfThree stops one member of a cluster, which hands the leadership over if it is the leader.
+// memberOfThree measures how long one member of a cluster takes to stop. The leader also has to hand over the
+// leadership.
 func memberOfThree(t *testing.T) []row {
 	var stop [2]series
 	for range memberStops {
 		for i, s := range both {
-			t.Run("cluster", func(t *testing.T) { // stopping it stops the others
+			t.Run("cluster", func(t *testing.T) { // the members stop at the end of this subtest
 				stop[i] = append(stop[i], launchThree(t, s)[0].stop())
 			})
 		}
@@ -52,7 +53,7 @@ func memberOfThree(t *testing.T) []row {
 	return []row{row{what: "SIGTERM → exit, one of three members, ms", plain: stop[0], wrapper: stop[1]}.costsAtMost(30, "ms")}
 }
 
-// launchThree waits until three members can be used. The flags are for the wrapper.
+// launchThree starts three members and waits until they are ready. Only the wrapper gets the flags.
 func launchThree(t *testing.T, s *side, flags ...string) (members []*process) {
 	t.Helper()
 	for _, p := range harness.Members(t, 3) {
@@ -72,7 +73,8 @@ func signalAll(t *testing.T, members []*process, s syscall.Signal) {
 	}
 }
 
-// sinceElection is the time from the last election, or from the thaw if none was needed, until now.
+// sinceElection returns the milliseconds since the last election, or since the members were resumed if none was
+// necessary.
 func (r *process) sinceElection(thawed time.Time) float64 {
 	r.t.Helper()
 	now := time.Now()

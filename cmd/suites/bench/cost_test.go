@@ -26,20 +26,20 @@ import (
 
 var window = flag.Duration("window", 5*time.Minute, "how long the requests to a store are counted; an hour has everything that comes hourly, once")
 
-// Prices of S3 Standard in us-east-1, in dollars, and what most people take for a month.
+// Prices of S3 Standard in us-east-1 in dollars, and the usual number of hours in a month.
 const (
 	writePrice = 0.005 / 1000
 	readPrice  = 0.0004 / 1000
 	month      = 730 * time.Hour
 )
 
-// payer is a member whose requests are counted on their way to the store.
+// payer is a configuration whose requests to the store are counted.
 type payer struct {
 	what    string
 	members int
 	flags   []string
 	busy    bool    // a client writes all the time
-	most    float64 // dollars a month; 0 if nothing was promised
+	most    float64 // limit in dollars a month; 0 if there is none
 }
 
 var payers = []payer{
@@ -52,7 +52,8 @@ var payers = []payer{
 	{what: "one member, busy, --backup-interval=60s", members: 1, flags: []string{"--backup-interval=60s"}, busy: true},
 }
 
-// requestCosts counts what members ask of an S3 server, all of them at the same time: no figure depends on how fast anything is.
+// requestCosts counts the requests of members to an S3 server. All configurations run at the same time, because
+// counts do not depend on speed.
 func requestCosts(t *testing.T) (rows []row) {
 	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
 	server, counted := servers.S3(t), make([]*counter, len(payers))
@@ -76,7 +77,7 @@ func requestCosts(t *testing.T) (rows []row) {
 	return rows
 }
 
-// counter is a proxy that counts the requests to an S3 server by price.
+// counter is a proxy that counts the requests to an S3 server in its two price classes.
 type counter struct {
 	server *url.URL
 	writes atomic.Int64 // puts, parts of uploads, and listings
@@ -87,7 +88,7 @@ type counter struct {
 func (c *counter) serve(t *testing.T) string {
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(c.server)
-		r.Out.Host = r.In.Host // it is a part of signatures
+		r.Out.Host = r.In.Host // the host is part of the signature
 	}}
 	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.count(r)
@@ -97,7 +98,7 @@ func (c *counter) serve(t *testing.T) string {
 	return listener.URL
 }
 
-// count follows S3's prices; deletions are free.
+// count sorts requests into S3's price classes; deletions are free.
 func (c *counter) count(r *http.Request) {
 	switch {
 	case r.Method == http.MethodDelete:
@@ -111,8 +112,8 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and of reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start returns when a full snapshot was restored for a test, so that the first one is not counted. The writer logs it at
-// once, the others when they list the store again, an hour later.
+// start starts the members and returns when one of them has test-restored a full snapshot, so that this one is not
+// counted. The writer reports the restore at once, the others at their next listing, an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
 	keeping := &side{
@@ -137,7 +138,7 @@ func (p payer) start(t *testing.T, store string) {
 	}
 }
 
-// write puts ten times a second until the test ends.
+// write puts a key ten times a second until the test ends.
 func (p payer) write(ctx context.Context, pod *harness.Pod) {
 	client := pod.Etcd()
 	for n := 0; ; n++ {
@@ -145,7 +146,7 @@ func (p payer) write(ctx context.Context, pod *harness.Pod) {
 		case <-ctx.Done():
 			return
 		case <-time.After(100 * time.Millisecond):
-			_ = putKilobyte(ctx, client, n) // counted are requests, not puts
+			_ = putKilobyte(ctx, client, n) // only requests to the store count, so a failed put does not matter
 		}
 	}
 }

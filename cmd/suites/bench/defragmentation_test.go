@@ -20,8 +20,8 @@ var (
 	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
 )
 
-// defragmentation compares the longest time that a writer has to wait while three members are defragmented one after the other,
-// the leader last: as a client has plain etcd do it, and as a person has the wrapper do it.
+// defragmentation compares the longest wait of a writer while three members are defragmented one after the other, the
+// leader last: by a client with plain etcd, by the wrapper's command with the wrapper.
 func defragmentation(t *testing.T) []row {
 	var gaps, refused [2]series
 	for round := range *defragRounds {
@@ -41,7 +41,7 @@ func defragmentation(t *testing.T) []row {
 	}
 }
 
-// fragment leaves as much room in the file as is in use.
+// fragment fills the database and deletes half of it, so that half of the file is free.
 func fragment(t *testing.T, r *process) {
 	t.Helper()
 	fill(r.pod, t, *defragMB)
@@ -70,7 +70,7 @@ func defragmentAll(t *testing.T, s *side, members []*process) {
 	}
 }
 
-// defragment retries until it is this member's turn, and returns when the defragmentation has ended.
+// defragment retries until it is this member's turn, and returns when the defragmentation is complete.
 func (r *process) defragment() {
 	r.t.Helper()
 	own := strings.TrimSuffix(r.health, "/readyz")
@@ -90,6 +90,7 @@ func (r *process) defragment() {
 		if maintenance.LastDefragmentation != nil && maintenance.LastDefragmentation.Error == "" && !maintenance.Busy() {
 			return
 		}
-		asked = asked && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "") // it may have timed out while it waited
+		// The request may have timed out while it was queued.
+		asked = asked && (maintenance.LastDefragmentation == nil || maintenance.LastDefragmentation.Error == "")
 	}
 }

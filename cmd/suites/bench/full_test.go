@@ -26,19 +26,19 @@ import (
 var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
 
 const (
-	fullPairs = 5               // of puts during a full snapshot, and the same without
-	fullCalms = 40              // rounds of puts, 16 s, after a compaction, which makes them slower
-	fullLimit = 5 * time.Minute // for a full snapshot, and for its test restore
+	fullPairs = 5               // measurements of puts with and without a full snapshot
+	fullCalms = 40              // rounds of puts (16 s) after a compaction, which slows them down
+	fullLimit = 5 * time.Minute // for a full snapshot and its test restore
 
 	fillValue = 8000 // bytes: two rows fill four pages
-	fillOnce  = 10   // of these in a transaction
+	fillOnce  = 10   // values per transaction
 
-	calm        = 130 * time.Second // for which memory does not fall any more: when nothing happens, Go collects garbage every two minutes
+	calm        = 130 * time.Second // longer than the two minutes between collections of an idle Go process
 	calmAtLast  = 6 * time.Minute
 	fallsEnough = 1.0 // MiB
 )
 
-// fullBackup fills a database, and makes full snapshots without writers and with many.
+// fullBackup fills a database and makes full snapshots, without writers and with many writers.
 func fullBackup(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	idle := series{filled(t, p)}
@@ -49,7 +49,7 @@ func fullBackup(t *testing.T) []row {
 	peak := series{r.peak(t, made)}
 	r.awaitProof(t, 2)
 	clients := connect(p)
-	drive(t, clients, put) // connects
+	drive(t, clients, put) // opens the connections
 	var with, proving, without series
 	for n := range fullPairs {
 		compact(t, clients[0])
@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact frees the room of earlier puts for the next ones, so that the database keeps its size.
+// compact frees the space of earlier puts, so that the database keeps its size.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,10 +82,11 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled leaves a volume with a database of random content, and returns how much anonymous memory an idle process takes on it, in MiB.
+// filled fills a pod's database with random content, and returns the anonymous memory of an idle process that runs on
+// it, in MiB.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
-	// Otherwise etcd keeps the last ones in memory a second time, as entries of its log.
+	// Keep few entries in the raft log: otherwise etcd holds the latest values in memory twice.
 	p.Config["snapshot-count"], p.Config["snapshot-catchup-entries"] = 50, 10
 	r := apart.start(t, p)
 	fillRows(t, connect(p), *backupMB<<20)
@@ -122,7 +123,7 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until a process returns no more memory, and returns its anonymous memory in MiB.
+// calm waits until the process no longer returns memory to the system, and returns its anonymous memory in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -133,7 +134,7 @@ func (r *process) calm() float64 {
 	return least
 }
 
-// peak is the most anonymous memory that is seen until it is over, in MiB.
+// peak samples the anonymous memory until over returns true, and returns the maximum in MiB.
 func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
@@ -143,7 +144,8 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof returns when the newest of that many full snapshots was restored for a test, so that only puts run afterwards.
+// awaitProof waits until there are that many full snapshots and the newest one has passed its test restore, so that
+// only puts run afterwards.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -157,7 +159,8 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut returns the slowest put of at least the given number of rounds, in milliseconds.
+// longestPut runs rounds of puts until over returns true, at least the given number, and returns the duration of the
+// slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64
@@ -173,7 +176,7 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
-// askForFull requests a full snapshot, and returns a function that reports whether it is made.
+// askForFull requests a full snapshot and returns a function that reports whether it is complete.
 func (r *process) askForFull(t *testing.T) (made func() bool) {
 	t.Helper()
 	var done atomic.Bool
@@ -206,7 +209,7 @@ func (r *process) makeFull() error {
 	return nil
 }
 
-// held returns how long the read transactions of full snapshots were open, in milliseconds, from the log.
+// held returns, from the log, how long the read transactions of the full snapshots were open, in milliseconds.
 func (r *process) held() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

@@ -15,7 +15,8 @@ import (
 
 const growthPairs = 3
 
-// databaseGrowth compares starts on a database that is filled once and then opened by both sides in turns.
+// databaseGrowth compares how fast both sides start on databases of different sizes. Both open the same database in
+// turns.
 func databaseGrowth(t *testing.T) (rows []row) {
 	if !*growth {
 		return nil

@@ -23,16 +23,16 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Many short rounds: other load on the machine disturbs both sides of a pair alike.
+	// Many short rounds: other load on the machine then affects both sides equally.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // between the probes of one prober: together 2,000 a second
+	probeGap = probers * time.Second / 2000 // between two probes of one prober; all probers send 2,000 a second
 )
 
-// operation is one request, the n-th of a client.
+// operation sends the n-th request of a client.
 type operation func(ctx context.Context, client *clientv3.Client, n int) error
 
 var value = strings.Repeat("v", 256)
@@ -55,8 +55,8 @@ func connect(p *harness.Pod) []*clientv3.Client {
 	return clients
 }
 
-// drive has every client repeat the operation for a round and returns operations a second and the 99th percentile in
-// milliseconds.
+// drive makes every client repeat the operation for one round. It returns the operations per second, and the 99th
+// percentile of their latency in milliseconds.
 func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 float64) {
 	t.Helper()
 	var mu sync.Mutex
@@ -82,18 +82,18 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
-// loads lists the loads for both sides.
+// loads lists the operations that both sides are loaded with.
 var loads = []struct {
 	name string
 	do   operation
 }{{"put", put}, {"linearizable get", get}}
 
-// cost holds the measured cost of a load, one value per round.
+// cost holds the measurements of a load, one value per round.
 type cost struct{ rate, p99, work series }
 
-// underLoad drives both sides in turns, while both run. One process may be 20% slower than another of the same program
-// for as long as it lives, so there are several pairs. Other load on the machine distorts rates and latencies, but not
-// the CPU time of an operation.
+// underLoad loads both sides in turns while both are running. One process may be 20% slower than another of the same
+// program for its whole lifetime, so there are several pairs. Other load on the machine distorts rates and latencies,
+// but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {
@@ -115,7 +115,7 @@ func loadPair(t *testing.T, pair int, costs [][2]cost) {
 	for i, s := range both {
 		runs[i] = s.start(t, harness.NewPod(t))
 		clients[i] = connect(runs[i].pod)
-		drive(t, clients[i], put) // connects, and leaves something to get
+		drive(t, clients[i], put) // opens the connections, and writes the keys to get
 	}
 	for i, load := range loads {
 		for round := range loadRounds {
@@ -134,8 +134,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes asks /readyz 2,000 times a second, and compares puts with and without that. Three processes share the
-// machine then, so in a third series a server of this test answers the same probes, for comparison.
+// underProbes compares puts with and without 2,000 requests a second to /readyz. These take CPU time that clients and
+// server also need, so a third series sends the same probes to another process.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
@@ -164,7 +164,7 @@ func underProbes(t *testing.T) []row {
 	}
 }
 
-// listenElsewhere starts the same server in a process without an etcd.
+// listenElsewhere starts the wrapper in a second process that never opens etcd, and returns its port.
 func listenElsewhere(t *testing.T) (port int) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -174,7 +174,7 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe asks until the returned function is called, which returns the 99th percentile in milliseconds.
+// probe sends probes until end is called, which returns the 99th percentile of their latency in milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -197,7 +197,7 @@ func probe(t *testing.T, port int, path string) (end func() float64) {
 	}
 }
 
-// probeInTurn speaks plain HTTP by hand, because a client of net/http would take more of the machine than the server.
+// probeInTurn writes plain HTTP itself, because a net/http client would take more CPU time than the server.
 func probeInTurn(ctx context.Context, t *testing.T, port int, path string) (took series) {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if !assert.NoError(t, err) {

@@ -24,8 +24,8 @@ const (
 	logEntries = 100_000
 )
 
-// inspection compares starts on a long log, none of which is behind a snapshot: what the wrapper looks at of it before
-// it starts etcd is the longest that there is. Each start uses the same data.
+// inspection compares starts on a long log without a raft snapshot, which is the most that the wrapper can have to
+// inspect before it starts etcd. Each start gets a copy of the same data.
 func inspection(t *testing.T) []row {
 	kept := harness.NewPod(t)
 	kept.Config["snapshot-count"] = 10 * logEntries
@@ -48,7 +48,7 @@ func inspection(t *testing.T) []row {
 	return []row{row{what: what, plain: outside[0], wrapper: outside[1]}.costsAtMost(50, "ms")}
 }
 
-// fillLog stores values of 1 kB, again and again in the same keys.
+// fillLog writes values of 1 kB, repeatedly to the same keys.
 func fillLog(p *harness.Pod, t *testing.T) {
 	t.Helper()
 	clients, content := connect(p), strings.Repeat("v", 1000)
@@ -64,10 +64,10 @@ func fillLog(p *harness.Pod, t *testing.T) {
 	writers.Wait()
 }
 
-// size returns the bytes that a file, or a directory with all files, uses on the disk.
+// size returns the disk usage of a file or of all files in a directory.
 func size(t *testing.T, path string) string {
 	t.Helper()
-	blocks := int64(0) // of 512 bytes
+	blocks := int64(0) // in units of 512 bytes
 	require.NoError(t, filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

@@ -19,7 +19,7 @@ const (
 	pacedTime  = 2 * time.Second
 )
 
-// backupsAtPace puts as much as a busy cluster does, which leaves the machine time for everything.
+// backupsAtPace measures puts at the rate of a busy cluster, at which the machine is not saturated.
 func backupsAtPace(t *testing.T) []row {
 	var rates, medians, highest, work [3]series
 	for pair := range pacedPairs {
@@ -44,7 +44,8 @@ func backupsAtPace(t *testing.T) []row {
 	}
 }
 
-// paced makes the clients put at a fixed pace, together, and returns puts a second and how long each took, in milliseconds.
+// paced makes the clients put at a fixed total rate. It returns the achieved rate and the duration of each put in
+// milliseconds.
 func paced(t *testing.T, clients []*clientv3.Client) (rate float64, took series) {
 	t.Helper()
 	var mu sync.Mutex

@@ -23,11 +23,12 @@ import (
 const (
 	restorePairs = 3
 	restoreLimit = 5 * time.Minute
-	hour         = 3600 // segments of a second each
-	aSecond      = 1000 // writes
+	hour         = 3600 // segments, each with the writes of one second
+	aSecond      = 1000 // writes in a segment
 )
 
-// restores compares the restore of a lost volume from a folder with its minimum: writing the same bytes, and etcd's own start.
+// restores compares the restore of a lost volume from a folder with its lower bound: writing the same bytes and
+// starting etcd.
 func restores(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	l := &lostVolume{t: t, pod: p, store: filepath.Join(p.Dir, "backups"), full: filepath.Join(p.Dir, "full")}
@@ -51,16 +52,16 @@ func restores(t *testing.T) []row {
 	}
 }
 
-// lostVolume is a single member with backups, whose volume is lost repeatedly.
+// lostVolume is a single member with backups whose volume is lost repeatedly.
 type lostVolume struct {
 	t           *testing.T
 	pod         *harness.Pod
 	store, full string
 	archive     *archive.Archive
-	end         format.Start // of what is backed up
+	end         format.Start // of the backups
 }
 
-// fill makes a full snapshot with that many revisions of 1 KB.
+// fill stores a full snapshot with the given number of revisions of 1 KB.
 func (l *lostVolume) fill(revisions int64) {
 	l.t.Helper()
 	require.NoError(l.t, os.Mkdir(l.store, 0o700))
@@ -70,20 +71,21 @@ func (l *lostVolume) fill(revisions int64) {
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
-// addHour adds an hour of segments after the full snapshot, merged as the program merges them.
+// addHour adds the segments of one hour after the full snapshot, merged as the program merges them.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)
 }
 
-// restore loses the volume and starts the program, which is ready with what was backed up. The store stays as it was.
+// restore deletes the volume, starts the program and waits until it has restored the volume and is ready. It leaves
+// the store unchanged.
 func (l *lostVolume) restore() *process {
 	l.t.Helper()
 	require.NoError(l.t, os.RemoveAll(l.pod.Volume))
 	require.NoError(l.t, os.Mkdir(l.pod.Volume, 0o700))
 	store := l.store + ".used"
 	require.NoError(l.t, os.RemoveAll(store))
-	run(l.t, "cp", "-al", l.store, store) // nothing is ever overwritten
+	run(l.t, "cp", "-al", l.store, store) // hard links suffice: the program never overwrites an object
 	used := standaloneSide(func(*harness.Pod) []string { return []string{"--backup-store=file://" + store} })
 	r := used.launch(l.t, l.pod)
 	r.awaitWithin(restoreLimit, http.StatusOK)
@@ -91,7 +93,7 @@ func (l *lostVolume) restore() *process {
 	return r
 }
 
-// inTurns measures what is needed at least, and a restore.
+// inTurns measures the lower bound and the restore, alternating.
 func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	l.t.Helper()
 	l.pod.Config["data-dir"] = floor
@@ -111,7 +113,7 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	return least, whole
 }
 
-// copyFile copies a file and flushes it, the minimum work of every restore.
+// copyFile copies a file and flushes it, which every restore has to do at least.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
@@ -119,7 +121,7 @@ func copyFile(t *testing.T, from, to string) {
 	defer source.Close() // it was only read
 	file, err := os.Create(to)
 	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // no copy_file_range: the bytes come from elsewhere
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom: a restore has no copy_file_range
 	require.NoError(t, err)
 	require.NoError(t, file.Sync())
 	require.NoError(t, file.Close())

@@ -26,8 +26,8 @@ const (
 	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
 )
 
-// rollingRestart compares the longest time that a writer has to wait while each of three members is stopped and started
-// again with what moving leadership costs by itself.
+// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait that
+// leadership transfers alone cause.
 func rollingRestart(t *testing.T) []row {
 	var moved, restarted, failed [2]series
 	for round := range *restartRounds {
@@ -49,7 +49,7 @@ func rollingRestart(t *testing.T) []row {
 	}
 }
 
-// restartAlone measures what clients notice of the restart of a single member.
+// restartAlone measures how long clients cannot write while a single member restarts.
 func restartAlone(t *testing.T) []row {
 	var restarted [2]series
 	for round := range *restartRounds {
@@ -65,8 +65,8 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager is a client that reconnects without a pause. By default gRPC waits for a second, which hides how long there was
-// no member.
+// eager returns a client that reconnects almost immediately. By default gRPC waits for a second, which would hide the
+// duration of the outage.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
@@ -98,7 +98,7 @@ func endpoints(members []*process) (all []string) {
 	return all
 }
 
-// leads returns which member leads, and the IDs of all.
+// leads returns the index of the leader and the IDs of all members.
 func leads(t *testing.T, members []*process) (leader int, ids []uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
@@ -113,7 +113,7 @@ func leads(t *testing.T, members []*process) (leader int, ids []uint64) {
 	return leader, ids
 }
 
-// moveLeaderAround gives leadership to each member once.
+// moveLeaderAround transfers the leadership to each member once.
 func moveLeaderAround(t *testing.T, members []*process) {
 	t.Helper()
 	leader, ids := leads(t, members)
@@ -133,7 +133,8 @@ func moveLeader(t *testing.T, client *clientv3.Client, to uint64) {
 	require.NoError(t, err)
 }
 
-// restartAll stops one member after the other, the last first as a StatefulSet does, and waits until it is back.
+// restartAll restarts the members one after the other, the last one first as a StatefulSet does, and waits until each
+// is ready.
 func restartAll(t *testing.T, s *side, members []*process) {
 	t.Helper()
 	for i := range slices.Backward(members) {

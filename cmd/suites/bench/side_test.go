@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// side is one of the two programs that are compared.
+// side is one of the programs that are compared.
 type side struct {
 	command func(p *harness.Pod) *exec.Cmd
-	healthy func(p *harness.Pod) string // the URL that returns 200 as soon as etcd is ready
+	healthy func(p *harness.Pod) string // URL that returns 200 once etcd is ready
 }
 
 var plain = &side{
@@ -42,7 +42,7 @@ var wrapped = &side{
 	},
 }
 
-// both returns the sides in the order of their measurement, alternating.
+// both lists the two sides. Measurements alternate between them in this order.
 var both = []*side{plain, wrapped}
 
 func goTool(args ...string) (string, error) {
@@ -52,7 +52,7 @@ func goTool(args ...string) (string, error) {
 	return string(output), err
 }
 
-// writeConfig leaves out the keys that plain etcd refuses.
+// writeConfig writes the configuration without the keys that plain etcd rejects.
 func writeConfig(p *harness.Pod) string {
 	known := map[string]any{}
 	for key, value := range p.Config {
@@ -67,7 +67,7 @@ func writeConfig(p *harness.Pod) string {
 	return path
 }
 
-// process is one run of a side. Its log goes to a file, so that reading it costs nothing while it is measured.
+// process is a running side. Its log goes to a file, so that no time is spent on reading it during a measurement.
 type process struct {
 	t      *testing.T
 	pod    *harness.Pod
@@ -80,7 +80,7 @@ type process struct {
 	ended  chan struct{}
 }
 
-// start runs a side in a pod and returns when it may be used.
+// start starts a side in a pod and waits until it is ready.
 func (s *side) start(t *testing.T, p *harness.Pod) *process {
 	t.Helper()
 	r := s.launch(t, p)
@@ -115,8 +115,8 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	return r
 }
 
-// await asks until the answer has the code: every millisecond at first, and every five after a second, because asking
-// takes CPU time that the process may need.
+// await polls until the health URL returns the code: every millisecond at first, and every five after a second,
+// because polling takes CPU time from the process.
 func (r *process) await(code int) {
 	r.t.Helper()
 	r.awaitWithin(harness.Patience, code)
@@ -146,7 +146,7 @@ func (r *process) code() int {
 	if err != nil {
 		return 0
 	}
-	defer response.Body.Close() // without a reader, a few bytes long
+	defer response.Body.Close() // nothing reads the few bytes of the body
 	return response.StatusCode
 }
 
@@ -165,7 +165,7 @@ func (r *process) stop() float64 {
 	}
 }
 
-// logged returns the time of the last such line in the log, or zero.
+// logged returns the time of the last log line with the message, or zero.
 func (r *process) logged(message string) (at time.Time) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)
@@ -178,17 +178,17 @@ func (r *process) logged(message string) (at time.Time) {
 	return at
 }
 
-// timestamp reads the time of a line, which plain etcd calls ts.
+// timestamp returns the time of a log line, which plain etcd calls ts.
 func timestamp(raw string) time.Time {
 	var of struct{ Time, TS time.Time }
-	_ = json.Unmarshal([]byte(raw), &of) // the zero time suffices
+	_ = json.Unmarshal([]byte(raw), &of) // on an error, the time stays zero
 	if of.Time.IsZero() {
 		return of.TS
 	}
 	return of.Time
 }
 
-// memory is a value of /proc/<pid>/status, in MiB.
+// memory returns a value of /proc/<pid>/status in MiB.
 func (r *process) memory(name string) float64 {
 	r.t.Helper()
 	text := field(r.t, fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid), name)
@@ -197,12 +197,12 @@ func (r *process) memory(name string) float64 {
 	return kilobytes / 1024
 }
 
-// cpu is the CPU time that the process has taken, in microseconds. Linux counts it in hundredths of a second.
+// cpu returns the CPU time of the process in microseconds. Linux counts it in hundredths of a second.
 func (r *process) cpu() float64 {
 	r.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
 	require.NoError(r.t, err)
-	_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+	_, after, _ := strings.Cut(string(text), ") ") // the name may contain any character
 	values := strings.Fields(after)
 	user, err := strconv.ParseFloat(values[11], 64)
 	require.NoError(r.t, err)

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	startPairs  = 40 // the least of 20 starts still varies by 50 ms, because of etcd's election timer
+	startPairs  = 40 // with 20 starts the minimum still varies by 50 ms, because of etcd's election timer
 	memoryPairs = 5
-	// settled bounds the time for which a process is idle before its memory is measured.
+	// settled is how long a process idles before its memory is measured.
 	settled = 5 * time.Second
 )
 
-// startAndStop runs alternating rounds, each on new volumes.
+// startAndStop starts and stops both sides alternately, each time on a new volume.
 func startAndStop(t *testing.T) []row {
 	var start, outside, stop [2]series
 	var alone series
@@ -42,7 +42,7 @@ func startAndStop(t *testing.T) []row {
 	}
 }
 
-// atOnce measures a start without waiting: plain etcd waits for an election with itself.
+// atOnce sets the target for a start without an election, for which plain etcd waits even as a single member.
 func atOnce(r row) row {
 	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
 	quick.target += ", " + part.target
@@ -50,17 +50,17 @@ func atOnce(r row) row {
 	return quick
 }
 
-// outsideEtcd is the time before etcd's first own step and after etcd called itself ready, in milliseconds.
+// outsideEtcd returns the time before etcd's first step plus the time after etcd has reported ready, in milliseconds.
 func (r *process) outsideEtcd() float64 {
 	r.t.Helper()
 	begin := r.logged("configuring peer listeners")
-	// The health may be seen before the line is written.
+	// The health check may succeed before the line is written.
 	end := max(r.ready.Sub(r.logged("ready to serve client requests")), 0)
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction is the time from the result of a validation to the request for the configuration. The member is one of
-// three, so that the early fetch can't be used.
+// reaction measures the time from the result of a validation to the request for the configuration. The member is one
+// of three, for which the wrapper cannot use the configuration that it has fetched early.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		var late series
@@ -88,7 +88,7 @@ func reaction(t *testing.T) (rows []row) {
 	return rows
 }
 
-// firstAfter returns the time of the first request for a path after a time, or zero.
+// firstAfter returns the time of the first request for a path after the given time, or zero.
 func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
 	for _, r := range s.Requests(path) {
 		if r.At.After(after) {

@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// resultLine is one of `go test -bench`, with allocations.
+// resultLine matches a result of `go test -bench` with allocations.
 var resultLine = regexp.MustCompile(`Benchmark(\S+?)(?:-\d+)?\s+\d+\s+([\d.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
 
-// machineStep runs the benchmarks of the lifecycle's package, where the steps can be taken one by one.
+// machineStep runs the benchmarks of package lifecycle, which measure single steps of the state machine.
 func machineStep(t *testing.T) []row {
 	t.Helper()
 	output, err := goTool("test", "-run=^$", "-bench=Step|Turn", "-benchmem", "-count=5", "etcd-wrapper/lifecycle")

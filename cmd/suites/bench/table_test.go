@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// series are the values of one side.
+// series holds the measured values of one side.
 type series []float64
 
 func (s series) rank(share float64) float64 {
@@ -24,7 +24,7 @@ func (s series) median() float64 { return s.rank(0.5) }
 
 func (s series) least() float64 { return s.rank(0) }
 
-// row is one line of the table. A row that only the wrapper has leaves plain empty.
+// row is one line of the table. plain is empty if plain etcd has no such value.
 type row struct {
 	what    string
 	plain   series
@@ -35,7 +35,7 @@ type row struct {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// table is Markdown, for the README.
+// table returns the table in Markdown for the README.
 func table(rows []row) string {
 	var b strings.Builder
 	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
@@ -64,13 +64,14 @@ func short(value float64) string {
 }
 
 func (r row) ratio() string {
-	if len(r.plain) == 0 || r.plain.least() == 0 { // a ratio to nothing is undefined
+	if len(r.plain) == 0 || r.plain.least() == 0 { // the ratio would be undefined
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", r.paired())
 }
 
-// paired is the median of the ratios of the pairs, each measured one right after the other.
+// paired returns the median of the ratios of all pairs. The two values of a pair are measured one right after the
+// other.
 func (r row) paired() float64 {
 	ratios := make(series, len(r.plain))
 	for i := range ratios {
@@ -90,42 +91,43 @@ func (r row) result() string {
 	}
 }
 
-// costsAtMost compares with plain etcd by the least values, which other work on the machine disturbs the least.
+// costsAtMost limits the cost over plain etcd. It compares the minima, which other load on the machine affects least.
 func (r row) costsAtMost(extra float64, unit string) row {
 	r.target = fmt.Sprintf("plain's min + %s %s", short(extra), unit)
 	r.met = r.wrapper.least()-r.plain.least() <= extra
 	return r
 }
 
-// atMost bounds the median of the wrapper.
+// atMost limits the wrapper's median.
 func (r row) atMost(limit float64, unit string) row {
 	r.target = fmt.Sprintf("≤ %s %s", short(limit), unit)
 	r.met = r.wrapper.median() <= limit
 	return r
 }
 
-// neverMoreThan bounds the worst value of the wrapper.
+// neverMoreThan limits the wrapper's worst value.
 func (r row) neverMoreThan(limit float64, unit string) row {
 	r.target = fmt.Sprintf("never > %s %s", short(limit), unit)
 	r.met = r.wrapper.rank(1) <= limit
 	return r
 }
 
-// shareAtLeast checks a ratio for which more is better.
+// shareAtLeast sets a lower limit for the ratio to plain etcd, where more is better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
 	return r
 }
 
-// timesAtMost compares with the value in the column of plain etcd, which is not etcd's.
+// timesAtMost limits the ratio to the value in the column of plain etcd, which is a reference value other than
+// etcd's.
 func (r row) timesAtMost(factor float64, other string) row {
 	r.target = fmt.Sprintf("≤ %s × %s", short(factor), other)
 	r.met = r.paired() <= factor
 	return r
 }
 
-// shareAtMost checks a ratio for which less is better.
+// shareAtMost sets an upper limit for the ratio to plain etcd, where less is better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

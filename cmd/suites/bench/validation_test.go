@@ -28,15 +28,15 @@ import (
 var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB the database holds that is validated")
 
 const (
-	validations     = 5    // from the page cache
-	coldValidations = 3    // from the disk
-	revisionBytes   = 1100 // of a value: three fit in a page
+	validations     = 5    // with the files in the page cache
+	coldValidations = 3    // with the files on disk only
+	revisionBytes   = 1100 // of a value: three rows fit in a page
 	revisionsAtOnce = 20_000
-	firstRevision   = 1_000_000 // above what etcd has stored itself
+	firstRevision   = 1_000_000 // above the revisions that etcd has stored itself
 )
 
-// fullValidation compares what --standalone does after a crash with etcd's own tool, which reads every revision once, and
-// with reading the same files.
+// fullValidation compares the validation of --standalone after a crash with etcd's own tool, which reads every
+// revision once, and with reading the same files.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
@@ -44,7 +44,7 @@ func fullValidation(t *testing.T) []row {
 	full := func() { run(t, harness.Program, "verify-data", "-o", "json", "--data-dir", p.DataDir()) }
 	hash := func() { run(t, harness.Program, "etcdutl", "hashkv", p.DBPath()) }
 	read := func() { readFiles(t, p.DataDir()) }
-	read() // into the page cache
+	read() // fills the page cache
 	warm := inTurns(validations, func() {}, hash, full)
 	cold := inTurns(coldValidations, func() { forget(t, p.DataDir()) }, hash, read, full)
 	what := fmt.Sprintf("`etcdutl hashkv`, and `full` validation, of %s in the page cache, ms", size(t, p.DBPath()))
@@ -55,7 +55,7 @@ func fullValidation(t *testing.T) []row {
 	}
 }
 
-// fillDatabase adds revisions to a database as an etcd stores them, without the log that an etcd would write.
+// fillDatabase adds revisions to a database in etcd's format, without the raft log that etcd would write.
 func fillDatabase(t *testing.T, path string, count int64) {
 	t.Helper()
 	database, err := bolt.Open(path, 0, &bolt.Options{NoSync: true})
@@ -64,7 +64,7 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	for from := int64(0); from < count; from += revisionsAtOnce {
 		require.NoError(t, database.Update(func(tx *bolt.Tx) error {
 			keys := tx.Bucket(schema.Key.Name())
-			keys.FillPercent = 0.9 // as etcd does where keys only ascend
+			keys.FillPercent = 0.9 // as etcd sets it for ascending keys
 			for n := from; n < min(from+revisionsAtOnce, count); n++ {
 				_, _ = dice.Read(content) // never fails
 				if err := keys.Put(revision(n+firstRevision, content)); err != nil {
@@ -78,15 +78,15 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	require.NoError(t, database.Close())
 }
 
-// revision is a new key's first one, as a row of the database.
+// revision returns the database row of a new key's first revision.
 func revision(main int64, content []byte) (key, value []byte) {
 	key = mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
 	stored := mvccpb.KeyValue{Key: key, Value: content, CreateRevision: main, ModRevision: main, Version: 1}
-	value, _ = stored.Marshal() // of two fields that are bytes, and numbers
+	value, _ = stored.Marshal() // cannot fail for these fields
 	return key, value
 }
 
-// inTurns measures each in turn, in milliseconds, after what prepares it.
+// inTurns calls prepare before each function, and returns the durations of the functions in milliseconds.
 func inTurns(rounds int, prepare func(), each ...func()) []series {
 	took := make([]series, len(each))
 	for range rounds {
@@ -133,7 +133,7 @@ func eachFile(t *testing.T, dir string, do func(file *os.File) error) {
 		if err != nil {
 			return err
 		}
-		defer file.Close() // nothing was written
+		defer file.Close() // it was only read
 		return do(file)
 	}))
 }

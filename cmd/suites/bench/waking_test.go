@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A tenth of the time that real sidecars need to wake three hibernated members: they query a cluster that cannot answer
-// yet, for the initialization and for the configuration.
+// A tenth of the time that real sidecars need for initialization and configuration when three hibernated members wake
+// up, because they query a cluster that cannot answer yet.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
@@ -23,7 +23,7 @@ const (
 	wakings = 7
 )
 
-// wakeThree starts three members that were stopped in order, with slow sidecars.
+// wakeThree starts three members that were stopped cleanly, with slow sidecars.
 func wakeThree(t *testing.T) []row {
 	var beyond series
 	for range 3 {
@@ -51,12 +51,13 @@ func wakeThree(t *testing.T) []row {
 	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three stopped members at the same time. None leads at first, and all wait for a leader.
+// wakeTogether starts three stopped members at the same time. There is no leader at first, and all of them wait for
+// one.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {
 		for i, s := range both {
-			t.Run("cluster", func(t *testing.T) { // its end ends the members
+			t.Run("cluster", func(t *testing.T) { // the members stop at the end of this subtest
 				members := launchThree(t, s)
 				for _, r := range members {
 					r.stop()
