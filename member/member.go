@@ -34,13 +34,14 @@ import (
 // AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
 type Options struct {
 	Log zerolog.Logger
-	// Crash is called once for a failure that etcd calls fatal or that made it panic. The goroutine in which it
-	// happened never continues, so the process must end.
+	// Crash is called once, for a failure that etcd calls fatal or that made it panic. The goroutine that failed
+	// never continues, so the process must end.
 	Crash func(reason error)
 	// ClosePatience bounds an orderly close before etcd's server is stopped. etcd waits its request timeout, 7 s by
 	// default, once for each client listener and once for handing over its leadership.
 	ClosePatience time.Duration
-	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
+	// DataVersion is the oldest version of etcd that must be able to read the data. The zero value leaves the version
+	// to etcd.
 	DataVersion dataversion.Version
 	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for
 	// readers of the whole database. New sets the other fields.
@@ -48,31 +49,32 @@ type Options struct {
 	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
 	// A backup-restore sidecar does that itself.
 	FindsPlace bool
-	// AskForVote asks the others, as a client, to promote a member of a cluster. A learner uses it with
-	// authentication; nil if it cannot be asked.
+	// AskForVote asks the other members, as a client, to promote this one. A learner needs it when authentication is
+	// enabled. It is nil if they cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's
 	// version. It calls report with the reason for a wait. It may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
-	// Unwanted reports whether fewer members are wanted, without this one: then it leaves its cluster before it
-	// closes. It may be nil.
+	// Unwanted reports whether the cluster was scaled down so that this member is no longer wanted. The member then
+	// leaves its cluster before it closes. It may be nil.
 	Unwanted func(ctx context.Context) bool
 	// DataInUse is called once if another process has the database open for writing, before Open waits for it.
 	DataInUse func()
-	// BeforeCompaction reads what a compaction by a client or etcd is about to remove. It is called where the
-	// compaction is requested, and its context ends soon. It may be nil.
+	// BeforeCompaction reads the revisions that a compaction by a client or by etcd is about to remove. The goroutine
+	// that requests the compaction calls it with a short deadline. It may be nil.
 	BeforeCompaction func(context.Context)
-	// RootPassword makes the member create the user root in an empty cluster and enable authentication. It refuses
-	// clients until then. Empty leaves users to others.
+	// RootPassword makes the member create the user root in an empty cluster and enable authentication. Clients are
+	// rejected until then. If it is empty, the member does not touch users.
 	RootPassword string
-	// Confirmation holds back each reply until the store has what it depends on. The cluster has one member then. It
-	// may be nil.
+	// Confirmation holds back each reply until the store has the data that the reply depends on. It requires a
+	// cluster of one member. It may be nil.
 	Confirmation Confirmation
 }
 
-// streamWorkers is the number of goroutines that gRPC keeps for requests. In profiles of puts and gets by 100
-// clients, the new goroutine that plain etcd has for each spends up to a fifth of the CPU time on growing its stack.
-// Further requests still get one of their own, so watches, which occupy workers, cost only this gain.
+// streamWorkers is the number of goroutines that gRPC keeps for requests. Plain etcd starts a goroutine for each
+// request. In profiles of puts and gets by 100 clients, these spend up to a fifth of the CPU time on growing their
+// stacks. Requests beyond the workers still get a goroutine of their own, so watches, which occupy workers, only
+// reduce this gain.
 const streamWorkers = 256
 
 // A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
@@ -92,9 +94,9 @@ type Member struct {
 	opened bool
 	opening
 
-	starting    sync.WaitGroup     // goroutines from etcd's start to its end
-	serving     sync.WaitGroup     // goroutines from readiness to the start of the close
-	stopServing context.CancelFunc // ends the latter
+	starting    sync.WaitGroup     // goroutines that run from etcd's start to its end
+	serving     sync.WaitGroup     // goroutines that run from readiness to the start of the close
+	stopServing context.CancelFunc // ends the goroutines in serving
 	keeper      atomic.Pointer[dataversion.Keeper]
 
 	files     dataFiles
@@ -103,11 +105,11 @@ type Member struct {
 	stopped   atomic.Pointer[error] // why etcd stopped by itself
 }
 
-// opening holds what the start of etcd has found and returned. Its fields are valid once started is closed.
+// opening holds the findings and the result of etcd's start. Its fields are valid once started is closed.
 type opening struct {
 	founds   bool                // it starts a new cluster
-	before   datadir.Fingerprint // the data just before etcd could open them
-	inert    bool                // etcd failed without opening them
+	before   datadir.Fingerprint // the data just before etcd could open it
+	inert    bool                // etcd failed without opening the data
 	started  chan struct{}       // closed when embed.StartEtcd has returned
 	etcd     *embed.Etcd         // nil if it failed
 	startErr error
@@ -127,7 +129,7 @@ var errCrashed = errors.New("etcd crashed")
 
 var errStopped = errors.New("etcd stopped by itself; a member that was removed from its cluster does that")
 
-// New returns a member that will run with a configuration, which it then owns. It starts nothing.
+// New returns a member for a configuration, which it then owns. It starts nothing.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
 		config:  config,
@@ -145,8 +147,8 @@ func New(config *embed.Config, options Options) *Member {
 	streams := []grpc.StreamServerInterceptor{m.drain.stream, m.Maintainer.Stream}
 	unaries := []grpc.UnaryServerInterceptor{m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped}
 	if held := (confirmed{options.Confirmation}); held.Confirmation != nil {
-		streams = append(streams, held.stream)          // inside drain, for which a blocked send is the client's fault
-		unaries = slices.Insert(unaries, 1, held.unary) // outside drain and Maintainer, for which etcd has answered
+		streams = append(streams, held.stream)          // inside drain, which blames the client for a blocked send
+		unaries = slices.Insert(unaries, 1, held.unary) // outside drain and Maintainer: etcd has answered
 	}
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(streams...), grpc.ChainUnaryInterceptor(unaries...))
@@ -171,8 +173,9 @@ func (m *Member) quota() int64 {
 	return max(0, m.config.QuotaBackendBytes)
 }
 
-// Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or the reason why it
-// will not. When ctx is done it returns: before etcd was opened nothing remains, afterwards Close ends etcd.
+// Open starts etcd and returns nil once it has joined its cluster, or the reason why it cannot join. Without a quorum
+// it waits forever. It returns when ctx is done: if etcd was not opened yet, nothing is left running; otherwise Close
+// ends etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
@@ -212,7 +215,7 @@ func (m *Member) Open(ctx context.Context) error {
 	return nil
 }
 
-// prepare checks, just before etcd opens the data, that no other process has them open, and inspects them.
+// prepare inspects the data just before etcd opens it, and checks that no other process has it open.
 func (m *Member) prepare(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
@@ -222,16 +225,16 @@ func (m *Member) prepare(ctx context.Context) error {
 	findings := datadir.Look(m.config.Dir, m.config.WalDir)
 	recorded, unread := maxVersion(findings)
 	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
-	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks that follow report unreadable data
+	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks below report unreadable data
 		return err
 	}
 	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
 		return ErrSeveralMembers
 	}
-	if err := findings.Inspect(datadir.Identity{ // it refuses data that etcd would accept silently
+	if err := findings.Inspect(datadir.Identity{ // Inspect refuses some data that etcd would silently accept
 		Name: m.config.Name, PeerURLs: types.URLs(m.config.AdvertisePeerUrls).StringSlice(), InitialCluster: m.config.InitialCluster,
 	}, m.options.Log); err != nil {
-		m.opened = true // the next start must not treat such data as valid
+		m.opened = true // from here on the next start must not treat the data as valid
 		m.startErr = err
 		close(m.started)
 		return err
@@ -251,11 +254,11 @@ func (m *Member) prepare(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
 	datadir.SetPermissions(m.config.Dir, m.options.Log)
-	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing equals what cannot be inspected
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint nothing equals it
 	return nil
 }
 
-// maxVersion returns the cluster's version as the data record it.
+// maxVersion returns the highest cluster version that the data records.
 func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err error) {
 	versions, err := findings.ClusterVersions()
 	for _, text := range versions {
@@ -266,8 +269,8 @@ func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err 
 	return highest, err
 }
 
-// announce decides, before etcd is opened, which version it announces, by the version in its data or, for a member that
-// joins, of its cluster. A new cluster has none.
+// announce sets the version that etcd announces, before it is opened. The version follows from the data or, for a
+// member that joins, from its cluster. A new cluster has none.
 func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unread error) (err error) {
 	wanted := m.options.DataVersion
 	hasLog := wal.Exist(m.files.wal)
@@ -292,8 +295,8 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 	return nil
 }
 
-// defragmentAtStart makes etcd defragment its database before it serves, if that is worth it and etcd's configuration
-// does not set it.
+// defragmentAtStart makes etcd defragment its database before it serves, if that is worth the time and etcd's
+// configuration does not decide it.
 func (m *Member) defragmentAtStart() {
 	info, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
 	if err == nil && m.config.BootstrapDefragThresholdMegabytes == 0 {
@@ -319,15 +322,15 @@ func (m *Member) start() {
 	m.etcd = etcd
 }
 
-// isListenError reports whether etcd failed to bind an address. It opens its data after it has bound those of peers
-// and clients, but before that of metrics.
+// isListenError reports whether etcd failed to bind an address. etcd opens its data after it has bound the addresses
+// for peers and clients, but before the one for metrics.
 func isListenError(err error) bool {
 	failed, ok := errors.AsType[*net.OpError](err)
 	return ok && failed.Op == "listen"
 }
 
-// serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted
-// version, check that the data are still on the volume, and keep the cluster's entry for the member up to date.
+// serve starts the background goroutines of a ready member: they maintain the database, compact, keep the data at the
+// wanted version, check that the data is still on the volume, and update the member's entry in the cluster.
 func (m *Member) serve() {
 	server := m.etcd.Server
 	ctx, stop := context.WithCancel(context.Background())
@@ -348,7 +351,7 @@ func (m *Member) serve() {
 	}
 }
 
-// Watch returns the reason when etcd has stopped by itself, or when ctx is done.
+// Watch returns the reason when etcd stops by itself, or returns when ctx is done.
 func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
 
 // wait returns nil once ready is closed, or the reason why etcd has stopped by itself, or ctx's error.
@@ -363,7 +366,7 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case <-m.etcd.Server.StopNotify():
 		err = errStopped
 	case failed := <-m.etcd.Err():
-		err = errStopped // a listener also ends because etcd stops
+		err = errStopped // a listener also fails when etcd stops
 		if !isClosed(m.etcd.Server.StoppingNotify()) {
 			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed"))) // etcd need not report a cause
 		}
@@ -372,8 +375,8 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	return err
 }
 
-// crash reports a failure beyond repair, once. It publishes the reason first, so that no waiting call ends without
-// it.
+// crash reports an unrecoverable failure, once. It publishes the reason first, so that every waiting call returns
+// with it.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)

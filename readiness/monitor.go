@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the pause between two looks at what etcd holds in memory. It bounds how long a lost leader goes
+// factsInterval is the pause between two reads of etcd's state in memory. It bounds how long a lost leader goes
 // unnoticed.
 const factsInterval = 100 * time.Millisecond
 
@@ -34,16 +34,16 @@ type Target interface {
 	LostData() error
 	// Scarce returns why the volume is nearly full, or "".
 	Scarce() string
-	// Unreadable returns why the older etcd that must be able to read the data could not, or "".
+	// Unreadable returns why the older etcd that must be able to read the data cannot read it, or "".
 	Unreadable() string
 	// Away returns why clients should use other members for now, or "".
 	Away() string
-	// Unconfirmed returns why the store of the backups does not confirm changes that clients wait for, or "".
+	// Unconfirmed returns why the backup store does not confirm changes that clients wait for, or "".
 	Unconfirmed() string
-	// Missing returns the members of the cluster without a connection to this one.
+	// Missing returns the cluster members that have no connection to this one.
 	Missing() []string
-	// Certificates returns why no client can connect for want of a valid certificate, and which other certificates
-	// have expired or will soon. Both are empty if all is well.
+	// Certificates returns why clients cannot connect, if a certificate they depend on is not valid, and which other
+	// certificates have expired or will soon. Both are empty if all is well.
 	Certificates(now time.Time) (ended, soon string)
 }
 
@@ -93,7 +93,7 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
-		// A member that has just started and is healthy needs no line.
+		// Do not log that a healthy member has just started.
 		matters := last.watched || is.Status != OK
 		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
@@ -117,11 +117,11 @@ func (m *Monitor) logChange(was, is Check) {
 }
 
 const (
-	// Together with factsInterval, at which a due read is noticed, the first two bound how long a quorum that is lost
-	// in silence goes unnoticed: 1.4 s, or 2.4 s if the last response was slow.
+	// A lost quorum without any error goes unnoticed for at most readInterval, readTimeout and factsInterval: 1.4 s,
+	// or 2.4 s if the last response was slow.
 	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
 	readTimeout   = time.Second            // a read without a response for this long means no quorum
-	retryInterval = 100 * time.Millisecond // from a failed read to the next, so that an outage ends soon after its cause
+	retryInterval = 100 * time.Millisecond // from a failed read to the next
 	maxAbsence    = time.Minute            // longer than a member takes to restart
 )
 
@@ -135,20 +135,20 @@ type watch struct {
 	results    chan error         // of the read in flight; buffered, so that a read never blocks after Run has returned
 	cancel     context.CancelFunc // of the read in flight; nil when there is none
 	started    time.Time          // start of the read in flight
-	isOutdated bool               // the leader changed during the read in flight, so its result does not count
+	isOutdated bool               // the leader changed during the read in flight, so its result is ignored
 
 	nextRead time.Time // the earliest start of the next read; zero means now
 	lastRead time.Time // start of the newest successful read since the member last lost its leader
-	lastErr  error     // error of the newest read that counts
+	lastErr  error     // error of the newest read that was not outdated
 
-	completeAt time.Time // last time at which no member was missing; at first the start of the watch
+	completeAt time.Time // last time at which no member was missing; initially the start of the watch
 }
 
 func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader notices the loss of a leader that no other one has followed: no notification reports it.
+// observeLeader detects the loss of a leader without a successor, for which there is no notification.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -157,7 +157,7 @@ func (w *watch) observeLeader() {
 	w.hasLeader = has
 	w.restartRead()
 	if !has {
-		w.lastRead = time.Time{} // a read that the old leader confirmed says nothing about the next one
+		w.lastRead = time.Time{} // a read confirmed by the old leader proves nothing about the next one
 	}
 }
 
@@ -317,7 +317,7 @@ var names = [checkCount]string{
 	"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "volume", "data_version", "defragmentation", "certificates",
 }
 
-// report runs all checks. Reasons for Failed exclude clients; reasons for Degraded need attention.
+// report runs all checks. Failed makes the member unready; Degraded only needs attention.
 func (w *watch) report() *Report {
 	r, t := &Report{LastRead: w.lastRead, watched: true}, w.target
 	isCorrupt, noSpace := t.Alarms()
@@ -359,8 +359,8 @@ func errorText(prefix string, err error) string {
 	return prefix + err.Error()
 }
 
-// checkQuorum fails without a quorum. It degrades once a member has been missing for longer than a restart takes,
-// because the loss of one more may end the quorum.
+// checkQuorum fails without a quorum. It reports Degraded once a member has been missing for longer than a restart
+// takes, because losing one more may lose the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
@@ -378,8 +378,8 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	return reasons
 }
 
-// quorumError returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed while it
-// hangs. With --backup-ack=stored the store is part of the quorum.
+// quorumError returns why there is no reliable quorum, or "". A read that ignores its timeout counts as failed while
+// it hangs. With --backup-ack=stored the store is part of the quorum.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {

@@ -134,9 +134,9 @@ func (s *Server) UseTemporary() error {
 }
 
 // UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every
-// handshake. Clients on loopback may still speak plain HTTP. Other plain connections that are still open end with
-// their next reply, or after 30 s. UseTLS fails only if the files cannot be used now, which may pass, and names them;
-// the protocol is then unchanged. It is safe for concurrent use.
+// handshake. Clients on loopback may still use plain HTTP. Other open plain connections end with their next reply, or
+// after 30 s. UseTLS fails only if the files cannot be used now, which may be temporary; the error names them, and
+// the protocol does not change. It is safe for concurrent use.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
@@ -179,14 +179,14 @@ func (c connectionErrors) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// rateLimit limits a log to ten lines a minute, so that clients cannot fill it.
+// rateLimit limits a log to ten lines a minute, so that clients cannot flood it.
 func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter bounds the number of open connections. A new one beyond the limit is accepted, since it may be the kubelet's,
-// and the one that has been without a request for longest is closed. The new one itself is closed only if every other
-// connection has a request in progress.
+// A connectionLimiter bounds the number of open connections. It accepts a new connection beyond the limit, because it
+// may be the kubelet's, and closes the one that has been idle longest. It closes the new connection only if all
+// others have a request in progress.
 type connectionLimiter struct {
 	limit int
 
@@ -219,8 +219,8 @@ func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// closeOldest closes the connection that has been without a request for longest. It closes it below TLS, whose
-// close_notify could block.
+// closeOldest closes the connection that has been idle longest. It closes it below TLS, whose close_notify could
+// block.
 func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {

@@ -35,8 +35,8 @@ const (
 	Reject Answer = "reject" // the event is impossible here: logged as a bug
 )
 
-// Row is one transition: in From, if On happens and When holds, go To and Do the actions, because of Why, a sentence
-// for users. Rows hold names only, so that they can be compared, drawn and mutated.
+// Row is one transition: in From, if On happens and When holds, go To and Do the actions. Why is the reason, a
+// sentence for users. Rows contain only names, so that they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -46,7 +46,7 @@ type Row struct {
 	Why  string   `json:"why"`
 }
 
-// Edge names the row among those with the same From. The guard is a part of the name, because a second row for the same
+// Edge names the row among those with the same From. The name includes the guard, because a second row for the same
 // event and source would silently replace the first in looplab/fsm.
 func (row *Row) Edge() string {
 	if row.When == Always {
@@ -78,21 +78,21 @@ type TransitionCount struct {
 	Seconds float64   `json:"seconds"` // total duration of the visits to From that ended this way; 0 if From is To
 }
 
-// Default answers an event in every state that has no row for it.
+// Default is the answer to an event in every state that has no row for it.
 type Default struct {
 	On     Event  `json:"on"`
 	Answer Answer `json:"answer"`
 	Why    string `json:"why"`
 }
 
-// LateEvents are ignored in the states that have no row for them, because of Why.
+// LateEvents are ignored in the states that have no row for them. Why is the reason.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state, so that they are only
-// possible where a row expects them, apart from those that may arrive late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state. Such an event is only
+// possible where a row expects it, unless it is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -117,17 +117,17 @@ func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 // Source is the origin of a row in a table: a State or a Group.
 type Source interface{ States() []State }
 
-// Group is a set of states with the same row.
+// Group is a set of states that share a row.
 type Group []State
 
 // States returns the states of the group, in the order of a run.
 func (g Group) States() []State { return g }
 
-// Stays as the To of a row in Entries stands for the state that the row starts from. It is not itself a state.
+// Stays as the To of a row in Entries means that the row keeps its state. It is not itself a state.
 const Stays = State("")
 
-// Entries are the rows of a table in its source form: a row may start in a group. The type of a row has no name, so
-// that tables can omit the names of the fields.
+// Entries are the rows of a table in source form: a row may start in a group. The row type is unnamed, so that tables
+// can omit the names of the fields.
 type Entries []struct {
 	From Source
 	On   Event
@@ -155,13 +155,13 @@ func Expand(entries Entries) (table []Row) {
 type Facts[F, P any] interface {
 	// Holds reports whether a guard's condition is true. Always holds, an unknown guard never does.
 	Holds(guard Guard) bool
-	// Learn returns the facts after the payload of an event, before the table is consulted.
+	// Learn returns the facts updated with the payload of an event. It runs before the table is consulted.
 	Learn(event Event, payload P) F
-	// Conclude returns the facts after the transition.
+	// Conclude returns the facts updated after the transition.
 	Conclude(from State, event Event, to State, payload P) F
 }
 
-// Conditions are the meanings of guards, as conditions over facts.
+// Conditions define the guards as conditions over facts.
 type Conditions[F any] map[Guard]func(F) bool
 
 // Evaluate reports whether a guard's condition is true. Always holds, an unknown guard never does.
@@ -185,7 +185,7 @@ type Decision struct {
 	Why    string
 }
 
-// Rules are a table made ready for look-ups. They never change and may be shared.
+// Rules are a table prepared for lookups. They are immutable and may be shared.
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State
@@ -194,13 +194,14 @@ type Rules[F Facts[F, P], P any] struct {
 	events   []Event // all of them, in the order of the defaults
 }
 
-// key identifies what one state answers to one event.
+// key identifies a state and an event.
 type key struct {
 	state State
 	event Event
 }
 
-// NewRules makes rules of a table, and of the answers where it has no row. In the final state every event is ignored.
+// NewRules builds rules from a table, and from the default answers where the table has no row. In the final state
+// every event is ignored.
 func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final State) *Rules[F, P] {
 	rules := &Rules[F, P]{rows: table, final: final, byKey: map[key][]int{}, defaults: map[Event]Default{}}
 	for i, row := range table {
@@ -214,10 +215,10 @@ func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final Stat
 	return rules
 }
 
-// Row is a row of the table, by a decision's index.
+// Row returns the row of the table that made a decision.
 func (r *Rules[F, P]) Row(index int) *Row { return &r.rows[index] }
 
-// Step returns the machine after the event, and what to do about it.
+// Step returns the machine after the event, and the decision about it.
 func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision) {
 	facts := c.Facts.Learn(event, payload)
 	decision := r.match(c.State, event, facts)

@@ -17,17 +17,17 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Identity identifies the member as the configuration does.
+// Identity identifies the member as configured.
 type Identity struct {
 	Name           string
 	PeerURLs       []string // that it advertises
-	InitialCluster string   // as etcd's configuration has it: name=URL, separated by commas
+	InitialCluster string   // in etcd's format: name=URL, separated by commas
 }
 
-// Inspect refuses data that etcd would open without a word, and serve with less than was acknowledged, or under a
-// wrong name. Call it right before etcd opens the directory, even if a validation has passed. It moves an
-// uninitialized member out of the way, and logs warnings about what etcd tolerates. Anything unreadable is left to
-// etcd, which reports it.
+// Inspect rejects data that etcd would open without an error and then serve without some acknowledged writes, or as
+// the wrong member. Call it right before etcd opens the directory, even after a successful validation. It moves an
+// uninitialized member out of the way, and logs warnings about problems that etcd tolerates. It ignores unreadable
+// files: etcd reports them.
 func (f *Inspection) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
@@ -61,18 +61,18 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 	return nil
 }
 
-// uninitializedPrefix is the prefix of the name that an uninitialized member's directory is moved to.
+// uninitializedPrefix starts the name to which an uninitialized member's directory is moved.
 const uninitializedPrefix = "member.uninitialized-"
 
-// errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
+// errNoVoter means that the log was lost, or truncated at its start.
 var errNoVoter = errors.New("it was lost, cut off or damaged, or belongs to another database")
 
-// moveIfUnused handles a log that names no voter. etcd would open it and wait forever to be elected; without
-// any log it would create a new one, and drop what is written until that is as long as the old one.
+// moveIfUnused handles a log that names no voter. etcd would open it and wait forever to be elected. Without any log,
+// etcd would create a new one, and drop writes until the new log is as long as the old one.
 //
-// A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment
-// of its first start. It has acknowledged no write and given no vote. Its directory is moved out of the way, so that
-// etcd starts with an empty one; nothing is deleted. In any other case the error names what was lost.
+// A member is uninitialized if its log names no voter and its database is empty: etcd was killed at the very start of
+// its first run. The member has acknowledged no write and cast no vote. moveIfUnused moves its directory out of the
+// way, so that etcd starts with an empty one; it deletes nothing. In all other cases the error names what was lost.
 func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -88,7 +88,7 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	case f.contentsErr == nil || missing:
 		return false, lostLog.errorf(f.wal.path, errNoVoter)
 	default:
-		return false, nil // etcd says what is wrong with the database
+		return false, nil // etcd reports what is wrong with the database
 	}
 }
 
@@ -101,8 +101,8 @@ func moveUnused(m *member, log zerolog.Logger) error {
 	return nil
 }
 
-// checkRestore refuses data whose database is missing or unused, and whose log continues a restored one. etcd
-// would fill a new database from the log, without the content of the backup.
+// checkRestore rejects data whose database is missing or unused and whose log continues a restored one. etcd would
+// fill a new database from the log, which lacks the content of the backup.
 func checkRestore(m *member, found contents) error {
 	segments := m.segments()
 	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() {
@@ -114,9 +114,10 @@ func checkRestore(m *member, found contents) error {
 	return lostRestore.errorf(m.wal.path, m.database)
 }
 
-// checkCluster refuses a database of another cluster than the log's: one of them was rolled back, copied or
-// mounted without the other. etcd would apply the log to that database, and die of a member that it does not know. A
-// database that knows the log's own member needs no further check. Anything unreadable is refused elsewhere.
+// checkCluster rejects a database that belongs to a different cluster than the log: one of them was rolled back,
+// copied or mounted without the other. etcd would apply the log to that database, and die on a member that the
+// database does not have. A database that has the log's own member needs no further check. Unreadable files are
+// rejected elsewhere.
 func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
@@ -129,9 +130,9 @@ func checkCluster(m *member, found contents) error {
 	return otherCluster.errorf(m.database, m.wal.path)
 }
 
-// checkLength refuses a database that was cut off, and a log of which the disk proves that it was: etcd repairs a
-// damaged log by cutting it off, and serves without the acknowledged entries behind the damage. Anything unreadable
-// is left to etcd, which reports it.
+// checkLength rejects a truncated database, and a log that provably lost its end: etcd repairs a damaged log by
+// truncating it, and serves without the acknowledged entries after the damage. It ignores unreadable files: etcd
+// reports them.
 func (f *Inspection) checkLength() error {
 	if errors.Is(f.contentsErr, errCutOff) {
 		return cutOff.errorf(f.database, f.contentsErr)
@@ -142,17 +143,17 @@ func (f *Inspection) checkLength() error {
 	return nil
 }
 
-// checkTail refuses a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
-// database.
+// checkTail rejects a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
+// database's applied index.
 //
-// In the second case a single member would drop what is proposed until the log is as long again. Its log was damaged,
-// because such a member applies an entry only after its log was flushed. With several members it need not be damage.
-// A follower of etcd 3.6 passes an entry to the database while its log is still being written, if it learns of the
-// entry and of its commitment together (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right
-// moment its database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its
-// disk looks just as after damage, and then it has acknowledged to a leader what it no longer has, and would help to
-// elect one that does not have it either. So both are refused, with the same way out. That loses neither data nor the
-// quorum: an entry is committed because a majority of logs have it, so only a minority can lack it.
+// In the second case a single member would drop new proposals until the log is as long again. Its log must be
+// damaged, because a single member applies an entry only after flushing it. With several members, damage is not
+// certain. A follower of etcd 3.6 passes an entry to the database while its log is still being written, if it
+// receives the entry and its commitment together (raftNode.start; etcd 3.5.5 and later wait). After a power loss at
+// the wrong moment its database is ahead. Such a member has not acknowledged the missing entries and would do no
+// harm. But its disk looks exactly as after damage, in which case it has acknowledged entries to a leader that it no
+// longer has, and could help to elect a leader that lacks them too. So both are rejected, with the same way out. That
+// loses neither data nor the quorum: a majority of logs have every committed entry, so only a minority can lack it.
 func (c contents) checkTail(m *member, tail *history) error {
 	switch {
 	case tail.cut.isLoss(c.single36()):
@@ -165,9 +166,9 @@ func (c contents) checkTail(m *member, tail *history) error {
 	return nil
 }
 
-// checkMember refuses the data directory of another member of this cluster: volumes were mixed up. etcd would
-// take that member's identity, which would exist twice. A directory of an unknown member causes a warning only: a
-// restore may have given it any name. Anything unreadable is left to etcd, which reports it.
+// checkMember rejects the data directory of another member of this cluster: volumes were mixed up. etcd would take on
+// that member's identity, which would then exist twice. For the directory of an unknown member it only logs a
+// warning: a restore may have given it any name. It ignores unreadable files: etcd reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
@@ -186,8 +187,8 @@ func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error 
 	return nil
 }
 
-// Members returns how many members the cluster has as far as the data know: those in the database, with the changes that it has
-// not applied yet.
+// Members returns the number of members that the data records: those in the database, plus the changes in the log
+// that the database has not applied yet.
 func (f *Inspection) Members() int {
 	members := map[uint64]bool{}
 	for id := range f.contents.members {
@@ -197,8 +198,8 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the changes of the members after one entry and up to another one. The value of a member is true if it is a
-// voter.
+// change applies the membership changes after one entry, up to and including another. A member's value is true if it
+// is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {
@@ -216,8 +217,8 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	}
 }
 
-// OnlyRestored reports whether the data are those of a restored snapshot that no member has run on yet: what the database
-// records of versions is about the cluster that the snapshot was taken of.
+// OnlyRestored reports whether the data was restored from a snapshot and no member has run on it yet. The versions
+// recorded in its database are then those of the cluster that the snapshot was taken from.
 func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
 	if len(segments) != 1 || tail == nil || len(tail.snapshots) == 0 || tail.snapshots[len(tail.snapshots)-1].Index != tail.last {
@@ -227,7 +228,7 @@ func (f *Inspection) OnlyRestored() bool {
 	return err == nil && head.restored
 }
 
-// checkV2Requests refuses a log that etcd 3.6 panics over when it replays it, at every start.
+// checkV2Requests rejects a log with requests on which etcd 3.6 panics at every replay.
 func (f *Inspection) checkV2Requests() error {
 	for _, n := range f.notes {
 		if n.method != "" {
@@ -237,14 +238,14 @@ func (f *Inspection) checkV2Requests() error {
 	return nil
 }
 
-// checkV2Members refuses data whose two lists of members differ. etcd 3.5 and older list them in a second store, the v2 store,
-// and go by that one; etcd 3.6 goes by the database. Older versions have left members in the database that were removed long
-// ago, and learners that were promoted. etcd 3.6 takes them over, and panics when such a member is removed. etcd 3.5.26 and later
-// correct the database when they start.
+// checkV2Members rejects data whose two lists of members differ. etcd 3.5 and older keep a list in a second store,
+// the v2 store, and rely on that one; etcd 3.6 relies on the database. Older versions have left members in the
+// database that were removed long ago, and learners that were promoted. etcd 3.6 uses them as they are, and panics
+// when such a member is removed. etcd 3.5.26 and later correct the database when they start.
 //
-// The v2 store is in the snapshot that etcd starts from, and the entries after it change it. A member that any of these
-// adds is not a leftover: an etcd 3.4 may have added it to the database before it noted there that it had applied the
-// entry.
+// The v2 store is part of the snapshot that etcd starts from, and later entries change it. A member that one of these
+// entries adds is not a leftover: etcd 3.4 may have added it to the database before it recorded there that the entry
+// was applied.
 func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil

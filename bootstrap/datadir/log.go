@@ -19,35 +19,36 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// history is the state of a log after reading its records in order.
+// history is the state of a log after its records were read in order.
 type history struct {
 	last      uint64           // index of the last entry
 	committed uint64           // highest index that was recorded as committed
-	received  uint64           // index of the newest snapshot that stands for entries which are not in the log
-	snapshots []snapshotRecord // every snapshot that it knows of, oldest first
+	received  uint64           // index of the newest snapshot that replaces entries missing from the log
+	snapshots []snapshotRecord // all snapshots that the log records, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
 	metadata  []byte           // whose log it is
 	cut       cut              // where the last segment ends
-	segment   int              // which one is read, from 0 on
-	notes     []note           // the entries that a decision needs
-	lowest    uint64           // index of the entry with the lowest index; 0 if there is none
-	unread    error            // why its segment can't be read
+	segment   int              // number of the segment being read, starting at 0
+	notes     []note           // the entries that decisions depend on
+	lowest    uint64           // the lowest index of an entry; 0 without entries
+	unread    error            // the reason why a segment cannot be read
 
 	listsWrites bool     // whether writes is filled in
-	writes      []uint64 // the indexes of entries that may each have made a revision
+	writes      []uint64 // indexes of the entries that may have created a revision each
 
-	puts *loggedPuts // of the requests after the newest received snapshot; nil if they are not wanted
+	puts *loggedPuts // puts after the newest received snapshot; nil if not requested
 }
 
-// snapshotRecord is a snapshot that the log knows.
+// snapshotRecord is a snapshot that the log records.
 type snapshotRecord struct {
 	walpb.Snapshot
 
 	segment int
 }
 
-// readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
-// is forgiven in the last one only: there etcd cuts it off when it starts, anywhere else etcd gives up.
+// readLog reads every record. It reads segments one by one, so that an error names the segment, and so that a torn
+// record is tolerated only in the last one: there etcd cuts it off when it starts; in any other segment etcd gives
+// up.
 func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error) {
 	segments := m.segments()
 	written := &history{last: lastBefore(segments[0]), puts: puts}
@@ -73,24 +74,24 @@ func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error)
 	return written, nil
 }
 
-// readLast reads the last segment, and searches behind the place where it becomes unreadable.
+// readLast reads the last segment, and searches it beyond the position where it becomes unreadable.
 func (h *history) readLast(ctx context.Context, s *segment) error {
 	err := h.read(ctx, s)
 	h.cut = cutIn(s, h)
 	return err
 }
 
-// errNoRecord means that a segment is empty, or holds nothing but zeros.
+// errNoRecord means that a segment is empty or contains only zeros.
 var errNoRecord = errors.New("it holds no record")
 
-// startAt makes the log start with that segment. What came before is lost, which matters only to an etcd that starts
-// from before it.
+// startAt makes the log start with a segment. Earlier segments are lost, which only matters if etcd starts from an
+// entry in one of them.
 func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
 }
 
-// read refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
+// read rejects a segment without a record: etcd writes the first records before it gives a segment its name.
 func (h *history) read(ctx context.Context, s *segment) error {
 	count := 0
 	for r, err := range s.records() {
@@ -111,8 +112,8 @@ func (h *history) read(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// add adds one record to the history, and refuses what etcd refuses when it replays the log. All segments belong to the
-// same member.
+// add adds one record to the history. It rejects the records that etcd rejects when it replays the log. All segments
+// belong to the same member.
 func (h *history) add(r record) error {
 	switch r.kind {
 	case wal.MetadataType:
@@ -142,7 +143,8 @@ func (h *history) add(r record) error {
 	return nil
 }
 
-// addEntry lets an entry override those from its index on, as raft does after a change of leader, but leave no gap.
+// addEntry adds an entry. Like raft after a change of leader, an entry replaces those from its index on. A gap is an
+// error.
 func (h *history) addEntry(data []byte) error {
 	index := entryIndex(data)
 	switch {
@@ -155,7 +157,7 @@ func (h *history) addEntry(data []byte) error {
 	return nil
 }
 
-// addSnapshot adds a snapshot. One that was received from a leader stands for entries that this member never saw.
+// addSnapshot adds a snapshot. A snapshot received from a leader replaces entries that this member never had.
 func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
@@ -165,13 +167,14 @@ func (h *history) addSnapshot(data []byte) error {
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
 	}
-	if snapshot.Index > h.committed { // received, perhaps over entries that were not committed; etcd's own end at a committed one
+	if snapshot.Index > h.committed { // received; etcd's own snapshots end at a committed entry
 		h.puts.clear()
 	}
 	return nil
 }
 
-// skim adds the entries and snapshots of a segment without comparing checksums. Records that cannot be parsed are skipped.
+// skim adds the entries and snapshots of a segment without verifying checksums. It skips records that it cannot
+// parse.
 func (h *history) skim(s *segment) {
 	for f := range s.frames() {
 		r, _ := f.parse()
@@ -185,8 +188,8 @@ func (h *history) skim(s *segment) {
 	}
 }
 
-// skimSegments skims segments, including entries that are not known to be committed: a follower learns of a commit one message
-// later. The error means that a segment cannot be read.
+// skimSegments skims segments, including entries that are not known to be committed: a follower learns of a commit
+// one message later. It returns an error if it cannot read a segment.
 func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
@@ -197,25 +200,26 @@ func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	return unread
 }
 
-// isCommitted reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
+// isCommitted reports whether the log records the snapshot, and whether the snapshot was committed when the log
+// ended.
 func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
 
-// has reports whether a snapshot of that entry is recorded.
+// has reports whether a snapshot at that entry is recorded.
 func (h *history) has(snapshot uint64) bool {
 	return slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == snapshot })
 }
 
-// unfinished reports whether etcd was writing a snapshot file when it died: the file is newer than every snapshot in
-// the log, where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
+// unfinished reports whether etcd died while it wrote a snapshot file. etcd records a snapshot in the log after
+// writing its file, so such a file is newer than every recorded snapshot. etcd renames it when it starts.
 func (h *history) unfinished(name string) bool {
 	index, ok := snapshotIndex(name)
 	return ok && !slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index >= index })
 }
 
-// checkStart returns an error unless the snapshot is recorded in that segment or a later one. The snapshot of an
-// empty log, of index 0, is recorded, too.
+// checkStart returns an error unless the snapshot is recorded in that segment or a later one. An empty log records a
+// snapshot with index 0.
 func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
 		return errors.New("no segment reaches back that far")
@@ -236,8 +240,8 @@ func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	return nil
 }
 
-// startSegment returns the number of the segment from which on etcd reads the log, the last one that starts at or
-// before the index, and -1 if there is none.
+// startSegment returns the number of the segment at which etcd starts to read the log: the last one that starts at or
+// before the index. It returns -1 if there is none.
 func startSegment(segments []string, index uint64) int {
 	for i, name := range slices.Backward(segments) {
 		if _, first, _ := parseSegmentName(name); first <= index {
@@ -247,14 +251,15 @@ func startSegment(segments []string, index uint64) int {
 	return -1
 }
 
-// segmentsFrom returns the segments that may hold an entry or a later one. A segment's name has the index of its
-// first.
+// segmentsFrom returns the segments that may hold that entry or later ones. A segment's name contains the index of
+// its first entry.
 func (m *member) segmentsFrom(index uint64) []string {
 	segments := m.segments()
 	return segments[max(startSegment(segments, index), 0):]
 }
 
-// identity returns the cluster and the member that the log belongs to. etcd skips a first segment without a record.
+// identity returns the cluster and the member that the log belongs to. Like etcd, it skips a first segment without a
+// record.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		head, err := readHead(m.segment(name))
@@ -271,8 +276,8 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 // firstSegment is the name of the first segment of any log.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
-// namesNoVoter reports whether there is no log, or no snapshot and nothing in the log's only segment but its head.
-// The voters are in the first entries, so it reads no more than these.
+// namesNoVoter reports whether there is no log, or whether there is no snapshot and the log's only segment contains
+// nothing but its head. The first entries name the voters, so it reads only these.
 func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -285,15 +290,16 @@ func (m *member) namesNoVoter() bool {
 	return err == nil && !head.used && !head.restored
 }
 
-// head describes the start of a segment, up to the first entry of a client or the first snapshot with data.
+// head describes the start of a segment, up to the first entry from a client or the first snapshot with data.
 type head struct {
 	identity etcdserverpb.Metadata
 	restored bool // such a snapshot comes first
-	used     bool // there is an entry or a state
+	used     bool // the segment has an entry or a hard state
 }
 
-// readHead reads the start of a segment. A restore writes the first members and a snapshot that includes the database. A
-// member that was never restored takes no snapshot before it has elected a leader, for which it writes an entry.
+// readHead reads the start of a segment. A restore writes the first members, and a snapshot that includes the
+// database. A member that was never restored takes no snapshot before it has elected a leader, and an election writes
+// an entry.
 func readHead(path string) (h head, err error) {
 	var unreadable error
 	err = firstRecords(path, func(r record) (more bool) {
@@ -313,8 +319,8 @@ func readHead(path string) (h head, err error) {
 	return h, errors.Join(err, unreadable)
 }
 
-// firstRecords calls take with the records of a segment until take returns false. A torn end, which etcd repairs, is not
-// an error.
+// firstRecords calls take with the records of a segment until take returns false. It ignores a torn end, which etcd
+// repairs.
 func firstRecords(path string, take func(r record) (more bool)) error {
 	return readSegment(path, func(s *segment) error {
 		for r, err := range s.records() {
@@ -329,7 +335,8 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	})
 }
 
-// membersNamed returns the members in the log's changes and snapshots. An etcd before 3.5 records none with a snapshot.
+// membersNamed returns the members named by the log's membership changes and snapshots. An etcd before 3.5 records no
+// members with a snapshot.
 func (m *member) membersNamed() (named []uint64, unread error) {
 	var log history
 	unread = log.skimSegments(m, m.segments())
@@ -346,15 +353,16 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// A note has the parts of an entry of the log that a decision needs. Most entries get none.
+// A note holds the parts of a log entry that decisions depend on. Most entries have none.
 type note struct {
 	index   uint64
 	version string             // the cluster version that the entry sets, such as 3.6.0
-	change  *raftpb.ConfChange // the member that it adds, promotes, updates or removes
-	method  string             // of a request of the v2 API that etcd 3.6 refuses to replay
+	change  *raftpb.ConfChange // the member that the entry adds, promotes, updates or removes
+	method  string             // method of a v2 API request that etcd 3.6 refuses to replay
 }
 
-// note reads one entry. An entry overrides what was noted from its index on, as raft does after a change of leader.
+// note reads one entry. Like raft after a change of leader, it discards the notes of earlier entries from its index
+// on.
 func (h *history) note(entry []byte) {
 	index := entryIndex(entry)
 	if index == 0 {
@@ -382,16 +390,16 @@ func trimNotes(notes []note, index uint64) []note {
 	return notes[:kept]
 }
 
-// longestRequest is more than an entry takes, in bytes, that sets a version or a member's attributes, or reads through the
-// v2 API. Larger entries are not searched: most of a log's bytes are in them.
+// longestRequest is an upper bound, in bytes, for entries that set a version or a member's attributes, or read
+// through the v2 API. Larger entries, which hold most of a log's bytes, are not searched.
 const longestRequest = 512
 
 // attributesPath matches the paths of requests that set a member's attributes.
 var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
 
-// noteOf returns what is noted of an entry. A request of the v2 API is an entry of its own, or is in a request of the v3 API.
-// etcd 3.5 and older set the cluster version and the members' attributes that way, and etcd 3.6 replays these two and panics
-// over any other: etcd 3.4 writes one for each probe of its /health.
+// noteOf returns the note of an entry. A v2 API request is either an entry of its own or part of a v3 API request.
+// etcd 3.5 and older set the cluster version and members' attributes with v2 requests. etcd 3.6 replays these two
+// kinds and panics on all others; etcd 3.4 writes one for each probe of its /health.
 func noteOf(entry []byte) (n note, ok bool) {
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
@@ -423,8 +431,8 @@ func noteOf(entry []byte) (n note, ok bool) {
 	}
 }
 
-// The numbers of fields: of an entry (raft's raft.proto), of the requests in it of the v2 API and for the cluster's version
-// (etcd's raft_internal.proto), and of a snapshot's record (etcd's walpb/record.proto).
+// Field numbers of an entry (raft's raft.proto), of its v2 API and cluster version requests (etcd's
+// raft_internal.proto), and of a snapshot record (etcd's walpb/record.proto).
 const (
 	entryType          = 1
 	entryIndexField    = 3
@@ -437,11 +445,11 @@ const (
 // changesMembers reports whether an entry changes the members.
 func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 
-// entryIndex returns the index of an entry, which is near its start: the rest may be large. 0 means none.
+// entryIndex returns the index of an entry, which is stored near its start: the rest may be large. 0 means none.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// skipTo returns a message from the value of a field on, or nil if it has no such field. Other fields are skipped by their
-// lengths, and nothing behind the field is read: all entries of a long log are read at each start.
+// skipTo returns the rest of a message from the value of a field on, or nil if the field is missing. It skips other
+// fields by their lengths and reads nothing after the field, because each start reads all entries of a long log.
 func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte {
 	for len(message) > 0 {
 		number, found, n := protowire.ConsumeTag(message)
@@ -460,14 +468,14 @@ func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte
 	return nil
 }
 
-// varint returns a numeric field of a message, 0 if it is missing.
+// varint returns a numeric field of a message, or 0 if it is missing.
 func varint(message []byte, number protowire.Number) uint64 {
 	value, _ := protowire.ConsumeVarint(skipTo(message, number, protowire.VarintType))
 	return value
 }
 
-// message returns a field of a message that is a text or a message itself; nil if it is missing. An entry that changes the
-// members holds another message, which has no such field.
+// message returns a string or embedded message field of a message, or nil if it is missing. An entry that changes
+// members holds another message type, which has no such field.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

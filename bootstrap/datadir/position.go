@@ -19,31 +19,31 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Position describes the data of a member that is not running: the cluster and the member that they belong to, and
-// the last revision and entry. What is missing is zero.
+// Position describes the data of a stopped member: the cluster and the member that it belongs to, and its last
+// revision and entry. Missing values are zero.
 type Position struct {
 	ClusterID, MemberID uint64   // of the log's
-	Members             int      // of the cluster, as the database knows them
-	Voters              int      // those of them with a vote; 0 if the log has changes of the members that the database has not
-	Learner             bool     // this member has none, as far as the database knows
-	Removed             bool     // this member was removed from the cluster, as the database knows
-	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
-	Revision            int64    // of the last row in the database
-	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that are not known
-	// to be committed. Not every request in the log has changed something.
+	Members             int      // number of cluster members in the database
+	Voters              int      // members with a vote; 0 if the log has membership changes that the database lacks
+	Learner             bool     // this member has no vote, according to the database
+	Removed             bool     // this member was removed from the cluster, according to the database
+	Known               []string // hexadecimal IDs of the current and former members
+	Revision            int64    // revision of the last row in the database
+	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that may
+	// not be committed. Some requests in the log change nothing.
 	HighestRevision int64
-	Index           uint64 // of the last entry in the log, or of what stands for it
+	Index           uint64 // index of the last entry in the log, or of the snapshot that replaces it
 
-	Name     string   // of the member, as the database has it; empty if it has not
+	Name     string   // name of the member in the database; empty if unknown
 	PeerURLs []string // the same
 }
 
-// IsOnlyVoter reports whether the data belong to the only member with a vote, so that an etcd can continue with them
-// on its own.
+// IsOnlyVoter reports whether the data belongs to the only member with a vote, so that etcd can continue with it
+// alone.
 func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
-// ReadPosition reads a member's position. The data need not be valid; nothing is changed. An error means that
-// something exists and cannot be read, so a zero does not mean that it is missing.
+// ReadPosition reads a member's position. The data need not be valid; ReadPosition changes nothing. It returns an
+// error for a file that exists and cannot be read, so without an error zero means missing.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -68,7 +68,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	return p, errors.Join(unread, err)
 }
 
-// read reads the database; one that etcd has not written to yet is skipped.
+// read reads the database. It skips one that etcd has not written to yet.
 func (p *Position) read(m *member) (found contents, err error) {
 	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{}, err
@@ -98,8 +98,8 @@ func lastRevision(tx *bolt.Tx) []byte {
 	return last
 }
 
-// changing are the numbers of the requests that may change a key (etcd's raft_internal.proto).
-var changing = []protowire.Number{4, 5, 6, 9} // put, delete range, transaction, lease revoked
+// changing lists the field numbers of requests that may change a key (etcd's raft_internal.proto).
+var changing = []protowire.Number{4, 5, 6, 9} // put, delete range, transaction, lease revoke
 
 // mayChange reports whether an entry is a request that may create a revision.
 func mayChange(entry []byte) bool {
@@ -108,16 +108,16 @@ func mayChange(entry []byte) bool {
 		slices.ContainsFunc(changing, func(number protowire.Number) bool { return message(request, number) != nil })
 }
 
-// maxCompared bounds how many rows are compared, the newest ones.
+// maxCompared bounds how many rows are compared, starting with the newest.
 const maxCompared = 10_000
 
-// revisionBytes is the size of the revision in a row's key; a deletion has one byte more.
+// revisionBytes is the size of the revision in a row's key. The key of a deletion has one byte more.
 const revisionBytes = 17
 
-// Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none
-// except those that are named. The rows of a revision never change, so such data are not an earlier state of the others:
-// they were rolled back or copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
-// writing.
+// Divergence returns the newest revision for which the two data directories have different rows, apart from the named
+// exceptions, or 0 if there is none. Rows never change, so in that case neither directory is an earlier state of the
+// other: one was rolled back or copied, and then written to. A row that one of them lacks proves nothing. Neither
+// directory may be open for writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDB(data, func(tx *bolt.Tx) error {
@@ -147,8 +147,8 @@ func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	return 0
 }
 
-// loggedPuts has the puts in a log, in its order. Each row was made by one of them, if the log reaches back to it. Others
-// made none: those of entries that were overridden or refused, and of branches that were not taken.
+// loggedPuts holds the puts in a log, in its order. One of them created each row, if the log reaches back that far.
+// Some created no row: their entries were overridden or rejected, or they are in a branch that was not taken.
 type loggedPuts struct {
 	seed maphash.Seed
 	puts []loggedPut
@@ -166,7 +166,7 @@ type digest struct {
 
 func (l *loggedPuts) digest(b []byte) digest { return digest{maphash.Bytes(l.seed, b), len(b)} }
 
-// addEntry adds what the request in an entry stores.
+// addEntry adds the puts of the request in an entry.
 func (l *loggedPuts) addEntry(entry []byte) {
 	var request etcdserverpb.InternalRaftRequest
 	if l != nil && !changesMembers(entry) && request.Unmarshal(message(entry, entryData)) == nil {
@@ -174,7 +174,8 @@ func (l *loggedPuts) addEntry(entry []byte) {
 	}
 }
 
-// add adds what a request stores. It is unknown which branch of a transaction was taken, so it adds both.
+// add adds the puts of a request. It adds those of both branches of a transaction, because it cannot know which one
+// was taken.
 func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
 	if put != nil {
 		l.puts = append(l.puts, loggedPut{l.digest(put.Key), l.digest(put.Value), put.IgnoreValue})
@@ -184,33 +185,33 @@ func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequ
 	}
 }
 
-// clear drops the puts before a snapshot that was received.
+// clear drops the puts that precede a received snapshot.
 func (l *loggedPuts) clear() {
 	if l != nil {
 		l.puts = nil
 	}
 }
 
-// stores reports whether a put may have made a row.
+// stores reports whether a put may have created a row.
 func (p loggedPut) stores(row loggedPut) bool {
 	return p.key == row.key && (p.keepsValue || p.value == row.value)
 }
 
-// resembles reports whether a row may be what a put has made, changed by the disk: in its key or its value, but not in
-// its size.
+// resembles reports whether a row may be the result of a put, changed by the disk: its key or value may differ, but
+// not its size.
 func (p loggedPut) resembles(row loggedPut) bool {
 	return !p.keepsValue && p.key.size == row.key.size && p.value.size == row.value.size && (p.key == row.key || p.value == row.value)
 }
 
-// maxChanged bounds how many rows in sequence the disk may have changed.
+// maxChanged bounds how many consecutive rows the disk may have changed.
 const maxChanged = 100
 
-// ChangedRevisions returns the revisions in the database whose values the disk has changed, newest first: the log has
-// checksums, and the database has none. It compares the rows with the puts in the log, both from the newest back. A row
-// was changed if no put made it, but one between those of the rows around it resembles it. There must be an older row
-// that agrees with the log, as the log does not reach back to all rows, and more rows have to agree than differ. Any other
-// difference ends the comparison. So none does not prove that nothing was changed. The data must be valid, and not be
-// open for writing.
+// ChangedRevisions returns the revisions in the database whose values the disk has changed, newest first. The
+// database has no checksums, but the log has. ChangedRevisions compares the rows with the puts in the log, both
+// starting with the newest. A row was changed if no put produces it, but it resembles a put between those of the
+// neighbouring rows. There must be an older row that agrees with the log, because the log does not reach back to all
+// rows, and more rows must agree than differ. Any other difference ends the comparison, so an empty result does not
+// prove that nothing was changed. The data must be valid, and must not be open for writing.
 func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
 	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
@@ -228,7 +229,7 @@ func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err
 
 // changedRows compares the rows with the puts.
 func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
-	var differ []loggedPut // since the last row that agrees
+	var differ []loggedPut // rows since the last one that agrees
 	var revisions []int64  // of these
 	agree, puts := 0, l.puts
 	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {
@@ -267,9 +268,9 @@ func areChanges(rows, puts []loggedPut) bool {
 	return true
 }
 
-// LastWrite returns when etcd last wrote to the log of a data directory, by the file system: no write was
-// acknowledged later. If something else has written there since it is too late a time; it is zero if there is no log
-// that can be read.
+// LastWrite returns when etcd last wrote to the log of a data directory, according to the file system. No write was
+// acknowledged after that time. If another program has written there since, the time is too late. It is zero if there
+// is no readable log.
 func LastWrite(dataDir string) (last time.Time) {
 	m := survey(dataDir, "")
 	for _, name := range m.segments() {

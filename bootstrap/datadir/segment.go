@@ -17,34 +17,34 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// segment is a file of the log, mapped into memory, with a read position. It is read as frames, which is fast, or as
-// records whose checksums are compared.
+// segment is a file of the log, mapped into memory, with a read position. It can be read as frames, which is fast, or
+// as records, which verifies checksums.
 type segment struct {
 	file    *os.File
 	content []byte
 	at      int64 // offset of the next frame, in bytes; after damage was found, the offset of the damage
-	torn    bool  // after the last frame, an incomplete frame follows
+	torn    bool  // an incomplete frame follows the last frame
 }
 
-// frame is a record as it is stored in a segment. Neither its form nor its checksum has been checked.
+// frame is a record as stored in a segment. Its form and its checksum are not verified yet.
 type frame struct {
 	at     int64 // offset in its segment, in bytes
 	record []byte
-	padded []byte // the record and what fills it up
+	padded []byte // the record and its padding
 }
 
-// castagnoli is the polynomial of the log's checksums, for which processors have an instruction.
+// castagnoli is the polynomial of the log's checksums. Processors have an instruction for it.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// record is a record whose form has been checked.
+// record is a record whose form has been verified.
 type record struct {
 	kind int64 // as wal.EntryType
 	crc  uint32
 	data []byte
-	sum  uint32 // of the log's data up to here, this record's included
+	sum  uint32 // running checksum up to and including this record
 }
 
-// readSegment calls read with the segment at path. read must keep nothing of it.
+// readSegment calls read with the segment at path. read must not retain any of its memory.
 func readSegment(path string, read func(s *segment) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Open(path)
@@ -56,7 +56,7 @@ func readSegment(path string, read func(s *segment) error) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = unix.Munmap(content) }()     // nil, if the file is empty
+		defer func() { _ = unix.Munmap(content) }()     // content is nil if the file is empty
 		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // a hint
 		return read(&segment{file: file, content: content})
 	})
@@ -70,8 +70,8 @@ func mapFile(file *os.File) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// frames yields the rest of the segment. It ends at the end of the file, at the zeros that etcd allocates in advance,
-// or at a frame that is longer than the rest.
+// frames yields the remaining frames of the segment. It stops at the end of the file, at the zeros that etcd
+// preallocates, or at a frame that is longer than the rest of the file.
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {
 		for {
@@ -83,8 +83,8 @@ func (s *segment) frames() iter.Seq[frame] {
 	}
 }
 
-// nextFrame reads one frame. A record follows its length, eight bytes, little-endian; if that is negative, the highest
-// byte has the size of the padding (etcd's server/storage/wal/encoder.go).
+// nextFrame reads one frame. A frame starts with its length: eight bytes, little-endian. If the length is negative,
+// its highest byte holds the size of the padding (etcd's server/storage/wal/encoder.go).
 func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
@@ -105,11 +105,11 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 	return f, true
 }
 
-// records yields the rest of the segment as records with correct checksums. An error ends it: io.ErrUnexpectedEOF for
-// a record that a crash has left in part, which etcd repairs.
+// records yields the remaining records of the segment and verifies their checksums. It stops at the first error:
+// io.ErrUnexpectedEOF for a record that a crash left incomplete, which etcd repairs.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
-		sum := uint32(0) // a segment starts with a record of the end of the previous one
+		sum := uint32(0) // a segment starts with a checksum record that continues the previous segment
 		for f := range s.frames() {
 			r, err := f.check(sum)
 			if err != nil {
@@ -126,7 +126,7 @@ func (s *segment) records() iter.Seq2[record, error] {
 	}
 }
 
-// ignoreIncomplete returns nil instead of the error of a record that etcd cuts off.
+// ignoreIncomplete returns nil for the error of an incomplete record, which etcd cuts off.
 func ignoreIncomplete(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -134,7 +134,7 @@ func ignoreIncomplete(err error) error {
 	return err
 }
 
-// check compares the checksum. sum is the checksum of the records before in the segment.
+// check verifies the checksum. sum is the running checksum of the preceding records in the segment.
 func (f frame) check(sum uint32) (record, error) {
 	r, err := f.parse()
 	switch {
@@ -154,7 +154,7 @@ func (f frame) check(sum uint32) (record, error) {
 	return record{}, fmt.Errorf("%w at position %d", err, f.at)
 }
 
-// parse parses a record. etcd's own parser judges any form but the one that etcd writes.
+// parse parses a record. It passes records that are not in the form that etcd writes to etcd's own parser.
 func (f frame) parse() (record, error) {
 	if r, ok := f.parseCanonical(); ok {
 		return r, nil
@@ -166,18 +166,19 @@ func (f frame) parse() (record, error) {
 	return record{kind: other.Type, crc: other.Crc, data: other.Data}, nil
 }
 
-// The numbers of a record's fields (etcd's server/storage/wal/walpb/record.proto).
+// Field numbers of a record (etcd's server/storage/wal/walpb/record.proto).
 const (
 	recordType = 1
 	recordCRC  = 2
 	recordData = 3
 )
 
-// parseCanonical parses a record that consists of type, checksum and data, if there are any, as etcd encodes them: byte for byte,
-// because the helpers skip what they cannot parse. It copies no data, because it is on the path of every start with a long log.
+// parseCanonical parses a record with a type, a checksum and optional data, encoded exactly as etcd encodes them. It
+// compares byte for byte, because the protowire helpers skip what they cannot parse. It copies no data, because every
+// start with a long log runs it.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
-	var buffer [32]byte // three tags, and three numbers of at most ten, five and nine bytes
+	var buffer [32]byte // three tags, and three varints of at most ten, five and nine bytes
 	head := protowire.AppendVarint(protowire.AppendTag(buffer[:0], recordType, protowire.VarintType), kind)
 	head = protowire.AppendVarint(protowire.AppendTag(head, recordCRC, protowire.VarintType), crc)
 	if data != nil {
@@ -190,7 +191,7 @@ func (f frame) parseCanonical() (r record, ok bool) {
 // sector is the size in bytes that a disk writes atomically.
 const sector = 512
 
-// isIncomplete reports whether a sector of the record holds nothing but zeros: it never reached the disk.
+// isIncomplete reports whether a sector of the record contains only zeros, so it never reached the disk.
 func (f frame) isIncomplete() bool {
 	rest, room := f.padded, sector-(f.at+8)%sector
 	for len(rest) > 0 {
@@ -206,20 +207,20 @@ func (f frame) isIncomplete() bool {
 // zeros are compared in one step: the file may have its zeros on the disk.
 var zeros [64 << 10]byte
 
-// word is the alignment of frames, in bytes: etcd pads them to a multiple of it.
+// word is the alignment of frames in bytes. etcd pads frames to a multiple of it.
 const word = 8
 
-// validRecord is an intact record behind the place where a segment becomes unreadable.
+// validRecord is an intact record after the position where a segment becomes unreadable.
 type validRecord struct {
 	record
 
 	at      int64 // in bytes
-	checked bool  // whether its data are known to be whole
+	checked bool  // reports whether its data is known to be intact
 }
 
-// validRecords yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
-// frame whose checksum the next one continues. That proves the data of the next one to be intact; those of the first
-// remain unproven. It searches on behind further damage.
+// validRecords yields the intact records after the position where s ends. Their positions are unknown, so it accepts
+// any frame whose checksum is continued by the next frame. This proves that the data of the next frame is intact; the
+// data of the first frame remains unproven. The search continues after further damage.
 func (s *segment) validRecords() iter.Seq[validRecord] {
 	return func(yield func(validRecord) bool) {
 		if s.isSingleFrame() {
@@ -235,16 +236,16 @@ func (s *segment) validRecords() iter.Seq[validRecord] {
 	}
 }
 
-// isSingleFrame reports whether nothing but zeros follows the unreadable frame, as after a power loss. The content
-// of that frame is not searched: a value may be anything, records of a log included.
+// isSingleFrame reports whether only zeros follow the unreadable frame, as after a power loss. It does not search the
+// content of that frame: a value may contain anything, even log records.
 func (s *segment) isSingleFrame() bool {
 	last := segment{content: s.content, at: s.at}
 	_, whole := last.nextFrame()
 	return whole && s.nextData(last.at) < 0
 }
 
-// chain yields the records from that position on while each continues the checksum of the one before, and returns
-// where they end. It yields none unless there are two.
+// chain yields records starting at a position for as long as each continues the checksum of the previous one, and
+// returns the position where they end. It yields none unless there are at least two.
 func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.nextFrame()
@@ -266,13 +267,13 @@ func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more
 	return end, true
 }
 
-// isExpected reports whether etcd writes such a record after the first ones of a segment.
+// isExpected reports whether etcd writes such a record after the head of a segment.
 func isExpected(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
-// nextData returns the position of the first word from at on that is not zero, -1 if there is none. It skips the
-// holes of the file, which are usually most of the segment.
+// nextData returns the position of the first nonzero word at or after at, or -1 if there is none. It skips holes in
+// the file, which usually make up most of the segment.
 func (s *segment) nextData(at int64) int64 {
 	for size := int64(len(s.content)); at < size; {
 		piece := s.content[at:min(at+int64(len(zeros)), size)]
@@ -307,14 +308,15 @@ func (s *segment) nextData(at int64) int64 {
 // commit index that covers it before one flush.
 type cut struct {
 	at        int64  // in bytes
-	last      uint64 // index of the last entry before
-	committed uint64 // the highest index that a later record reports as committed
-	flushed   bool   // an entry after it was on the disk before what follows was written
+	last      uint64 // index of the last entry before the cut
+	committed uint64 // the highest commit index in the records after the cut
+	flushed   bool   // a lost entry was flushed before a later record was written
 
 	lost, ended bool // an entry was lost, and all that was written with it has been seen
 }
 
-// cutIn searches behind the place where the segment becomes unreadable. written is the history up to there.
+// cutIn searches the records after the position where the segment becomes unreadable. written is the history up to
+// that position.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
 	for r := range s.validRecords() {
@@ -323,7 +325,7 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// add applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
+// add applies the rules above. For a record that is not proven to be intact, it uses only the type and the index.
 func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
@@ -338,17 +340,18 @@ func (c *cut) add(r validRecord) {
 	}
 }
 
-// contains reports whether an entry of that index can have been lost between the cut and another position. Even the
-// smallest takes more than two words: a record that implies more is part of a value that looks like a log.
+// contains reports whether an entry with that index can have been lost between the cut and another position. Even the
+// smallest entry takes more than two words. A record that implies more entries than fit is part of a value that looks
+// like a log.
 func (c *cut) contains(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
-// isLoss reports whether an acknowledged entry would be lost. single means that the member is alone in its cluster
-// and that etcd 3.6 wrote its log.
+// isLoss reports whether an acknowledged entry would be lost. single means that the cluster has only this member and
+// that etcd 3.6 wrote the log.
 func (c *cut) isLoss(single bool) bool { return c.flushed || single && c.committed > c.last }
 
-// commitClause returns, as a clause, the commit index in the records behind the cut; empty if none has one.
+// commitClause returns a clause with the commit index from the records after the cut, or "" if none has one.
 func (c *cut) commitClause() string {
 	if c.committed == 0 {
 		return ""

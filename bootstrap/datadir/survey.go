@@ -16,11 +16,10 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// member lists the files in the data directory of an etcd member. Files with other names are left out: etcd ignores
-// them, too.
+// member lists the files in the data directory of an etcd member. Like etcd, it ignores files with other names.
 type member struct {
 	root, dir, wal, snap listing
-	database             string // path of the database, which need not be there
+	database             string // path of the database, which may not exist
 
 	warnings []string // about findings that etcd tolerates
 }
@@ -29,7 +28,7 @@ type member struct {
 type listing struct {
 	path    string
 	entries []fs.DirEntry // in order of their names
-	err     error         // why it was not listed, that it does not exist included
+	err     error         // why it could not be listed, including that it does not exist
 }
 
 // survey lists the data directory, and the log's directory if walDir names another one. It makes no decision, not even
@@ -48,7 +47,7 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// checkNames returns sentences about what etcd tolerates and an operator should know.
+// checkNames returns warnings about file names that etcd tolerates and an operator should know about.
 func (m *member) checkNames() (oddities []string) {
 	for _, name := range m.ignoredSegments() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
@@ -75,7 +74,7 @@ func (m *member) lastSegment() string {
 	return segments[len(segments)-1]
 }
 
-// ignoredSegments returns the files with the suffix of a segment that etcd ignores.
+// ignoredSegments returns the files that have a segment's suffix but that etcd ignores.
 func (m *member) ignoredSegments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName)
 }
@@ -89,8 +88,7 @@ func (m *member) snapshots() []string { return m.snap.withSuffix(".snap") }
 // snapshot returns the path of a snapshot file.
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
 
-// hadSnapshot reports whether any file is, or was, a snapshot: also one that was received in part, or renamed by
-// etcd.
+// hadSnapshot reports whether any file is or was a snapshot, including those received in part or renamed by etcd.
 func (m *member) hadSnapshot() bool {
 	for _, entry := range m.snap.entries {
 		if strings.Contains(entry.Name(), ".snap") {
@@ -111,8 +109,8 @@ func (m *member) paths() (paths []string) {
 	return paths
 }
 
-// hasReceived reports whether the database that a leader sent with the snapshot of that entry is there, to be swapped
-// in.
+// hasReceived reports whether the directory has the database that a leader sent with the snapshot at that entry. etcd
+// has yet to swap it in.
 func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
@@ -130,7 +128,7 @@ func list(path string) listing {
 	return listing{path: path, entries: entries, err: err}
 }
 
-// readError returns the reason why a directory that exists cannot be listed.
+// readError returns why an existing directory cannot be listed.
 func (l listing) readError() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil
@@ -147,11 +145,11 @@ func (l listing) withSuffix(suffix string) (names []string) {
 	return names
 }
 
-// segmentName is the format of a segment's name: its place in the sequence and the index of its first entry.
+// segmentName is the format of a segment's name: its sequence number and the index of its first entry.
 const segmentName = "%016x-%016x.wal"
 
-// parseSegmentName parses the name of a segment as etcd does (server/storage/wal/util.go), which accepts short numbers, and
-// anything after the name.
+// parseSegmentName parses a segment's name as etcd does (server/storage/wal/util.go): etcd accepts shorter numbers,
+// and anything after the name.
 func parseSegmentName(name string) (sequence, first uint64, ok bool) {
 	_, err := fmt.Sscanf(name, segmentName, &sequence, &first)
 	return sequence, first, err == nil
@@ -162,25 +160,25 @@ func isSegmentName(name string) bool {
 	return ok
 }
 
-// lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, the name of
-// the first one left is the only trace of them.
+// lastBefore returns the index of the last entry before a segment. Once etcd has purged old segments, only the name
+// of the first remaining one records it.
 func lastBefore(segment string) uint64 {
 	_, first, _ := parseSegmentName(segment)
 	return max(first, 1) - 1
 }
 
-// snapshotIndex returns the index of the last entry that a snapshot file includes, by its name.
+// snapshotIndex returns the index in a snapshot's file name: that of the last entry it includes.
 func snapshotIndex(name string) (index uint64, ok bool) {
 	var term uint64
 	_, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index)
 	return index, err == nil
 }
 
-// unrelated lists patterns of names in a data directory that do not belong to a member. File systems create the first
-// two, etcd the third when it checks that it may write. The others appear if the data directory is the volume itself:
-// the exit record with its notes, the stored configuration, the sidecar's mark of the volume's owner. The directories
-// that the sidecar names after the data directory (new.etcd.part, new.etcd.bak) are not among them: they may hold
-// data.
+// unrelated lists name patterns of files in a data directory that do not belong to a member. File systems create the
+// first two; etcd creates the third when it checks whether it may write. The others appear if the data directory is
+// the volume itself: the exit record with its notes, the stored configuration, and the sidecar's mark of the volume's
+// owner. The directories that the sidecar names after the data directory (new.etcd.part, new.etcd.bak) are not
+// listed, because they may hold data.
 var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
@@ -196,14 +194,14 @@ func isIgnored(name string) bool {
 	})
 }
 
-// IsEmpty reports whether a directory exists and holds nothing of a member yet.
+// IsEmpty reports whether a directory exists and contains no member data yet.
 func IsEmpty(dataDir string) bool {
 	initialized, err := checkStructure(survey(dataDir, ""))
 	return err == nil && !initialized && exists(dataDir)
 }
 
-// checkStructure judges which files exist and what they are called. It opens none but the log's first. initialized is
-// false if there is nothing to read yet: the directory belongs to a new member.
+// checkStructure checks which files exist and how they are named. It opens only the log's first segment. initialized
+// is false for the directory of a new member, which has nothing to read yet.
 func checkStructure(m *member) (initialized bool, err error) {
 	if m.root.readError() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
@@ -226,8 +224,8 @@ func checkStructure(m *member) (initialized bool, err error) {
 	return checkComplete(m)
 }
 
-// isFresh refuses a directory that holds something, but no member: etcd would start a new one next to what may be the
-// data that were moved away.
+// isFresh rejects a directory that is not empty but has no member: etcd would start a new member next to data that
+// may have been moved away.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
 	for _, entry := range root.entries {
@@ -244,8 +242,7 @@ func isFresh(root listing) (bool, error) {
 	return true, nil
 }
 
-// checkSequence refuses what etcd would take for a segment although it did not write it, and a sequence in which one is
-// missing.
+// checkSequence rejects files that etcd would mistake for segments, and a sequence with a missing segment.
 func checkSequence(m *member) error {
 	if err := m.wal.readError(); err != nil {
 		return unreadableDirectory.errorf("WAL", err)
@@ -264,8 +261,8 @@ func checkSequence(m *member) error {
 	return nil
 }
 
-// checkComplete refuses an initialized member that lacks a part. One without log and snapshot may lack a database,
-// and so may one whose log starts with its first entry: etcd fills the database from that.
+// checkComplete rejects an initialized member that lacks a part. The database may be missing if there is neither log
+// nor snapshot, or if the log starts with its first entry: etcd fills the database from such a log.
 func checkComplete(m *member) (initialized bool, err error) {
 	file, err := statDB(m.database)
 	switch {
@@ -306,22 +303,22 @@ func isDBEmpty(database string) (bool, error) {
 	return file == nil || file.Size() == 0, err
 }
 
-// exists is true for a dangling symbolic link, too.
+// exists returns true for a dangling symbolic link, too.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// isRegular is true for a symbolic link to a regular file, too: etcd follows it.
+// isRegular returns true for a symbolic link to a regular file, too: etcd follows it.
 func isRegular(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Fingerprint describes the files of a member that is not running, as seen from outside. etcd writes to its log as
-// soon as it has opened the data, so if two fingerprints are equal, no etcd has had the data open for writing in
-// between. Segments that etcd has only prepared (*.tmp) do not count, and neither do modes and owners, which
-// Kubernetes sets when it mounts a volume.
+// Fingerprint describes the files of a stopped member without opening them. etcd writes to its log as soon as it has
+// opened the data, so if two fingerprints are equal, no etcd has had the data open for writing in between. A
+// fingerprint ignores segments that etcd has only preallocated (*.tmp), and modes and owners, which Kubernetes sets
+// when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
 	WALDir  string            `json:"wal_dir,omitempty"` // where the log is, if that is not in the data directory
@@ -336,7 +333,8 @@ type FileFingerprint struct {
 	Modified int64  `json:"modified"` // nanoseconds since 1970
 }
 
-// TakeFingerprint describes the data directory, and the log's if walDir names another one. It opens no file.
+// TakeFingerprint describes the data directory, and the log's directory if walDir names another one. It opens no
+// file.
 func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	m := survey(dataDir, walDir)
 	taken := Fingerprint{DataDir: dataDir, WALDir: walDir}
@@ -362,7 +360,7 @@ func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	return taken, nil
 }
 
-// Changed returns how the data differ now; nil if they do not. Those of the zero value always do.
+// Changed describes how the data differs now, or returns nil if it does not. The zero Fingerprint always differs.
 func (f Fingerprint) Changed() error {
 	if f.DataDir == "" {
 		return errors.New("the state of the data's files was not recorded")
@@ -382,13 +380,13 @@ func (f Fingerprint) Changed() error {
 	return nil
 }
 
-// Note returns the fingerprint as text, for ChangedSince.
+// Note returns the fingerprint as text, to be passed to ChangedSince.
 func (f Fingerprint) Note() []byte {
-	note, _ := json.Marshal(f) // of texts, numbers and times it never fails
+	note, _ := json.Marshal(f) // encoding strings, numbers and times never fails
 	return note
 }
 
-// ChangedSince returns how the data differ from those in a note; nil if they do not.
+// ChangedSince describes how the data differs from that in a note, or returns nil if it does not.
 func ChangedSince(note []byte) error {
 	var then Fingerprint
 	if err := json.Unmarshal(note, &then); err != nil {

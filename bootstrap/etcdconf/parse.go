@@ -1,9 +1,9 @@
 // Package etcdconf turns etcd's YAML configuration into a checked configuration of the embedded etcd.
 //
-// A malformed value always ends in one sentence that names its key. etcd's own reader ends the process for some of
-// them, panics for others, and reports some only when the server is already starting. Keys that etcd does not know
-// are left out and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded
-// etcd and the readiness server use the result.
+// For every malformed value it returns one sentence that names the key. etcd's own reader exits the process for some
+// of them, panics for others, and reports some only when the server is already starting. Keys that etcd does not know
+// are dropped and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd
+// and the readiness server use the result.
 package etcdconf
 
 import (
@@ -29,14 +29,14 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// Checked is a configuration that etcd accepts, with the keys that were left out of it.
+// Checked is a configuration that etcd accepts, without the keys that were dropped from it.
 type Checked struct {
 	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd sets one.
 	Etcd *embed.Config
 	// Sidecars lists the keys that are meant for the sidecar, sorted: etcd-druid always sends them.
 	Sidecars []string
-	// Warnings has a sentence for each key that has no effect, because etcd does not know it or the wrapper overrides it, and
-	// for each value that etcd may not interpret as intended.
+	// Warnings has a sentence for each key without effect, because etcd does not know it or the wrapper overrides it,
+	// and for each value that etcd may interpret in an unexpected way.
 	Warnings []string
 }
 
@@ -53,12 +53,13 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 // UsesTLS reports whether a listener at the URL uses TLS.
 func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
-// Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that are named there,
-// checks whether there is a log at the place where etcd will look for one, and touches no other file. Every error is
-// a *KeyError, unless the process has no file descriptor left. It is also bootstrap.ErrCertificates if only the files
-// are unusable now: they may be being replaced, or their mount hangs. Then the caller should retry.
+// Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that the configuration
+// names, checks whether a log exists where etcd will look for one, and opens no other file. Every error is a
+// *KeyError, unless the process has run out of file descriptors. The error also matches bootstrap.ErrCertificates if
+// only the certificate files are unusable now, because they are being replaced or their mount hangs; then the caller
+// should retry.
 func Parse(yaml []byte) (checked *Checked, err error) {
-	// A panic in etcd or in the YAML reader must not end the process, which would look like a crash of etcd.
+	// A panic in etcd or in the YAML reader must not end the process, because that would look like a crash of etcd.
 	defer func() {
 		if cause := recover(); cause != nil {
 			checked, err = nil, keyErrorf("", "cannot be read, the reader panicked with %s", quote(fmt.Sprint(cause)))
@@ -97,7 +98,7 @@ var errEmpty = keyErrorf("", "is empty")
 const maxBytes = 1 << 20
 
 // decode returns the first YAML mapping in document, like etcd. Numbers stay json.Number, because a float64 cannot
-// hold every int64. The warnings are about what etcd ignores silently.
+// hold every int64. The warnings list what etcd silently ignores.
 func decode(document []byte) (mapping map[string]any, warnings []string, err error) {
 	if len(document) > maxBytes {
 		return nil, nil, keyErrorf("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
@@ -155,7 +156,8 @@ const maxQuoted = 80
 
 // A KeyError reports which key of the configuration cannot be used, and why.
 type KeyError struct {
-	// Key is the key as written in the YAML, "section.key" inside a section, or "" if no single key is wrong.
+	// Key is the key as written in the YAML, "section.key" inside a section, or "" if the problem is not about a
+	// single key.
 	Key string
 	// Problem continues a sentence that starts with the key. It never contains a credential.
 	Problem string
@@ -180,12 +182,12 @@ func keyErrorf(key, format string, operands ...any) error {
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// quote makes a value safe to show: the part before an @ may be a password.
+// quote makes a value safe to show: the part before an @ may contain a password.
 func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")
 		if len(scheme) == at {
-			scheme = "" // there is no scheme, all of it may be the password
+			scheme = "" // without a scheme, all of it may be the password
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
@@ -208,7 +210,7 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	}
 	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // etcd's validation has set it; while it is set, etcd keeps the quiet logger
+	cfg.ZapLoggerBuilder = nil // set by etcd's validation; while it is set, etcd keeps its quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
@@ -221,8 +223,8 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readConfig lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
-// at level fatal. A file such as /dev/null as the output would never be closed.
+// readConfig lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing at
+// level fatal. A file such as /dev/null as the output would never be closed.
 func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
@@ -239,7 +241,7 @@ func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	return cfg, err
 }
 
-// withPipe passes content to read by a path, without a writable directory, which the pod may lack.
+// withPipe passes content to read as a path. It needs no writable directory, which the pod may lack.
 func withPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -247,7 +249,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // before the wait: unblocks a write without a reader
+	defer out.Close() // runs before the wait and unblocks a write without a reader
 	writer.Go(func() {
 		defer in.Close()
 		_, _ = in.Write(content) // fails only if read stopped early, and then read returns the error
@@ -255,7 +257,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
 
-// descriptors returns the directory that has the process's open files by number.
+// descriptors returns the directory that lists the process's open files by number.
 func descriptors() string {
 	if _, err := os.Stat("/dev/fd"); err != nil {
 		return "/proc/self/fd" // Linux has it wherever /proc is mounted
@@ -265,14 +267,14 @@ func descriptors() string {
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// keyOf maps parts of etcd's messages that name no flag to the key that they are about.
+// keyOf maps parts of etcd's messages that name no flag to the key that they refer to.
 var keyOf = map[string]string{
 	"clusterState": "initial-cluster-state", "auto-compaction-mode": "auto-compaction-mode", "min version": "tls-max-version",
 	"cipher suite": "cipher-suites", "distributed tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
 	"missing bool value": "feature-gates", "invalid value of": "feature-gates",
 }
 
-// keyIn returns the key in a message of etcd's, which names command line flags, or "" if there is none.
+// keyIn returns the key that a message of etcd refers to by its command line flag, or "" if there is none.
 func keyIn(err error) string {
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
 		if key := KeyOfFlag(match[1]); key != "" {
@@ -315,7 +317,8 @@ func KeyOfFlag(flag string) string {
 	}
 }
 
-// replacement returns the key that replaces one which etcd 3.6 reads but no longer uses, or "". Remove it with etcd 3.7.
+// replacement returns the key that replaces one that etcd 3.6 reads but no longer uses, or "". Remove it with etcd
+// 3.7.
 func replacement(key string, known map[string]reflect.Type) string {
 	current, old := strings.CutPrefix(key, "experimental-")
 	if current == "snapshot-catch-up-entries" {

@@ -27,8 +27,8 @@ const (
 	// heartbeat is the interval at which a member renews its lease: the operator considers a member lost after a
 	// minute.
 	heartbeat = 10 * time.Second
-	// snapshotInterval is the interval at which the leases of snapshots are checked. It is the sidecar's default
-	// interval of delta snapshots; the operator's tools allow for twice the interval they know of.
+	// snapshotInterval is the interval at which the snapshot leases are checked. It equals the sidecar's default
+	// interval for delta snapshots; the operator's tools tolerate twice the interval they are configured with.
 	snapshotInterval = 20 * time.Second
 	// maxAttempts bounds the attempts to update a lease that others update at the same time.
 	maxAttempts = 3
@@ -55,7 +55,7 @@ func (m MemberLease) holder() string {
 	return m.ID + ":" + m.Cluster + ":" + role
 }
 
-// BackupLeases is the content of the leases of snapshots, which the writer of backups renews.
+// BackupLeases is the content of the snapshot leases, which the backup writer renews.
 type BackupLeases struct {
 	Full     int64     // revision of the newest full snapshot; 0 if there is none
 	FullTime time.Time // of its content
@@ -66,20 +66,20 @@ type BackupLeases struct {
 // LeaseOptions configure Leases. All fields but Backups are required.
 type LeaseOptions struct {
 	Account Account
-	Cluster string // the StatefulSet's name, the prefix of the leases of snapshots
+	Cluster string // the StatefulSet's name, which prefixes the names of the snapshot leases
 	// Member returns the current member, or false while it knows no leader, so that its lease expires. It answers
 	// from memory.
 	Member func() (MemberLease, bool)
 	// Backups returns the state of the backups, or false if this member does not write them. It answers from memory.
-	// nil if no backups are made.
+	// It is nil if no backups are made.
 	Backups func() (BackupLeases, bool)
 	Log     zerolog.Logger
 }
 
-// Leases renews the leases that a backup-restore sidecar would renew, for the operator's tools: when a member was
-// last active, whether it leads, and how current the backups are. The command calls Start when etcd is ready and Stop
-// before etcd is closed, each at most once. Each lease has its own goroutine, so that one that the API server does not
-// answer for delays no other. States is safe for concurrent use.
+// Leases renews the leases that a backup-restore sidecar would renew. From them the operator's tools learn when a
+// member was last active, whether it leads, and how current the backups are. The command calls Start when etcd is
+// ready and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so that an API server
+// that hangs on one delays no other. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server
@@ -151,7 +151,7 @@ func (l *Leases) tasks() []*task {
 	return all
 }
 
-// errNotOurs means that another member renews a lease, or that no member can.
+// errNotOurs means that this member does not renew the lease.
 var errNotOurs = errors.New("another member renews it")
 
 var (
@@ -159,7 +159,8 @@ var (
 	errForeign  = errors.New("its holderIdentity is not a revision: another program uses this lease")
 )
 
-// perform renews one lease and returns the time until it is due again, which the API server may extend after an error.
+// perform renews one lease and returns the time until the next renewal, which the API server may extend after an
+// error.
 func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	request, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -212,7 +213,7 @@ func (l *Leases) recordProblem(kind, name string, current state.Lease, err error
 // tlsAnnotation is the annotation that the operator waits for before it makes members require TLS from each other.
 const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
 
-// renewMember renews the member's own lease. No other member writes it, so it is not read first.
+// renewMember renews the member's own lease. No other member writes it, so there is no need to read it first.
 func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
 	member, ok := l.options.Member()
 	if !ok {

@@ -31,9 +31,9 @@ const (
 // Options configure a Maintainer. All fields but Interval and Gate are required.
 type Options struct {
 	Threshold Threshold
-	MaxPause  time.Duration // longer ones start only for a client
+	MaxPause  time.Duration // longer ones start only on a client's request
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all readers of the whole database; nil if only clients' snapshots are
+	Gate      *Gate                                 // shared with all readers of the whole database; may be nil
 	Name      string                                // of the member
 	Quota     int64                                 // of the database in bytes; 0 if there is none
 	Active    func(self types.ID) map[types.ID]bool // the connected members; answers from memory
@@ -111,8 +111,8 @@ var (
 	errUnderWay   = errors.New("a defragmentation of this member is under way: wait for its end")
 )
 
-// Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows its result. The
-// error is why it cannot run now.
+// Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows the result. It
+// returns an error if none can run now.
 func (k *Maintainer) Trigger() error {
 	s := k.serving.Load()
 	if s == nil {
@@ -131,8 +131,8 @@ func (k *Maintainer) Trigger() error {
 	return nil
 }
 
-// Sizes returns the size of a server's database and the bytes in use. During a defragmentation it returns the sizes
-// before it.
+// Volume describes the volume of the database, in bytes, as of the last check: its free space, its size, and the
+// space that a copy of the database needs. All are 0 if unknown, as before the first check.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -187,11 +187,10 @@ type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // when a defragmentation became due and nothing on this member prevented it; zero if none is
+	since    time.Time // time since which a defragmentation is due and nothing on this member prevents it; otherwise zero
 }
 
-// check defragments the database if it should be and nothing is in the way. It returns the pause before the next
-// check.
+// check defragments the database if that is worthwhile and possible. It returns the pause before the next check.
 func (w *worker) check(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
 	w.volume.Store(&Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse})
@@ -218,8 +217,8 @@ func (w *worker) check(ctx context.Context) time.Duration {
 	return w.nextCheck(w.options.Interval/waitingFactor, f)
 }
 
-// nextCheck returns the pause before the next check, which is short while writes are refused: this member's slot is
-// short.
+// nextCheck returns the pause before the next check. It is short while writes are refused, because this member's slot
+// is short.
 func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	if f.noSpace() {
 		return min(usual, shortestSlot/3)
@@ -227,14 +226,14 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	return usual
 }
 
-// setIdle releases the member's claims, because there is nothing to do or it is blocked.
+// setIdle releases the member's claims, because no defragmentation is due or it is blocked.
 func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.schedule.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// tryDefragment defragments if it is this member's turn. Otherwise the error is what it waits for.
+// tryDefragment defragments if it is this member's turn. Otherwise the error names what it waits for.
 func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	r := request{origin: ByThreshold}
 	switch {
@@ -255,7 +254,7 @@ func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	return w.defragment(ctx, f, r)
 }
 
-// checkPrecedence returns an error while another member precedes this one. Others may notice a moment later that they
+// checkPrecedence returns an error while another member goes first. The others may notice slightly later that they
 // should defragment.
 func (w *worker) checkPrecedence(f facts) error {
 	leads := f.leader == f.self
@@ -278,7 +277,7 @@ func (w *worker) checkPrecedence(f facts) error {
 	}
 }
 
-// runCommand runs a defragmentation that a user requested. Every error is recorded as a result.
+// runCommand runs a defragmentation that a user requested. It records every error as the result.
 func (w *worker) runCommand(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
@@ -296,9 +295,9 @@ func (w *worker) runCommand(ctx context.Context) {
 	}
 }
 
-// disarmAlarms disarms this member's alarm NOSPACE once its file is small enough, and returns the facts after that.
-// The leader also disarms the alarms of former members: recovery has replaced them, or they have left. etcd compares
-// the size of the file with the quota, not the bytes in use, so a compaction alone is not enough.
+// disarmAlarms disarms this member's alarm NOSPACE once its file is small enough, and returns the updated facts. The
+// leader also disarms alarms of members that left or that recovery replaced. etcd compares the size of the file with
+// the quota, not the bytes in use, so a compaction alone is not enough.
 func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if !f.noSpace() {
 		return f
