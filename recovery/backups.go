@@ -23,22 +23,22 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// remoteStore is the store, as seen by this member.
+// remoteStore is this member's view of the store.
 type remoteStore struct {
 	*session
 	volume      *localVolume
 	last        contents  // the last answer
-	silentSince time.Time // since when the store has not answered; zero if it has, or was not asked
+	silentSince time.Time // since when the store has been silent; zero if it answered or was not asked
 	heartbeat   heartbeat // of the process that writes the generation to be replaced
 }
 
-// The contents are what was read from the store.
+// contents holds what a query read from the store.
 type contents struct {
 	relation.Store
 	judgment relation.Result
 	path     archive.Path
 	notKept  error // why there is no path
-	adopted  bool  // the user has named the store's cluster, and that was not carried out before
+	adopted  bool  // the user has named the store's cluster, and it is not adopted yet
 }
 
 // readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
@@ -66,8 +66,8 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 	return seen, nil
 }
 
-// observe reads what the store has, except for the backups themselves, and compares the volume with it. A valid member
-// of several rejoins the others instead of adopting its own store.
+// observe reads the content of the store except for the backups themselves, and compares it with the volume. A valid
+// member of several rejoins the others instead of adopting its own store.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -99,7 +99,7 @@ func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	return seen, nil
 }
 
-// describeVolume describes the volume, with what the running members report.
+// describeVolume describes the volume, including the reports of the running members.
 func (b *remoteStore) describeVolume() relation.Data {
 	v := b.volume
 	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
@@ -117,10 +117,10 @@ func (b *remoteStore) describeVolume() relation.Data {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// otherStates are the states of a store that is not this member's.
+// otherStates are the states of a store that does not belong to this member.
 var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
 
-// state returns the state of the store: the rules distinguish only relations in which nothing is restored from it.
+// state returns the state of the store. The rules distinguish relations only where nothing is restored from the store.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
 	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
@@ -129,7 +129,7 @@ func (c contents) state() StoreState {
 	return relation.Ours
 }
 
-// find observes the store, and finds the backup that would be restored.
+// find observes the store and finds the backup to restore.
 func (b *remoteStore) find(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.observe(ctx); err != nil {
 		return seen, err
@@ -160,7 +160,7 @@ func (b *remoteStore) describeRelation(seen contents) string {
 	return seen.judgment.Describe(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
-// isDone reports whether the requested restore was done, on any volume.
+// isDone reports whether the requested restore was done on any volume.
 func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
@@ -252,9 +252,9 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 	return StoreDamaged, why
 }
 
-// compareNames returns why a valid volume may have been rolled back, by names in a store that cannot be verified. They
-// prove nothing, but a volume that was not rolled back has everything they suggest. Any other error of the store is
-// returned unchanged.
+// compareNames returns why a valid volume may have been rolled back, judging by object names in a store that cannot
+// be verified. Names prove nothing, but a volume that was not rolled back has everything that they suggest. Other
+// errors of the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -266,7 +266,7 @@ func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err e
 	return b.compareRevision(reported, why), nil
 }
 
-// compareRevision reports that names suggest more than a valid volume has; nil if they do not.
+// compareRevision returns an error if the names suggest revisions that a valid volume lacks.
 func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
@@ -275,8 +275,8 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 		"start with --recover=never to serve it as it is; these objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
 }
 
-// findMissingKey returns why a volume cannot be judged until more keys are trusted: everything that could be restored
-// is signed with other keys, or the names of what the volume lacks are.
+// findMissingKey returns why a volume cannot be judged until more keys are trusted: other keys signed either all
+// restorable backups or the objects whose names suggest newer data.
 func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
@@ -290,7 +290,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	return nil
 }
 
-// describe returns what is reported about the store in addition to the rule's reason: its cluster, or what it lacks.
+// describe returns what to report about the store in addition to the rule's reason: its cluster, or what it lacks.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state) && b.options.Adopt != "":
@@ -308,29 +308,30 @@ func (b *remoteStore) describe(state StoreState) error {
 	return b.volume.damage
 }
 
-// mayReplace reports whether a new generation may replace the newest one in the store. One of several members gets its
-// data from the others, who continue to write the backups, unless none of them has any, or a restore is requested.
+// mayReplace reports whether a new generation may replace the newest one in the store. In a cluster of several, a
+// member gets its data from the others, who continue to write the backups, unless none of them has data or a restore
+// is requested.
 func (b *remoteStore) mayReplace() bool {
 	f := b.facts
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time for which a generation must not be extended before another process replaces it, by the store's
-// clock. An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that
+// stillness is how long, by the store's clock, a generation must be idle before another process replaces it. An idle
+// writer adds a heartbeat every 40 s. It is a string so that the linker can set it: the suites build a program that
 // waits less.
 var stillness = "90s"
 
-// A heartbeat is the evidence of a process elsewhere that still writes the newest generation.
+// A heartbeat is evidence that another process still writes the newest generation.
 type heartbeat struct {
 	ahead *time.Duration // lead of the store's clock; nil until it was read
 	added time.Time      // when the last object of the generation was created, by the store's clock
 	seen  time.Time      // when this run first saw it, by the local clock
-	until time.Time      // when the generation will have been silent long enough, by the local clock; zero without a wait
+	until time.Time      // when the generation will have been idle long enough, by the local clock; zero without a wait
 }
 
-// checkWriter returns why the process that writes the newest generation may still run: it has not released the
-// generation, did not run on this volume, was not ruled out by the user, and has not been silent long enough. The end
-// of the generation protects the data in any case; this protects users from two clusters.
+// checkWriter returns why the process that writes the newest generation may still run: it did not release the
+// generation, did not run on this volume, was not ruled out by the user, and has not been idle long enough. Ending
+// the generation protects the data in any case; this check protects users from two clusters.
 func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
@@ -353,7 +354,7 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 		beat.added, beat.seen = added, b.now()
 	}
 	until := added.Add(b.idleTime - *beat.ahead)
-	if latest := beat.seen.Add(b.idleTime); until.After(latest) { // an object from the future counts as new from now on
+	if latest := beat.seen.Add(b.idleTime); until.After(latest) { // a time in the future counts as now
 		until = latest
 	}
 	if !b.now().Before(until) {
@@ -380,8 +381,8 @@ func (b *remoteStore) describeWriter(seen contents) string {
 	return fmt.Sprintf("%s of this member's own cluster %s", member, seen.Newest().Cluster)
 }
 
-// isLocalWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
-// what its session has stored are a copy, or older: etcd had that on disk before it was stored.
+// isLocalWriter reports whether the process that writes the newest generation ran on this volume. Valid data that
+// lacks revisions its session stored is a copy or an older state: etcd syncs a revision to disk before it is stored.
 func (b *remoteStore) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
@@ -389,8 +390,8 @@ func (b *remoteStore) isLocalWriter(seen contents) bool {
 	return b.volume.identity.Session != "" && b.volume.identity.Session == seen.Head.Newest().Session
 }
 
-// uploadSpool uploads segments that wait on the volume, unless a valid volume has their content itself. If the store
-// does not answer for a moment, recovery waits: after a restore they could not be added any more.
+// uploadSpool uploads the segments queued on the volume, unless a valid volume contains the same changes. If the
+// store is silent for a moment, recovery waits: after a restore the segments could no longer be added.
 func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	data := b.volume.identity
 	if b.volume.damage != nil {
@@ -419,7 +420,8 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	return Stuck, Facts{Err: err}, nil
 }
 
-// uploadVolume uploads what only the volume has. A failure does not stop the restore, as the volume is preserved.
+// uploadVolume uploads data that only the volume has. A failure does not stop the restore, as the volume is
+// preserved.
 func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if b.options.Flush == nil || b.last.judgment.Lacks {
 		return Flushed, Facts{}, nil
@@ -442,8 +444,8 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again, after volumes have uploaded what only they had: later objects are
-// another process's. If a generation was created meanwhile, the claim will be lost.
+// findEnd reads the end of the backups again, after volumes have uploaded their data: any later object comes from
+// another process. If another generation was created meanwhile, the claim will be lost.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -460,8 +462,8 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns what the user can do about an error of the store: otherwise, unless the store has answered that
-// something else is wrong.
+// storeWayOut returns what the user can do about an error of the store. It returns otherwise unless the store itself
+// reported another problem.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -473,7 +475,7 @@ func storeWayOut(err error, otherwise string) string {
 	}
 }
 
-// notVerified reports whether the store's answer cannot be verified, so that asking again does not help.
+// notVerified reports whether the store's answer cannot be verified, so that asking again is useless.
 func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
@@ -483,9 +485,9 @@ func isOneOf(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
 }
 
-// This file founds, adopts and ends generations in the store, for the data that etcd will serve.
+// The functions below create, adopt and end generations in the store for the data that etcd will serve.
 
-// adoptOwners returns the owners that have adopted the store once this one has, if that is requested.
+// adoptOwners returns the owners that have adopted the store, including this one if adoption is requested.
 func (b *remoteStore) adoptOwners(seen contents) []string {
 	before := archive.Adoptions(seen.Generations)
 	if !seen.adopted || slices.Contains(before, b.owner()) {
@@ -494,8 +496,8 @@ func (b *remoteStore) adoptOwners(seen contents) []string {
 	return append(before, b.owner())
 }
 
-// endNamed ends the generation that the user has named before it is restored: a cluster that still writes it would
-// add something during every build, which would be outdated when it is done.
+// endNamed ends the generation named by the user before it is restored. Otherwise a cluster that still writes to it
+// would add objects during every build and make each result outdated.
 func (b *remoteStore) endNamed() (Event, Facts, error) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
 		return "", Facts{}, nil
@@ -513,8 +515,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	return b.findEnd()
 }
 
-// adopt ends the newest generation and creates one for the data of the volume. After any error the store is asked
-// again.
+// adopt ends the newest generation and creates one for the volume's data. After any error the store is asked again.
 func (b *remoteStore) adopt() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -540,9 +541,9 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	return Taken, Facts{}, nil
 }
 
-// endGeneration ends the last generation for the one that follows, so that nothing can be added to what was read of
-// it, up to a position if one is given. An end by another process is completed. If nothing was read and the head cannot
-// be verified, no writer can continue from it either.
+// endGeneration ends the last generation in favor of the next, so that nothing can be added to what was read of it,
+// up to position read if that is set. It completes an end that another process started. If nothing was read and the
+// head cannot be verified, no writer can continue from that head either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -560,9 +561,9 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 	return err
 }
 
-// writeIdentity stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for
-// its ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
-// cannot be read now, the backup writer or the next start does it.
+// writeIdentity records on the volume which cluster the data belongs to, before etcd opens it. A new cluster waits
+// for its ID: a member without one would be rejected once another member has initialized the store. If the cluster of
+// other data cannot be read now, the backup writer or the next start records it.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
@@ -597,7 +598,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	return identity.Write(b.member.DataDir)
 }
 
-// foundCluster creates the ID of a new cluster, or returns the one that another member has created.
+// foundCluster creates the ID of a new cluster, or returns the one that another member created.
 func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// changeOnDisk changes the last value on the volume, as a disk may.
+// changeOnDisk changes the last value on the volume, as a faulty disk may.
 func (w *world) changeOnDisk() {
 	w.t.Helper()
 	db, err := bolt.Open(w.database(), 0o600, nil)
@@ -29,7 +29,7 @@ func (w *world) changeOnDisk() {
 	}))
 }
 
-// refuse records that the writer refused the data, because a row differs from that in the store.
+// refuse records that the writer rejected the data because a row differs from the store's.
 func (w *world) refuse() {
 	w.t.Helper()
 	why := errors.New("another copy of this data continues its backups")
@@ -73,7 +73,7 @@ func TestValueThatTheDiskChangedIsRestoredFromTheOthers(t *testing.T) {
 	assert.Contains(t, w.log.String(), "the disk has changed it")
 }
 
-// A copy has written what it has, and its log shows that.
+// A copy wrote its rows itself, and its log proves that.
 func TestCopyIsNotTakenForDamage(t *testing.T) {
 	w := newFilledWorld(t)
 	w.put("a", "b", "c")
@@ -82,7 +82,7 @@ func TestCopyIsNotTakenForDamage(t *testing.T) {
 	assert.Empty(t, w.preserved())
 }
 
-// Only the rows that were compared show whether the disk is the reason of a refusal.
+// Only the compared rows show whether the disk caused the rejection.
 func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
 	why := errors.New("another copy of this data continues its backups")
 	for name, err := range map[string]error{
@@ -111,7 +111,7 @@ func TestRefusalForAnotherReasonIsNotTakenForDamage(t *testing.T) {
 	}
 }
 
-// A change by the disk does not excuse what a copy has written.
+// A value that the disk changed does not excuse rows that a copy has written.
 func TestCopyWithAValueThatTheDiskChangedIsNotReplaced(t *testing.T) {
 	w := newFilledWorld(t)
 	w.put("a", "b", "c")

@@ -72,8 +72,7 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	}
 }
 
-// A mount point cannot be replaced by a rename. That is checked before a generation is created, which could not be
-// undone.
+// A rename cannot replace a mount point. Recovery checks that before it creates a generation, which cannot be undone.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()
@@ -84,8 +83,8 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The user can change that while the data are valid. Later, a part of the old data would be mounted within the new
-// ones.
+// The user can fix that while the data is valid. Later, the mounted part of the old data would appear within the new
+// data.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
@@ -113,7 +112,7 @@ func (w *world) mount(what, at string) {
 	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
-// cutOff returns a world in which a restore was cut off before an action.
+// cutOff returns a world in which a restore stopped before an action.
 func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
 	w := newFilledWorld(t)
@@ -148,7 +147,7 @@ func TestRestoreIsDoneOnce(t *testing.T) {
 	w.put("later")
 	for _, remembered := range []string{"on the volume", "in the store alone"} {
 		w.log.Reset()
-		w.options.Request.Target.Revision++ // whatever it asks for
+		w.options.Request.Target.Revision++ // even if another target is requested
 		r := w.recovery()
 		for range 2 {
 			require.NoError(t, w.prepare(r))
@@ -167,7 +166,7 @@ func (w *world) deleteAll(prefix string) {
 	}
 }
 
-// Only the database is uploaded. The log of a killed etcd has a few more changes.
+// Only the database is uploaded. After a kill, etcd's log contains a few more changes.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := newFilledWorld(t)
 	committed, err := os.ReadFile(w.database())
@@ -181,7 +180,7 @@ func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	require.Len(t, w.preserved(), 1)
 }
 
-// The process that validates may have been killed for lack of memory.
+// The validating process may have been killed because memory ran out.
 func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
@@ -195,7 +194,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// disasters list what can happen to a volume, and the result.
+// disasters maps what can happen to a volume to the expected result.
 var disasters = map[string]struct {
 	happens func(*world)
 	keys    []string
@@ -209,10 +208,10 @@ var disasters = map[string]struct {
 	}, []string{"key"}, 1},
 }
 
-// everywhere tests every place for a crash or failed request instead of some. make test-recovery sets it.
+// everywhere tests a crash or failed request at every place, not only at some. make test-recovery sets it.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some returns the distance between the places that are tested.
+// some returns the step between the places to test.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -230,7 +229,7 @@ func afterDisaster(t *testing.T, disaster string) *world {
 	return w
 }
 
-// The result does not depend on where a run is cut off.
+// The result does not depend on the point at which a run stops.
 func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +257,7 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	}
 }
 
-// Each request to the store fails once, with and without being done.
+// Each request to the store fails once, before or after it took effect.
 func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {

@@ -16,22 +16,22 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// peerGroup is this member's cluster, as seen by the other members.
+// peerGroup is this member's cluster as its peers report it.
 type peerGroup struct {
 	*session
 	volume    *localVolume
 	backups   *remoteStore
-	newer     error     // what the store has more than a valid volume; nil if nothing, or unknown
-	needed    int64     // revision that a member of a quorum must have, by the store; 0 if unknown
-	id        string    // ID of this member's cluster, as far as the volume or the store name it
-	etcdID    string    // etcd's ID of it, by the store; for members that report no ID
-	storeAway bool      // the store could not be asked for that
-	askedAt   time.Time // when it was asked last
+	newer     error     // what a valid volume lacks compared with the store; nil if nothing, or unknown
+	needed    int64     // revision that a member of a quorum must have, according to the store; 0 if unknown
+	id        string    // ID of this member's cluster, from the volume or the store
+	etcdID    string    // etcd's cluster ID according to the store, for peers that report no ID
+	storeAway bool      // the store was unreachable for that comparison
+	askedAt   time.Time // when the store was last asked
 	lostSince time.Time // since when no member has reported usable data; zero if one has
 }
 
-// queryPeers asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin is
-// stored: the cluster's list of members is the state.
+// queryPeers asks how the other members list this one. The cluster's member list is the only state of a rejoin: it
+// can be read again at any time, so no step is stored.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
 	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Brought || c.options.Archive == nil}
@@ -57,7 +57,7 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	}, nil
 }
 
-// isWaitDone reports whether no member has had usable data for as long as a late mount takes.
+// isWaitDone reports whether all members have lacked usable data for as long as a late mount takes.
 func (c *peerGroup) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
@@ -69,7 +69,7 @@ func (c *peerGroup) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// stateForPeers returns the state of the volume for the others.
+// stateForPeers returns the state of the volume to report to the peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
@@ -82,7 +82,7 @@ func (c *peerGroup) stateForPeers() peers.Volume {
 	return peers.Data
 }
 
-// compare checks whether the cluster has continued without the volume, and whether the others belong to this member's
+// compare checks whether the cluster has continued without the volume, and whether the peers belong to this member's
 // cluster.
 func (c *peerGroup) compare(s *peers.Survey) {
 	v := c.volume
@@ -92,7 +92,7 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 	switch id := hex(v.position.ClusterID); {
 	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
-		if v.identity.Known() && s.ID == v.identity.Cluster { // they have adopted a store meanwhile
+		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store meanwhile
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
 	case s.Cluster != "" && s.Cluster != id:
@@ -105,9 +105,9 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 }
 
-// checkCluster reports that the others do not belong to this member's cluster, so that their members are not changed.
-// The volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
-// cluster ID. An empty store proves nothing.
+// checkCluster returns an error if the peers do not belong to this member's cluster, so that their members are not
+// changed. The cluster is identified by the volume, or by the store if this member owns it. Peers without a store are
+// identified by etcd's cluster ID. An empty store proves nothing.
 func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -158,11 +158,12 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	s.Outdated = fmt.Errorf("the data belong to generation %d, but generation %d was restored since", own, theirs)
 }
 
-// compareStore returns why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd
-// would: after a power cut all are silent. Everything in the store was acknowledged by a quorum, so no quorum without
-// all of it must form: a member that is older than the store waits for one that runs and has it.
+// compareStore returns why a valid volume must not be opened while no quorum of the peers answers. nil means that it
+// may be opened, as etcd itself would: after a power cut all peers are silent. A quorum acknowledged everything in
+// the store, so no quorum may form that lacks it: a member older than the store waits for one that runs and has the
+// data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
-	position, reported := c.volume.position, c.newer != nil // to the others, when they were asked
+	position, reported := c.volume.position, c.newer != nil // to the peers, by the last query
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
 		return fmt.Errorf("the data are from when the cluster had one voting member, but another member lists %d", s.Voters)
@@ -182,14 +183,14 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 	return c.newer
 }
 
-// errVotesAlone reports data with which this member would serve immediately, while the silent members may be a quorum
-// by now. The store cannot rule that out: they may have written nothing, or the store may have been rolled back with
-// the volume.
+// errVotesAlone reports that this member would serve its data immediately, although the silent members may have
+// formed a quorum. The store cannot rule that out: they may have written nothing, or the store may have been rolled
+// back with the volume.
 var errVotesAlone = errors.New("by its log this member is the only one with a vote, but initial-cluster names others, which may have continued as a quorum: " +
 	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
-// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if that is nothing. err is the
-// reason why the store cannot be read.
+// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if nothing. err reports that
+// the store cannot be read.
 func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
@@ -210,15 +211,15 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	return newer, nil
 }
 
-// crashes are the panics of etcd at every start when the data contradict those of the other members. Only these know
-// it, and only while they run.
+// crashes maps etcd's panics to their causes. etcd panics at every start if its data contradicts the data of the
+// other members. Only the running members can detect that.
 var crashes = map[string]string{
 	"tocommit(":                     "they lack entries that this member has confirmed to its leader",
 	"conflict with committed entry": "their log differs from the leader's in committed entries",
 	"member unknown":                "they do not list a member of the cluster",
 }
 
-// checkCrash returns how the data contradict those of the other members, if etcd died of that at its last start.
+// checkCrash returns how the data contradicts the other members' data, if that crashed etcd at its last start.
 func (c *peerGroup) checkCrash() error {
 	if c.replaced || c.options.Died == nil {
 		return nil
@@ -232,8 +233,8 @@ func (c *peerGroup) checkCrash() error {
 	return nil
 }
 
-// checkMember reports that the volume belongs to another member of this cluster. etcd would use that identity, which
-// would exist twice.
+// checkMember returns an error if the volume belongs to another member of this cluster. etcd would start with that
+// identity, and two processes would share it.
 func (c *peerGroup) checkMember() error {
 	data, self := c.volume.position, c.member
 	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
@@ -243,10 +244,10 @@ func (c *peerGroup) checkMember() error {
 	return fmt.Errorf("the data in %s belong to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
 }
 
-// checkQuorum prevents valid data from being given up for a cluster that may lack writes that they acknowledged.
-// Members that were removed in order were removed by a quorum of those that the data know, which has every
-// acknowledged write. A member that was forced to continue alone is not such a quorum. A member whose own data record its
-// removal has left before: it has acknowledged nothing since, and those of its list may have been removed after it.
+// checkQuorum protects valid data from being given up for a cluster that may lack acknowledged writes. A regular
+// removal needs a quorum of the members that the data lists, and that quorum has every acknowledged write. A member
+// that was forced to continue alone is not such a quorum. If this member's data records its own removal, the check
+// passes: the member has acknowledged nothing since, and the members in its list may have been removed later.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
@@ -265,8 +266,9 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 		"has acknowledged: to keep these data, stop the members that answer and start the others; to drop them, move the data directory away", common, data.Members)
 }
 
-// checkFreeSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
-// deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
+// checkFreeSpace returns an error if the volume has no room for the peers' data. By then the old data was moved, and
+// its copies are deleted as for a restore. Without the check, etcd would fail in the middle of a snapshot at every
+// start.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
@@ -282,7 +284,7 @@ func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	return fmt.Errorf("the volume has no room for the data of the other members: %w: %s", err, wayOut)
 }
 
-// reason returns what is reported in addition to the reason of the row.
+// reason returns details to report in addition to the row's reason.
 func (c *peerGroup) reason(s *peers.Survey) error {
 	damage, archived, missing := c.volume.damage, c.options.Archive != nil, s.Missing
 	if missing != nil && s.Outdated != nil {
@@ -318,7 +320,7 @@ func (c *peerGroup) wayOut() string {
 	return "if the data are lost for good, start one member that still has them once with force-new-cluster: true in etcd's configuration, and the others join it"
 }
 
-// describeRejoin describes what is replaced, and from which members the data come.
+// describeRejoin describes the data that is replaced, and the members that the new data comes from.
 func (c *peerGroup) describeRejoin() string {
 	state := "the volume is empty"
 	if why := cmp.Or(c.volume.damage, c.survey.Outdated); why != nil {
@@ -333,7 +335,7 @@ func (c *peerGroup) describeRejoin() string {
 	return fmt.Sprintf("%s; the member gets its data from %s of cluster %s", state, strings.Join(names, " and "), c.survey.Cluster)
 }
 
-// removeMember removes the identity whose log was lost from the cluster.
+// removeMember removes this member's old identity, whose log was lost, from the cluster.
 func (c *peerGroup) removeMember() (Event, Facts, error) {
 	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
 }
@@ -342,7 +344,7 @@ func (c *peerGroup) addMember() (Event, Facts, error) {
 	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), "the cluster has added this member again")
 }
 
-// changed returns the event of a change of the members.
+// changed returns the event for the result of a membership change.
 func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	if err != nil {
 		return PeersSilent, Facts{Err: err}, nil
@@ -354,8 +356,8 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 // errNotAllHere reports a survey in which a member was missing.
 var errNotAllHere = errors.New("not every other member has reported that it has no usable data")
 
-// confirmPeers asks the other members once more before a generation is ended: one may have returned with data while
-// these were built, or while this program did not run.
+// confirmPeers asks the peers once more before a generation is ended: one may have returned with data during the
+// build, or while this program was down.
 func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil

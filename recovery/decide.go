@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Case is all that a decision depends on.
+// A Case holds everything that a decision depends on.
 type Case struct {
 	Volume VolumeState
 	Peers  PeerState
@@ -18,14 +18,14 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision is what happens to a volume, why, and the way out of a refusal.
+// A Decision is the action for a volume, its reason, and the way out of a refusal.
 type Decision struct {
 	Result Event
 	Why    string
 	WayOut string
 }
 
-// A rule is a line of the table. It fits a case that has one of each of its values; an empty list fits any.
+// A rule is a line of the table. It matches a case if each list contains the case's value or is empty.
 type rule struct {
 	volumes  []VolumeState
 	peers    []PeerState
@@ -42,8 +42,8 @@ func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
 
-// evaluate is the only place that decides the fate of a volume. The first rule that fits wins, and the last one fits
-// every case.
+// evaluate decides what happens to a volume; nothing else does. The first matching rule applies, and the last rule
+// matches every case.
 func evaluate(rules []rule, c Case) Decision {
 	for _, r := range rules {
 		if r.fits(c) {
@@ -78,7 +78,7 @@ var (
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
 func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
-// Sentences that several rules have.
+// Sentences that several rules share.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own: the others would keep newer data"
 	notCompared      = "the store could not be read for 10 s, so etcd serves valid data that were not compared with it"
@@ -88,10 +88,10 @@ const (
 	recoverAuto = "start with --recover=auto to allow that"
 )
 
-// rules are the table of decisions. The first rule that fits wins, and the last one fits every case. docs/recovery.md
+// rules is the decision table. The first matching rule applies, and the last one matches every case. docs/recovery.md
 // and testdata/decisions.golden are generated from it.
 var rules = []rule{
-	// Stores that rule out everything else.
+	// Stores that exclude everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
 	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
@@ -101,7 +101,7 @@ var rules = []rule{
 	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
 		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id")},
 
-	// A store that does not answer.
+	// Unreachable stores.
 	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored without the store, and --recover=never does not wait for it", checkStore)},
 	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data are compared as soon as it answers"}},
 	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, and may show that the data are lost or were rolled back", reachStore}},
@@ -135,7 +135,7 @@ var rules = []rule{
 	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
 	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},
 
-	// Data that are lost or were rolled back.
+	// Lost or rolled-back data.
 	{corruptVolumes, namelessPeers, nil, nil, reject(notRestoredAlone, "")},
 	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
 	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away")},
@@ -165,42 +165,41 @@ var rules = []rule{
 		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
 }
 
-// Facts are the input of guards, and the payload of events. The zero value belongs to a run with --recover=auto
-// that has just started.
+// Facts are the input of guards and the payload of events. The zero value is the start of a run with --recover=auto.
 type Facts struct {
 	Never bool // --recover=never
 	Store bool // there is a store
 
-	// Reported by Examined; the last one also by Installed and Answered.
+	// Set by Examined; Asked also by Installed and Answered.
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
-	Alone        bool        // the member is alone in its cluster, or would found one alone
+	Alone        bool        // this is the only member of its cluster, or would found one on its own
 	Joins        bool        // the configuration joins an existing cluster
 	Peers        bool        // the configuration names other members
-	Remains      bool        // the path of the data directory is occupied
+	Remains      bool        // something exists at the path of the data directory
 	Unidentified bool        // the volume is valid and names no cluster
-	Rejected     bool        // the volume is valid, and its data were refused by a comparison with the store before
-	Lost         bool        // data were served from the data directory, which is empty now
-	Asked        bool        // a restore is requested that was not done before
+	Rejected     bool        // the volume is valid, but a comparison with the store rejected its data before
+	Lost         bool        // the data directory is empty, but a run served data from it
+	Asked        bool        // a restore is requested and not done yet
 
-	// Reported by PeersTold.
+	// Set by PeersTold.
 	Listing    PeerState
-	Outdated   bool // the volume's data are not the ones that the member had last
+	Outdated   bool // this member had newer data than the volume has
 	Free       bool // nothing prevents the member from being replaced or added
-	AllBrought bool // the store has what only the volumes of the others had
-	Settled    bool // no member has had usable data for as long as a late mount takes
-	Heard      bool // the peers have answered, and the store was not asked since
+	AllBrought bool // the other members have uploaded what only their volumes had
+	Settled    bool // all members have lacked usable data for as long as a late mount takes
+	Heard      bool // the peers have answered since the store was last asked
 
-	// Reported by Answered.
+	// Set by Answered.
 	Told        StoreState // empty if the store was not asked
-	Behind      bool       // the store has more than the volume
-	RestoreDone bool       // the requested restore was done before: it is no longer Asked, whatever the store answers
+	Behind      bool       // the volume lacks data that the store has
+	RestoreDone bool       // the requested restore was done before, so Asked becomes false whatever the store answers
 
-	Brought bool // the store has what only this volume had, as far as possible
+	Brought bool // this member has uploaded what only its volume had, as far as possible
 
-	Err error // of an event: what went wrong, for the user
+	Err error // payload only: what went wrong, for the user
 }
 
-// Learn implements machine.Facts.
+// Learn implements statemachine.Facts.
 func (f Facts) Learn(event Event, payload Facts) Facts {
 	switch event { //nolint:exhaustive // the others carry no facts
 	case Examined:
@@ -217,18 +216,18 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 		f.Asked = payload.Asked
 	case Answered:
 		f.Told, f.Asked = payload.Told, f.Asked && !payload.RestoreDone
-		if !isKnown(f.Told) { // an earlier answer may have shown that it has more
+		if !isKnown(f.Told) { // an earlier answer may have shown that the store has newer data
 			f.Behind = f.Behind || payload.Behind
 			break
 		}
 		f.Heard, f.Behind = false, payload.Behind
-		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what is queued for the store is uploaded before it is asked
+		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is asked
 	}
 	return f
 }
 
-// Conclude implements machine.Facts. Facts about the volume and the store are reset when both are inspected again,
-// and those about the store after a pause for peers.
+// Conclude implements statemachine.Facts. It resets the facts about the volume and the store when both are inspected
+// again, and those about the store after a pause for peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Told = ""
@@ -239,7 +238,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	return f
 }
 
-// hasStoreMismatch reports whether a comparison with the store speaks against a valid volume.
+// hasStoreMismatch reports whether a valid volume failed the comparison with the store.
 func (f Facts) hasStoreMismatch() bool {
 	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
@@ -247,7 +246,7 @@ func (f Facts) hasStoreMismatch() bool {
 // Holds implements statemachine.Facts.
 func (f Facts) Holds(guard statemachine.Guard) bool { return conditions.Evaluate(guard, f) }
 
-// conditions are the meanings of the guards.
+// conditions defines the guards.
 var conditions = statemachine.Conditions[Facts]{
 	NoStore:     func(f Facts) bool { return !f.Store },
 	Several:     func(f Facts) bool { return !f.Alone },
@@ -258,7 +257,7 @@ var conditions = statemachine.Conditions[Facts]{
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
 }
 
-// caseOf reduces the facts to a case.
+// caseOf returns the case that the facts amount to.
 func (f Facts) caseOf() Case {
 	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
 }
@@ -294,7 +293,7 @@ func (f Facts) volumeState() VolumeState {
 }
 
 func (f Facts) peerState() PeerState {
-	confirmed := f.isLost() && f.Heard && isKnown(f.Told) && f.Listing != peers.Partial // after the store has answered
+	confirmed := f.isLost() && f.Heard && isKnown(f.Told) && f.Listing != peers.Partial // the peers answered last
 	switch {
 	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
 		return PeersItself

@@ -49,7 +49,7 @@ func (e *explorer) begin(given input, now reality) place {
 
 func (e *explorer) expand(here place) {
 	if here.core.State != Ready {
-		e.find(e.begin(here.lot, here.truth)) // a crash, or the next try
+		e.find(e.begin(here.lot, here.truth)) // a crash, or the next attempt
 	}
 	if here.timer {
 		e.find(e.take(here, Elapsed, Facts{}))
@@ -85,7 +85,7 @@ func (e *explorer) ends(here place) (all []place) {
 		if o.event != "" {
 			next.chain = ""
 			if here.core.State == Refused {
-				all = append(all, next) // what is tidied up at the end has no further event
+				all = append(all, next) // cleanup at the end of a run sends no further event
 				continue
 			}
 			next = e.take(next, o.event, o.payload)
@@ -124,7 +124,7 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm continues from a place without failures, and returns the end, or where it waits for others.
+// calm continues from a place without failures. It returns the final place, or the one that waits for others.
 func (e *explorer) calm(p place) place {
 	been := map[place]bool{}
 	for range 100 {
@@ -185,7 +185,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	require.Empty(t, e.wrong)
 }
 
-// At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
+// At most one guard of a state and an event holds, so the order of the guarded rows does not matter.
 func TestGuardsExcludeEachOther(t *testing.T) {
 	for p := range explore().seen {
 		holding := map[Event]int{}
@@ -200,45 +200,45 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// A reality holds the facts of the world, which the machine may not know.
+// A reality is the true state of the world, which the machine may not know.
 type reality struct {
 	place     string // what has the data directory's name: "original", "" or "restored"
-	validated bool   // what has it was found valid
+	validated bool   // the directory with that name was found valid
 	aside     bool   // the original is preserved
-	built     bool   // there is a whole data directory next to it
-	proved    bool   // and valid
-	sound     bool   // what was installed was proved
-	brought   bool   // what waited on the volume is in the store
-	noted     bool   // the position is on the disk
-	taken     bool   // the store's newest generation is that of the volume, by an adoption
-	claimed   bool   // the store has this restore's generation
-	outrun    bool   // another process has started another one
-	revived   bool   // when that was noted, or later, members came back with their data
-	installs  int    // of what this claim is about
-	done      bool   // the id is remembered
+	built     bool   // a complete data directory exists next to it
+	proved    bool   // the built directory is valid
+	sound     bool   // the installed directory had been validated
+	brought   bool   // the segments queued on the volume are in the store
+	noted     bool   // the claim is recorded on the volume
+	taken     bool   // an adoption created the store's newest generation for the volume
+	claimed   bool   // the store has the generation of this restore
+	outrun    bool   // another process has created a generation
+	revived   bool   // members returned with their data when the claim was recorded, or later
+	installs  int    // number of installs for this claim
+	done      bool   // the ID of the restore is recorded
 
-	listing    PeerState // how the others have the member
-	free       bool      // a quorum of them has said so, and that nothing is in the way
-	adopted    bool      // etcd is started with the members that they have told
-	told       bool      // who asks hears that this member is about to have data
-	uncompared bool      // the store was away for so long that valid data may be served
-	rolled     bool      // since the store was asked: all members are here and have no usable data, or ask for the same restore, and have brought what they have
-	flushed    bool      // so has this one
+	listing    PeerState // how the peers list this member
+	free       bool      // a quorum of the peers confirmed that, and nothing blocks a replacement
+	adopted    bool      // etcd starts with the members that the peers listed
+	told       bool      // peers that ask learn that this member is about to have data
+	uncompared bool      // the store was unreachable for so long that valid data may be served
+	rolled     bool      // since the store was asked: all have lost their data or ask for one restore, and have uploaded
+	flushed    bool      // this member has uploaded its data as well
 
-	lost string // what must never happen, and has
+	lost string // the violation that happened; empty if none
 }
 
-// A place is the state of the machine and the world.
+// A place is a state of the machine and the world.
 type place struct {
 	lot   input
 	truth reality
 	core  statemachine.Core[Facts]
-	chain string // the actions of the work at hand, joined; comparable
+	chain string // the remaining actions, joined so that places are comparable
 	timer bool
 }
 
-// An outcome is a possible end of an action. Without an event the next action follows. The first outcome of an action
-// is the one without failures.
+// An outcome is a possible result of an action. If it has no event, the next action follows. The first outcome of an
+// action is the one without failures.
 type outcome struct {
 	event   Event
 	payload Facts
@@ -253,7 +253,7 @@ func ends(after reality, events ...Event) (all []outcome) {
 	return all
 }
 
-// breaks returns the failures of any action, which may have been carried out or not.
+// breaks returns the outcomes in which an action fails, before or after it took effect.
 func breaks(now reality, done ...reality) (all []outcome) {
 	for _, after := range append(done, now) {
 		all = append(all, ends(after, Broke)...)
@@ -352,7 +352,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 	return nil
 }
 
-// silence returns the outcome of a store that was unreachable for so long that valid data are served.
+// silence returns the outcome for a store that was unreachable for so long that valid data is served.
 func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{Answered, Facts{Told: StoreLongAway}, now}
@@ -376,7 +376,7 @@ func examinations(given input, now reality) []outcome {
 	}
 }
 
-// answers returns the outcomes of a query of the store: after another process has created a generation, the volume is
+// answers returns the outcomes of asking the store. Once another process has created a generation, the volume is
 // behind.
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
@@ -437,7 +437,7 @@ func survey(given input, now reality) (all []outcome) {
 	return append(all, outcome{PeersTold, Facts{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Facts{}, now})
 }
 
-// changes returns the outcomes of a change of the members.
+// changes returns the outcomes of a membership change.
 func changes(given input, now reality, from, to PeerState) []outcome {
 	then := now
 	then.listing, then.free = to, false
@@ -481,7 +481,7 @@ func claims(given input, now reality) []outcome {
 	}
 	if !now.outrun {
 		lost.outrun = true
-		if !given.alone { // another member was first, and runs alone
+		if !given.alone { // another member was first, and is the only one running
 			lost.listing = peers.Unlisted
 		}
 		all = append(all, ends(lost, ClaimLost)...)
@@ -513,7 +513,7 @@ func installs(given input, now reality) []outcome {
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++
 	if !given.alone {
-		then.listing = peers.Started // of those who have joined it
+		then.listing = peers.Started // for the members that have joined it
 	}
 	switch {
 	case now.place == "original":

@@ -27,8 +27,9 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// TestHistories runs the histories in testdata/histories/recovery: what happened to a volume, its store and the other
-// members, and what recovery made of it. The README above them lists the steps. -rewrite writes the results again.
+// TestHistories runs the histories in testdata/histories/recovery. Each lists what happened to a volume, its store
+// and the other members, and how recovery responded. The README there describes the steps. -rewrite updates the
+// results.
 func TestHistories(t *testing.T) {
 	files, err := filepath.Glob("../testdata/histories/recovery/*.txt")
 	require.NoError(t, err)
@@ -52,12 +53,12 @@ func TestHistories(t *testing.T) {
 type history struct {
 	*world
 	peers    *fakePeers
-	etcd     uint64 // etcd's ID of their cluster
+	etcd     uint64 // etcd's ID of the peers' cluster
 	results  strings.Builder
 	due      map[string][]arguments // steps in pauses of the next run, or before its actions
 	cut      string                 // the action before which the next run is cut off
-	patience int                    // the pause in which a run is stopped
-	outcome  Result                 // of the last run
+	patience int                    // the pause in which the run is stopped
+	outcome  Result                 // result of the last run
 	asked    int                    // requests to the store before the last run
 }
 
@@ -76,7 +77,7 @@ func newHistory(t *testing.T, kind string) *history {
 	default:
 		t.Fatalf("no such volume: %s", kind)
 	}
-	h.setClock(0) // no pause takes time, however busy the machine is
+	h.setClock(0) // pauses take no time, even on a busy machine
 	h.options.Ended = func(outcome Result) { h.outcome = outcome }
 	if h.peers != nil {
 		h.etcd = h.peers.cluster
@@ -128,7 +129,7 @@ func (h *history) step(words arguments) {
 
 var steps map[string]func(h *history, a arguments)
 
-func init() { // steps may contain steps
+func init() { // in init, since steps refer to other steps
 	steps = map[string]func(h *history, a arguments){
 		// The volume.
 		"put":            func(h *history, a arguments) { h.put(a...) },
@@ -212,7 +213,7 @@ func init() { // steps may contain steps
 		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
 		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
-		// What is printed.
+		// Output.
 		"outcome": func(h *history, _ arguments) {
 			h.print("outcome: %s, %s, %d revisions are lost", h.outcome.Cause, h.outcome.Ended, h.outcome.Lost)
 		},
@@ -256,7 +257,8 @@ func (h *history) duration(a arguments) time.Duration {
 	return duration
 }
 
-// fail injects a fault: what happens, the operation or "any", and optionally a prefix of names and how often.
+// fail injects a fault. Its arguments are the kind of fault, the operation or "any", and optionally a name prefix and
+// a count.
 func (h *history) fail(a arguments) {
 	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: a.word(2), Times: a.number(3)}
 	switch a[0] {
@@ -276,7 +278,7 @@ func (h *history) fail(a arguments) {
 	h.store.Inject(fault)
 }
 
-// listings are the answers of the other members, by their names in a history.
+// listings maps the names that histories use to the answers of the other members.
 var listings = map[string]PeerState{
 	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
 	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
@@ -330,7 +332,7 @@ func (h *history) setPeers(a arguments) {
 	}
 }
 
-// runAndReport runs recovery and prints the states, the messages, the end, and what has changed.
+// runAndReport runs recovery and prints its states, messages, result and changes.
 func (h *history) runAndReport() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
@@ -388,7 +390,7 @@ func (h *history) runAndReport() {
 	}
 }
 
-// stored returns the names of the objects that were created, also while listing fails.
+// stored returns the names of the objects that were created, even while listing fails.
 func (h *history) stored() (names []string) {
 	for _, call := range h.store.Calls() {
 		if _, exists := h.store.Content(call.Name); exists && call.Op == memory.Put {
@@ -398,13 +400,13 @@ func (h *history) stored() (names []string) {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// printObjects prints the names that are not in others as well.
+// printObjects prints the names that are missing from others.
 func (h *history) printObjects(what string, names, others []string) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take performs the steps for a moment of a run, once.
+// take performs, once, the steps that are due at a moment of the run.
 func (h *history) take(moment string) {
 	due := h.due[moment]
 	delete(h.due, moment)
@@ -433,7 +435,7 @@ func (h *history) identityText() string {
 	return "no cluster"
 }
 
-// printLog prints the states that a run has visited, and its messages except the reasons for transitions.
+// printLog prints the states that a run has visited and its messages, without the reasons for transitions.
 func (h *history) printLog() {
 	var states, messages []string
 	for line := range strings.Lines(h.log.String()) {
@@ -460,7 +462,7 @@ var varying = []struct {
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "ETCD-ID"},
 }
 
-// normalized returns the results without paths, times and identifiers, which differ from run to run.
+// normalized returns the results without paths, times and IDs, which differ between runs.
 func (h *history) normalized() string {
 	text := strings.ReplaceAll(h.results.String(), h.volume, "VOLUME")
 	for _, each := range varying {

@@ -54,7 +54,7 @@ func (w *world) uploadSegment() format.Object {
 	return object
 }
 
-// requireRefused requires that a run is refused and moves nothing.
+// requireRefused requires that a run is refused and moves no data.
 func (w *world) requireRefused(says ...string) {
 	w.t.Helper()
 	before, kept := w.files(), w.objects("")
@@ -63,12 +63,12 @@ func (w *world) requireRefused(says ...string) {
 	for _, said := range says {
 		assert.ErrorContains(w.t, err, said)
 	}
-	remembers := func(name string) bool { return name == recordFile } // of valid data, that they were refused
+	remembers := func(name string) bool { return name == recordFile } // for valid data, the rejection is recorded
 	assert.Equal(w.t, slices.DeleteFunc(before, remembers), slices.DeleteFunc(w.files(), remembers))
 	assert.Equal(w.t, kept, w.objects(""), "nothing has come into the store")
 }
 
-// objects returns the names in the store with a prefix.
+// objects returns the names of the store's objects with a prefix.
 func (w *world) objects(prefix string) (names []string) {
 	w.t.Helper()
 	for object, err := range w.store.List(w.t.Context(), prefix, "") {
@@ -78,7 +78,7 @@ func (w *world) objects(prefix string) (names []string) {
 	return names
 }
 
-// files returns those of all data directories.
+// files returns the files of all data directories.
 func (w *world) files() (found []string) {
 	w.t.Helper()
 	for _, of := range []string{"*/member/*/*", recordFile} {
@@ -124,7 +124,7 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 	}
 }
 
-// decays damages objects of the store.
+// corrupt damages objects of the store.
 func (w *world) corrupt(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -134,7 +134,7 @@ func (w *world) corrupt(names ...string) {
 	}
 }
 
-// distrusts gives the member keys that nothing in the store is signed with.
+// replaceKeys gives the member keys that did not sign anything in the store.
 func (w *world) replaceKeys() {
 	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }
@@ -158,7 +158,7 @@ func TestValidVolumeStartsIfNoKeyDecryptsTheBackups(t *testing.T) {
 	w.requireStarts()
 }
 
-// failSpool makes uploads of the spool fail with these errors, one after the other, and counts the uploads.
+// failSpool makes uploads of the spool fail with these errors in turn, and counts the uploads.
 func (w *world) failSpool(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
@@ -174,7 +174,7 @@ func (w *world) failSpool(answers ...error) *int {
 func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 	for name, test := range map[string]struct {
 		action func(*world)
-		has    archive.Identity // the volume, by its reports
+		has    archive.Identity // the identity that the volume reports
 	}{
 		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
 		"broken": {losses["broken"], archive.Identity{}},
@@ -201,7 +201,7 @@ func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 func TestUploadOfTheSpoolIsRetried(t *testing.T) {
 	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
 		for name, lose := range losses {
-			for _, listing := range []peers.Membership{"", peers.Gone, peers.Founding} { // of a member of several
+			for _, listing := range []peers.Membership{"", peers.Gone, peers.Founding} { // for a member of several
 				if name == "broken" && listing == peers.Founding {
 					continue // one has had data
 				}
@@ -224,7 +224,7 @@ func TestUploadOfTheSpoolIsRetried(t *testing.T) {
 func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 	for name, test := range map[string]struct {
 		why    error
-		status exitcode.Code // 0 if it is tried again
+		status exitcode.Code // 0 if recovery retries
 	}{
 		"it does not go on from there":    {errors.New("it does not go on from there"), exitcode.EtcdFailed},
 		"the store's last object is none": {fmt.Errorf("segment 7: %w", format.ErrDamaged), exitcode.EtcdFailed},
@@ -245,7 +245,7 @@ func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 	}
 }
 
-// The spool is intact, and must not be moved away.
+// The spool is intact and must stay in place.
 func TestSpoolIsKeptWhileKeysAreMissing(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
 		w := newFilledWorld(t)
@@ -256,7 +256,7 @@ func TestSpoolIsKeptWhileKeysAreMissing(t *testing.T) {
 	}
 }
 
-// statusOf returns the exit status of a refusal; 0 if recovery is retried.
+// statusOf returns the exit status of a refusal; 0 if recovery retries.
 func (w *world) statusOf(err error) exitcode.Code {
 	w.t.Helper()
 	require.Error(w.t, err)

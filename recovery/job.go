@@ -22,21 +22,22 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// margin bounds the revisions that were handed out since the last reservation: no client sees one twice.
+// margin bounds the number of revisions handed out since the last reservation. It ensures that no client sees a
+// revision twice.
 const margin = archive.Margin
 
-// A job replaces the volume's data, with those of the store or to make place for those of the other members.
+// A job replaces the volume's data with data from the store, or makes place for data from the other members.
 type job struct {
 	*session
 	volume  *localVolume
 	backups *remoteStore
 	cluster *peerGroup
-	claim   restoreClaim // of what was built
-	resumed bool         // by an earlier run
-	outcome Result       // without an end as long as nothing is restored
+	claim   restoreClaim // claim of the restored data
+	resumed bool         // claimed by an earlier run
+	outcome Result       // Ended is empty as long as nothing is restored
 }
 
-// resume checks whether a run was interrupted between its claim and its end.
+// resume checks whether an earlier run was interrupted after its claim.
 func (j *job) resume() (Event, Facts, error) {
 	r, err := j.readRecord()
 	if err != nil || r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
@@ -44,18 +45,18 @@ func (j *job) resume() (Event, Facts, error) {
 	}
 	j.claim, j.resumed = *r.Claim, true
 	built, err := hasMember(j.volume.restoredDir())
-	identity, _ := archive.ReadIdentity(j.member.DataDir) // an unreadable one is not the claim's
+	identity, _ := archive.ReadIdentity(j.member.DataDir) // an unreadable identity does not match the claim
 	switch {
 	case err == nil && built:
 		return ClaimFound, Facts{}, j.volume.lock()
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the user has removed what was built
+	return NothingBegun, Facts{}, err // the user removed the built data
 }
 
-// recordClaim comes before a generation is created: a member that finds it in the store and asks the others must not
-// take this one for one without data.
+// recordClaim records the claim before the generation is created. A member that finds the new generation in the store
+// and asks its peers must not conclude that this one has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -67,7 +68,7 @@ func (j *job) dropClaim() (Event, Facts, error) {
 	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = nil })
 }
 
-// checkSpace compares the required space with the free space, before anything is fetched.
+// checkSpace compares the required with the free space before anything is fetched.
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
@@ -78,7 +79,8 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	return RoomEnough, Facts{}, err
 }
 
-// build fetches and builds. The event shows whether the store, the backup or the volume failed.
+// build fetches the backup and builds the data directory. The event shows whether the store, the backup or the volume
+// failed.
 func (j *job) build() (Event, Facts, error) {
 	plan := seed.Seed{
 		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),
@@ -116,13 +118,14 @@ func (j *job) build() (Event, Facts, error) {
 	return Built, Facts{}, nil
 }
 
-// minRevision returns the revision from which the restored cluster continues, so that none is handed out twice.
+// minRevision returns the revision from which the restored cluster continues, so that no revision is handed out
+// twice.
 func (j *job) minRevision() int64 {
 	last := j.backups.last
 	return archive.SafeRevision(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
 }
 
-// lastRevision returns the revision at which the backups end.
+// lastRevision returns the last revision in the backups.
 func (j *job) lastRevision() int64 {
 	if j.backups.last.Head.Empty() {
 		return j.backups.last.path.Revision
@@ -130,14 +133,14 @@ func (j *job) lastRevision() int64 {
 	return j.backups.last.Head.Revision()
 }
 
-// newClaim returns the claim of what was built.
+// newClaim returns the claim for the built data.
 func (j *job) newClaim(result seed.Result) restoreClaim {
 	last, now := j.backups.last, time.Now()
 	c := restoreClaim{
 		Generation: archive.Generation{
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete the generations that have them
+			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete older generations
 			Adopted: j.backups.adoptOwners(last),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -149,11 +152,11 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 	return c
 }
 
-// maxSearches bounds the searches for a missing object before it counts as lost, about half a minute. A store may
-// list late, as network file systems do, and another member may have merged and deleted it at that moment.
+// maxSearches bounds the searches for a missing object, to about half a minute, before it counts as lost. Network
+// file systems may list late, and another member may have just merged and deleted the object.
 const maxSearches = 5
 
-// errMissing stops building so that an object is searched again.
+// errMissing stops a build in order to search for an object again.
 var errMissing = errors.New("not there yet")
 
 // shouldRetry reports whether another attempt may succeed, and counts it.
@@ -165,7 +168,7 @@ func (j *job) shouldRetry(err error) bool {
 	return true
 }
 
-// useFallback accepts another path because an object of the first one is missing or damaged, and reports the loss.
+// useFallback switches to another path because an object on the first is missing or damaged, and reports the loss.
 func (j *job) useFallback(from, to archive.Path, why error) error {
 	if to.Revision < from.Revision && j.shouldRetry(why) {
 		return fmt.Errorf("%w: %w", errMissing, why)
@@ -177,7 +180,7 @@ func (j *job) useFallback(from, to archive.Path, why error) error {
 	return nil
 }
 
-// classify returns the event for an error of building, by its cause: the store, the keys, the volume or the backups.
+// classify returns the event for a build error by its cause: the store, the keys, the volume or the backups.
 func (j *job) classify(err error) (Event, Facts, error) {
 	var fault *archive.Fault
 	switch {
@@ -199,19 +202,18 @@ func (j *job) classify(err error) (Event, Facts, error) {
 	return "", Facts{}, err
 }
 
-// verify validates what was built like any data directory, in full, and checks that older data which it replaces are an
-// earlier state of it.
+// verify runs a full validation of the built data, and checks that older data it replaces is an earlier state of it.
 func (j *job) verify() (Event, Facts, error) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case j.ctx.Err() != nil, datadir.IsTransient(err): // as when memory is exhausted
+	case j.ctx.Err() != nil, datadir.IsTransient(err): // for example, out of memory
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
 		return Unproved, Facts{Err: err}, nil
-	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // requested, compared before, or nothing to compare
+	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // nothing to compare, or not needed
 		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
@@ -231,8 +233,8 @@ func (j *job) verify() (Event, Facts, error) {
 }
 
 // createGeneration reserves revisions and then creates the next generation, unless another process has. If the store
-// cannot be verified by now, the claim is given up, as waiting does not help; the next question to the store reports
-// what is wrong.
+// can no longer be verified, it gives up the claim, as waiting does not help; the next request to the store reports
+// the problem.
 func (j *job) createGeneration() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, patience)
 	defer cancel()
@@ -249,7 +251,8 @@ func (j *job) createGeneration() (Event, Facts, error) {
 	}
 }
 
-// tryClaim may be repeated. The claim is lost if another cluster has created a generation, or if this one was extended.
+// tryClaim creates the generation and may be repeated. The claim is lost if another cluster has created a generation,
+// or has extended this one.
 func (j *job) tryClaim(ctx context.Context) error {
 	a, next := j.options.Archive, j.claim.Generation
 	lineage, err := a.Lineage(ctx)
@@ -271,9 +274,9 @@ func (j *job) tryClaim(ctx context.Context) error {
 	return err
 }
 
-// replaceGeneration creates the generation after the last one, unless another process was faster, or the last one was
-// extended since the backup was built. What an earlier run has built is never claimed now: the volume may have been
-// served since, or another restore is requested.
+// replaceGeneration creates the generation after the last one, unless another process was faster or the last one was
+// extended after the backup was built. It never claims data that an earlier run built: the volume may have been
+// served since, or another restore may be requested.
 func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
 	a, next := j.options.Archive, j.claim.Generation
 	if j.resumed {
@@ -302,7 +305,7 @@ func (j *job) preserveVolume() (Event, Facts, error) {
 	return j.volume.preserve(cmp.Or(j.claim.Aside, disk.PreservedName(j.member.DataDir, time.Now())))
 }
 
-// install gives what was built the name of the data directory.
+// install renames the built directory to the data directory.
 func (j *job) install() (Event, Facts, error) {
 	err := disk.Rename(j.volume.restoredDir(), j.member.DataDir)
 	if err != nil {
@@ -311,7 +314,7 @@ func (j *job) install() (Event, Facts, error) {
 	return "", Facts{}, err
 }
 
-// complete records durably that the restore was done.
+// complete records durably that the restore is done.
 func (j *job) complete() (Event, Facts, error) {
 	err := j.updateRecord(func(r *journal) {
 		r.Claim = nil
@@ -322,7 +325,7 @@ func (j *job) complete() (Event, Facts, error) {
 	return Installed, Facts{Asked: j.requested}, err
 }
 
-// noteCause records the cause before it is repaired.
+// noteCause records why the data is replaced, before the repair.
 func (j *job) noteCause() {
 	switch c := j.facts.caseOf(); {
 	case c.Asked == AskedRestore:
@@ -334,14 +337,14 @@ func (j *job) noteCause() {
 	}
 }
 
-// logUnused reports that a new cluster is created although earlier data were preserved.
+// logUnused logs that a new cluster is created although earlier data was preserved.
 func (j *job) logUnused(path string) {
 	warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s", path, j.member.DataDir)
 	j.progress.change(func(p *Progress) { p.Reason, p.Warning = warning, true })
 	j.options.Log.Warn().Msg("recovery: " + warning)
 }
 
-// reportRejoin reports what is replaced, and from which members the data come.
+// reportRejoin reports which data is replaced, and from which members the new data comes.
 func (j *job) reportRejoin() (Event, Facts, error) {
 	j.replaced = true
 	j.noteCause()
@@ -354,8 +357,8 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// reportLost reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
-// better.
+// reportLost reports the number of restored and lost revisions before anything is done. If objects after the latest
+// revision cannot be read, it asks for another attempt first.
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
@@ -392,14 +395,14 @@ func (j *job) logLost() {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
 	if j.progress.current().Loss == loss {
-		return // it was logged, and the store has not changed since
+		return // already logged, and the store has not changed since
 	}
 	j.progress.change(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
 		Int64("reserved_revision", last.Reserved.Revision).Int64("restored_revision", last.path.Revision).Msg("recovery: " + loss)
 }
 
-// describeTarget describes the state that will be restored.
+// describeTarget describes the state to restore.
 func (j *job) describeTarget() string {
 	path := j.backups.last.path
 	text := fmt.Sprintf("revision %d", path.Revision)
@@ -409,7 +412,8 @@ func (j *job) describeTarget() string {
 	return text
 }
 
-// findSuccessor returns the generation that was restored from the volume's; the zero value if none was.
+// findSuccessor returns the generation that was restored from the volume's generation; the zero value if there is
+// none.
 func (j *job) findSuccessor() archive.Generation {
 	own := relation.OfEtcd(j.backups.last.Lineage, hex(j.volume.position.ClusterID))
 	for _, g := range j.backups.last.Generations {
@@ -420,7 +424,7 @@ func (j *job) findSuccessor() archive.Generation {
 	return archive.Generation{}
 }
 
-// lost returns how many known revisions of the newest generation are not restored.
+// lost returns how many known revisions of the newest generation will not be restored.
 func (j *job) lost() int64 {
 	known := j.lastRevision()
 	if j.findSuccessor().Number == 0 {
@@ -429,8 +433,8 @@ func (j *job) lost() int64 {
 	return known - j.backups.last.path.Revision
 }
 
-// describeLost describes how much is lost or undone. A volume may have been written to after another cluster had
-// replaced its own. A reservation is made for a generation before it is created, so it shows one that was deleted.
+// describeLost describes how much is lost or undone. A volume may have been written to after another cluster replaced
+// its own. A reservation precedes its generation, so it also reveals a generation that was deleted.
 func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
@@ -457,8 +461,9 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeInterval returns the maximum time that a damaged volume loses, if both ends are known: until when the
-// backups are complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
+// describeInterval returns the maximum time that a damaged volume loses: from the time up to which the backups are
+// complete to etcd's last write. It is empty unless both are known. The last write of an empty or rolled-back volume
+// is unknown.
 func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)
@@ -478,7 +483,7 @@ func (j *job) describeInterval() string {
 	return fmt.Sprintf("; the backups end at most %v before the last write of etcd to the volume", (gap + unit - 1).Truncate(unit)) // rounded up
 }
 
-// finish reports the outcome.
+// finish reports the outcome of the run.
 func (j *job) finish(rejected bool) {
 	if rejected {
 		j.noteCause()

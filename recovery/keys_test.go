@@ -26,7 +26,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 	})
 }
 
-// Keys are replaced or lost: nothing older is restored instead of backups that are signed with another key.
+// Keys are replaced or lost. Backups signed with another key must not be skipped in favor of older ones.
 func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, test := range map[string]struct {
@@ -101,7 +101,7 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 	}
 }
 
-// Without a signing key, the new generation would have no signature, and members with keys would reject it.
+// Without a signing key, the new generation would be unsigned, and members with keys would reject it.
 func TestMissingKeyIsNamed(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signed := format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}
@@ -118,7 +118,7 @@ func TestMissingKeyIsNamed(t *testing.T) {
 			w.fill()
 			w.put("a")
 			w.setKeys(test.given)
-			w.requireStarts() // it has everything
+			w.requireStarts() // the volume has everything
 			w.damage()
 			w.requireRefused(test.message...)
 		})
@@ -128,7 +128,7 @@ func TestMissingKeyIsNamed(t *testing.T) {
 func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
 	for what, test := range map[string]struct {
 		action  func(w *world)
-		message []string // nothing if the member starts
+		message []string // empty if the member starts
 	}{
 		"it has everything": {func(w *world) { w.backUp() }, nil},
 		"it lacks that": {func(w *world) {

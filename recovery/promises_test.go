@@ -59,24 +59,24 @@ func (p place) isNew() bool {
 	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == VolumeEmpty || p.truth.place == "")
 }
 
-// An input is what a run is given.
+// An input is the configuration and the initial state of a run.
 type input struct {
 	found     VolumeState
 	alone     bool
 	never     bool
 	requested bool // --restore-to
 	owner     StoreState
-	kept      bool // there is a way to the target
-	behind    bool // the store has more than the volume; of several: the volume was put back
+	kept      bool // the target can be restored
+	behind    bool // the volume lacks data that the store has; in a cluster of several, the volume was rolled back
 
-	unidentified bool // the data name no cluster
+	unidentified bool // the data names no cluster
 
-	store bool // there is one
+	store bool // a store is configured
 	// of a member of several
-	peers   bool      // they are named
-	joins   bool      // a cluster that exists
-	remains bool      // of an empty volume: an etcd had just started on it
-	listing PeerState // how the others have the member at first
+	peers   bool      // the configuration names the peers
+	joins   bool      // the configuration joins an existing cluster
+	remains bool      // the volume is empty, and etcd had just started on it
+	listing PeerState // how the peers list the member at first
 }
 
 // allInputs returns every sensible input.
@@ -98,7 +98,7 @@ func allInputs() (all []input) {
 	return all
 }
 
-// sensible reports whether the store can be like that for this volume.
+// sensible reports whether the store can be in that state for this volume.
 func (l input) sensible() bool {
 	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
 	case StoreUnverified:
@@ -119,7 +119,7 @@ func (l input) sensible() bool {
 	return true
 }
 
-// variants returns the inputs of a member of several, for which only the existence of backups matters.
+// variants returns the inputs for a member of several. Of the store, they vary only whether it has backups.
 func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}
@@ -129,7 +129,7 @@ func (l input) variants() (all []input) {
 	}
 	joining := l
 	joining.joins = true
-	all = append(all, l, joining) // its peers are not named
+	all = append(all, l, joining) // the configuration does not name its peers
 	for _, listing := range []PeerState{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0

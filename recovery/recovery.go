@@ -24,8 +24,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Recovery decides what happens to a data directory. It answers the lifecycle in the sidecar's terms. Only one run is
-// active at a time. Its exported methods may be called from any goroutine, except for RememberRefusal.
+// A Recovery decides what happens to a data directory. It reports to the lifecycle with the sidecar's statuses. Only
+// one run is active at a time. Its exported methods may be called from any goroutine, except for RememberRefusal.
 type Recovery struct {
 	environment
 	volume datadir.Validator
@@ -37,7 +37,7 @@ type Recovery struct {
 	mu     sync.Mutex // guards the fields below
 	status bootstrap.InitializationStatus
 	config etcdconf.Document // used by the last initialization; empty if there was none
-	why    error             // why it failed; nil if it did not, or none has ended
+	why    error             // why the last initialization failed; nil if it succeeded or none has ended
 }
 
 // New returns a Recovery in status New, which has changed nothing yet. The caller must call Close.
@@ -54,13 +54,13 @@ func New(options Options) *Recovery {
 	return r
 }
 
-// Progress returns the progress of the present or the last run.
+// Progress returns the progress of the current or last run.
 func (r *Recovery) Progress() Progress { return r.progress.current() }
 
-// prepare brings the data directory into a state in which etcd may open it. It returns the members of an existing
-// cluster that the member joins, empty if its configuration applies, or the reason why etcd may not open
-// it. When ctx is done it returns the cause; the next run continues. It is called before etcd is opened, by the holder
-// of the volume's lock. examine validates the data directory in use.
+// prepare makes the data directory ready for etcd. It returns the members of the existing cluster that this member
+// joins, or an empty string if its configuration applies. The error reports why etcd must not open the directory. When
+// ctx is done, prepare returns its cause, and the next run continues. The caller holds the volume's lock and has not
+// opened etcd yet. examine validates the current data directory.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
@@ -73,7 +73,7 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 }
 
 // Close cancels a running initialization and waits for its end. Nothing can be triggered afterwards. It may be called
-// more than once.
+// repeatedly.
 func (r *Recovery) Close() {
 	r.mu.Lock()
 	r.stop()
@@ -81,8 +81,8 @@ func (r *Recovery) Close() {
 	r.running.Wait()
 }
 
-// Status returns the status of the initialization. Reading Successful or Failed resets it to New, as it does in the
-// sidecar, so that each result is used once. The error is that of ctx; then a result is kept.
+// Status returns the status of the initialization. Reading Successful or Failed resets it to New, as in the sidecar,
+// so that each result is used once. The only error is that of ctx; the result is kept then.
 func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -96,16 +96,16 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed returns why the last initialization failed; nil if it did not, or none has ended.
+// WhyFailed returns why the last initialization failed; nil if it succeeded or none has ended.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.why
 }
 
-// Trigger starts an initialization in the background, unless the status is not New. Like the sidecar it treats every
-// mode other than Sanity as Full. ctx bounds the call, not the initialization, which runs until it is done or Close
-// is called. The error is that of ctx, or reports that the Recovery is closed.
+// Trigger starts an initialization in the background if the status is New. Like the sidecar, it treats every mode
+// other than Sanity as Full. ctx bounds only the call: the initialization runs until it is done or Close is called.
+// The error is that of ctx, or reports that the Recovery is closed.
 func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -140,19 +140,19 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	switch {
 	case errors.Is(err, context.Canceled) && r.stopped.Err() != nil: // Close was called
 		result, line = bootstrap.Failed, log.Info().Err(err)
-	case err != nil && before != nil && before.Error() == err.Error(): // it was logged before
+	case err != nil && before != nil && before.Error() == err.Error(): // already logged
 		result, line = bootstrap.Failed, log.Debug()
 	case err != nil:
 		result, line = bootstrap.Failed, log.Error().Err(err)
 	}
 	line.Str("result", string(result)).Dur("took_ms", time.Since(began)).Msg("validation ended")
-	r.mu.Lock() // the log line comes before the status
+	r.mu.Lock() // log before the status changes
 	defer r.mu.Unlock()
 	r.status, r.config, r.why = result, config, err
 }
 
-// Config returns etcd's configuration as YAML. After an initialization it is the one that was validated, even if
-// the file has changed since, so that etcd opens no other directory. Errors name the file.
+// Config returns etcd's configuration as YAML. After an initialization it returns the one that was validated, even if
+// the file has changed since, so that etcd opens the same directory. Errors name the file.
 func (r *Recovery) Config(context.Context) ([]byte, error) {
 	r.mu.Lock()
 	validated := r.config
@@ -164,9 +164,9 @@ func (r *Recovery) Config(context.Context) ([]byte, error) {
 	return config.YAML, err
 }
 
-// initializeMember prepares the data directory of a configuration and returns the YAML to start etcd with, which
-// differs for a member that joins a cluster. For a configuration that etcd cannot use only the data are examined; the
-// lifecycle reports what is wrong with it.
+// initializeMember prepares the data directory of a configuration and returns the YAML to start etcd with. The YAML
+// differs for a member that joins a cluster. If etcd cannot use the configuration, only the data is examined; the
+// lifecycle reports the problem.
 func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
@@ -199,14 +199,14 @@ func memberOf(checked *etcdconf.Checked, dataDir string) Member {
 		DataDir: dataDir, Name: etcd.Name, PeerURLs: etcd.AdvertisePeerUrls, Token: etcd.InitialClusterToken,
 		Joins: etcd.ClusterState == embed.ClusterStateFlagExisting, Forced: etcd.ForceNewCluster,
 	}
-	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // members that are found in another way are not named
+	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if members are discovered in another way
 	if listed := member.Members[etcd.Name]; len(member.Members) == 1 && listed != nil {
 		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these; the advertised URLs may differ
 	}
 	return member
 }
 
-// SeedOf returns the data directory of a restored cluster with all members that etcd's configuration names.
+// SeedOf describes the data directory of a restored cluster with all members from etcd's configuration.
 func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 	checked, err := etcdconf.Parse(yaml)
 	if err != nil {
@@ -216,7 +216,7 @@ func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 	return seed.Seed{DataDir: dataDir, Name: member.Name, Token: token, Members: member.Members}, nil
 }
 
-// A runner drives the machine through one run.
+// A runner drives the state machine through one run.
 type runner struct {
 	*session
 	volume  *localVolume
@@ -227,13 +227,13 @@ type runner struct {
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
 	legal   *statemachine.Checker
-	actions map[Action]func() (Event, Facts, error) // without an event the next action follows; an error is a Broke
+	actions map[Action]func() (Event, Facts, error) // no event: the next follows; an error: Broke
 
-	decision Decision // the last one
-	reason   string   // why it is in its state
-	waitsFor string   // what was last logged to be waited for
-	rejected error    // why it is refused
-	members  string   // of the existing cluster that this one joins; empty if the configuration applies
+	decision Decision // the last decision
+	reason   string   // why the run is in its state
+	waitsFor string   // the last logged reason for waiting
+	rejected error    // why etcd may not open the data
+	members  string   // members of the existing cluster that this one joins; empty if the configuration applies
 }
 
 func newRun(ctx context.Context, e *environment, member Member, examine func(context.Context) error, served bool) *runner {
@@ -299,10 +299,10 @@ func (r *runner) process() error {
 	return r.rejected
 }
 
-// allowStart lets etcd open the data.
+// allowStart permits etcd to open the data.
 func (r *runner) allowStart() error {
 	result := r.decision.Result
-	if r.job.outcome.Ended == Restored { // perhaps by an earlier run: then nothing was decided in this one
+	if r.job.outcome.Ended == Restored { // an earlier run may have restored it; then this one made no decision
 		result = RestoreData
 	}
 	err := r.backups.writeIdentity(result)
@@ -319,7 +319,7 @@ func (r *runner) allowStart() error {
 	return err
 }
 
-// take answers an event, and returns the actions that follow. A decision follows immediately.
+// take handles an event and returns the actions that follow. It follows a decision immediately.
 func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	from := r.core.State
 	decision, err := r.step(event, facts)
@@ -334,7 +334,7 @@ func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	return decision.Do, err
 }
 
-// step looks an event up in the table, and checks the step with the library's machine.
+// step looks up the row for an event, and checks the transition with the fsm library.
 func (r *runner) step(event Event, facts Facts) (statemachine.Decision, error) {
 	core, decision := r.rules.Step(r.core, event, facts)
 	if decision.Row < 0 {
@@ -353,7 +353,8 @@ func (r *runner) join() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// do executes the actions of a row in order, until one ends with an event. All are bound, as a test checks.
+// do executes the actions of a row in order until one returns an event. A test checks that every action has a
+// function.
 func (r *runner) do(actions []Action) (Event, Facts, error) {
 	for _, action := range actions {
 		if r.interrupt != nil {
@@ -376,12 +377,12 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// quickRetries is the number of requests to peers without a longer pause: members that start together find each other
+// quickRetries is the number of requests to peers before pauses grow: members that start together find each other
 // soon.
 const quickRetries = 10
 
-// pause waits before a request is repeated. Peers that have answered are asked again soon, as they change their list
-// of members one after the other.
+// pause waits before a request is repeated. Peers that have answered are asked again soon: they update their member
+// lists one after the other.
 func (r *runner) pause(action Action) {
 	times := r.retries + r.searches + 1
 	if action == PacePeers {
@@ -397,7 +398,7 @@ func (r *runner) pause(action Action) {
 	r.retries++
 }
 
-// report logs a step, and keeps why a run is refused.
+// report logs a step, and records why a run is refused.
 func (r *runner) report(from State, event Event, facts Facts, decision statemachine.Decision) {
 	row, reason := r.rules.Row(decision.Row), decision.Why
 	switch {
@@ -412,7 +413,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	if decision.To == Refused {
 		r.rejected = rejection(row.On, reason, facts.Err)
 	}
-	if event != Elapsed { // the reason for waiting stays while the question is repeated
+	if event != Elapsed { // keep the reason for waiting while the request is repeated
 		r.reason = reason
 	}
 	r.progress.change(func(p *Progress) {
@@ -439,7 +440,7 @@ const (
 	believe = "add the key to the file of --backup-trusted-keys, or to --backup-identities; or, if its signer is unknown, delete it, and with a generation.json everything in its folder"
 )
 
-// waysOut has the ways out of refusals that are not decisions. For others the cause names it.
+// waysOut lists the ways out of refusals that are not decisions. For other events the cause contains it.
 var waysOut = map[Event]string{
 	RoomLacking: "enlarge the volume, or remove files that are not needed",
 	Unbuildable: "name an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows them",
@@ -449,7 +450,7 @@ var waysOut = map[Event]string{
 	Unproved: "name an earlier target with --restore-to and --restore-id",
 }
 
-// wayOut returns the next step of the user after a step of the machine; empty if there is none.
+// wayOut returns what the user should do after a step of the machine; empty if nothing.
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
@@ -470,14 +471,14 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns why etcd may not open the data directory: a sentence that names the way out, marked with the error
-// of the volume or the store. It is final unless the process should try again.
+// rejection returns the error for data that etcd may not open: a sentence that includes the way out, wrapping the
+// error of the volume or the store. It is final unless the process should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
 	if event == Broke {
 		return err
 	}
-	status := exitcode.EtcdFailed // the user has to do something else
+	status := exitcode.EtcdFailed // the user has to fix something else
 	if event == Decline {
 		status = exitcode.BadConfig
 	}

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// barelyStarted leaves the directories of an etcd that was killed right after its first start.
+// barelyStarted leaves the directories that etcd has if it is killed right after its first start.
 func barelyStarted(w *world) {
 	w.t.Helper()
 	w.lose()
@@ -33,7 +33,7 @@ func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	assert.True(t, heard)
 }
 
-// After a crash, a rejoin continues from the cluster's list of members.
+// A rejoin resumes from the cluster's member list after a crash.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for at := 0; ; at++ {
 		w, o := ofThree(t)
@@ -65,26 +65,26 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 type fakePeers struct {
 	listing  PeerState
 	cluster  uint64
-	id       string  // of their cluster in its store, as they tell; empty if they tell none
-	of       int     // which generation
-	other    uint64  // the id of the one that answers
-	own      uint64  // the id that this member has there; 0 for one that its volume does not know
-	inTheWay []error // of the next answers
+	id       string  // the cluster's ID in its store, as the peers report it; empty if they report none
+	of       int     // the generation that the peers report
+	other    uint64  // ID of the peer that answers
+	own      uint64  // this member's ID in their list; 0 if its volume does not know it
+	inTheWay []error // what blocks a replacement in the next answers
 	outdated error
-	silent   int    // this number of answers is not a quorum
+	silent   int    // number of answers without a quorum
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
-	told     bool // they have heard of this member before it has asked
+	told     bool // this member published its state before its first query
 	holds    peers.Volume
-	run      int                        // how many of them run
-	reach    int64                      // how far these are
-	noQuorum bool                       // too many wait without data
-	older    int                        // how many run none, and have data that the store has more than
-	voters   int                        // of the volume's cluster, as one of them tells
-	hears    func(peers.Self) PeerState // how they answer to what they hear; nil for always the same
-	size     int64                      // of their databases
-	late     bool                       // one of them has not brought what only its volume has
-	brought  bool                       // this member's last report on itself
+	run      int                        // number of running peers
+	reach    int64                      // highest revision of the running peers
+	noQuorum bool                       // too many members wait without data
+	older    int                        // number of peers without etcd whose data is older than the store's
+	voters   int                        // voters in the volume's cluster, as a peer reports them
+	hears    func(peers.Self) PeerState // computes the answer from this member's report; nil for a constant answer
+	size     int64                      // size of their databases
+	late     bool                       // one of them has not uploaded what only its volume has
+	brought  bool                       // Uploaded in this member's last report
 }
 
 func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {
@@ -138,7 +138,7 @@ func (o *fakePeers) change(what string, to PeerState) error {
 	return nil
 }
 
-// ofThree returns a member of three.
+// ofThree returns a member of a cluster of three, and its peers.
 func ofThree(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w := newFilledWorld(t)
@@ -159,7 +159,7 @@ func TestRestoreWaitsForLateVolumes(t *testing.T) {
 			o.listing = peers.Founding
 			start := w.setClock(time.Second)
 			if late {
-				w.inPause(2, func() { o.listing = peers.Unknown }) // the volumes of the others are there
+				w.inPause(2, func() { o.listing = peers.Unknown }) // the peers' volumes are mounted
 				w.inPause(4, func() { o.listing, o.cluster = peers.Started, positionOf(t, kept).ClusterID })
 			}
 			r := w.recovery()
@@ -176,7 +176,7 @@ func TestRestoreWaitsForLateVolumes(t *testing.T) {
 	}
 }
 
-// A claim after a crash, while the cluster runs, would create a second one.
+// If the cluster runs again, completing a claim after a crash would create a second cluster.
 func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
@@ -189,6 +189,6 @@ func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
 	require.Equal(t, w.generations()[0].Etcd, hex(positionOf(t, other.member.DataDir).ClusterID))
 	other.backUp()
 	o.listing = peers.Started
-	w.requireRejoined() // the others have it
+	w.requireRejoined() // the peers have the data
 	assert.Len(t, w.generations(), 1)
 }

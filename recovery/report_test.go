@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// The end of a lost volume is unknown.
+// The last write to a lost volume is unknown.
 func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		gap     time.Duration
@@ -98,7 +98,7 @@ func TestMemberOfConfig(t *testing.T) {
 	}
 }
 
-// A first start may be cut off between the cluster manifest and the first generation.
+// A first start may be interrupted between the cluster manifest and the first generation.
 func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
@@ -110,7 +110,7 @@ func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	assert.Empty(t, w.preserved())
 }
 
-// before interrupts a run once, before an action.
+// before returns a hook that calls happens once, before the given action.
 func before(action Action, happens func() error) func(Action) error {
 	seen := false
 	return func(next Action) error {
@@ -158,7 +158,7 @@ func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
 	assert.False(t, r.Progress().Warning, "the data that are used are newer")
 }
 
-// The rows of a revision never change, so a value that differs was changed on the disk unless the data were copied.
+// The rows of a revision never change. If a value differs, the disk has changed it, unless the data was copied.
 func TestValueThatTheDiskChangedIsReportedAsSuch(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()

@@ -31,7 +31,7 @@ import (
 // Options configure a Recovery. Config, VolumeDir and Validate are required.
 type Options struct {
 	Config    etcdconf.Source           // etcd's configuration, which names the data directory
-	Archive   *archive.Archive          // nil without a store: then only peers have other data
+	Archive   *archive.Archive          // nil without a store: then only peers can supply other data
 	Owner     func(token string) string // returns the store's expected owner, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
 	Adopt     string                    // --adopt: the ID of the cluster to adopt once, with /N if that ends generation N; empty if none
 	VolumeDir string                    // where the record is stored
@@ -42,17 +42,19 @@ type Options struct {
 	// Inspect checks a database that was fetched, before it is opened for changes; see restore.Options. It may be
 	// nil.
 	Inspect func(ctx context.Context, path string) error
-	// Flush uploads what the database of a closed etcd has and the store lacks; nil if nothing can.
+	// Flush uploads the part of a closed etcd's database that the store lacks; nil if that is impossible.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
-	// FlushSpool uploads segments that wait on the volume, and may be repeated. It skips what data with an identity
-	// have up to a revision; without an identity there are no data. It is nil without a store.
+	// FlushSpool uploads the segments queued on the volume, and may be repeated. It skips segments that the data
+	// already covers: those of the same identity up to revision reach. An empty identity means that there is no data.
+	// It is nil without a store.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
-	SpoolDir   string // where segments wait; empty if none can
+	SpoolDir   string // queue of segments; empty if there is none
 	// Died returns the reason of etcd's crash at the last start; empty if there was none. It may be nil.
 	Died func() string
-	// Lost reports whether a run has served data from a data directory, by the notes on the volume. It may be nil.
+	// Lost reports whether an earlier run served data from the data directory, according to the records on the
+	// volume. It may be nil.
 	Lost func(dataDir string) bool
-	// Ended is called with the outcome of a run that had something to restore. It may be nil.
+	// Ended receives the outcome of each run that had something to restore. It may be nil.
 	Ended func(Result)
 
 	Log zerolog.Logger
@@ -61,7 +63,7 @@ type Options struct {
 // A Request is a restore that the user wants.
 type Request struct {
 	Target archive.Target
-	ID     string // it is done once
+	ID     string // a restore with this ID is done once
 }
 
 // A Member describes the member, from etcd's configuration.
@@ -70,18 +72,18 @@ type Member struct {
 	Name     string
 	PeerURLs types.URLs    // advertised
 	Token    string        // initial-cluster-token
-	Joins    bool          // initial-cluster-state is existing
+	Joins    bool          // initial-cluster-state is "existing"
 	Forced   bool          // force-new-cluster: the user lets it continue without the others
 	Alone    bool          // initial-cluster names no other member
-	Members  types.URLsMap // of initial-cluster
+	Members  types.URLsMap // from initial-cluster
 	Peers    Peers         // the other members; nil if the configuration names none
 }
 
 // Peers are the other members of the cluster. Package peers asks them over the network.
 type Peers interface {
-	// Query asks how they list this member.
+	// Query asks the other members how they list this one.
 	Query(ctx context.Context, self peers.Self) peers.Survey
-	// Publish reports the state of this member to them, as Query does.
+	// Publish reports the state of this member to the others. Query does so as well.
 	Publish(self peers.Self)
 	// Remove removes this member's old identity from the cluster. It may be repeated.
 	Remove(ctx context.Context, survey *peers.Survey) error
@@ -89,53 +91,53 @@ type Peers interface {
 	Add(ctx context.Context, survey *peers.Survey) error
 }
 
-// An environment is what a Recovery has for all its runs. Tests replace parts of it.
+// An environment holds what all runs of a Recovery share. Tests replace parts of it.
 type environment struct {
 	options    Options
 	progress   tracker
 	checkRoom  func(seed.Seed, restore.Source) error // checks the free space
 	now        func() time.Time
-	wait       func(ctx context.Context, times int) // between two requests to the store or the peers
-	lateMounts time.Duration                        // how long no member must have usable data before a cluster of several is restored
-	serveAfter time.Duration                        // how long valid data wait for a store that does not answer
-	idleTime   time.Duration                        // how long a generation must not be extended before it is replaced
+	wait       func(ctx context.Context, times int) // waits between two requests to the store or the peers
+	lateMounts time.Duration                        // how long a lost cluster of several waits for volumes
+	serveAfter time.Duration                        // how long a member with valid data waits for an unreachable store
+	idleTime   time.Duration                        // how long a generation must be idle before it is replaced
 	interrupt  func(Action) error                   // for tests: an error ends the run before an action
 
-	logged   bool // it was logged that the requested restore was done before
-	replaced bool // the data that the last start crashed on were moved
+	logged   bool // whether it was logged that the requested restore is already done
+	replaced bool // whether the data that crashed etcd at the last start was moved
 }
 
-// A session is what the parts of one run share.
+// A session holds what the parts of one run share.
 type session struct {
 	*environment
 	ctx       context.Context
 	member    Member
 	facts     *Facts       // of the machine
-	survey    peers.Survey // last answers of the other members
-	id        string       // of this run
-	requested bool         // a restore is requested that was not done
-	retries   int          // requests in a row without an answer from the store, or from a quorum of the peers
-	searches  int          // how often a missing object was searched again
+	survey    peers.Survey // last answers from the other members
+	id        string       // identifies this run
+	requested bool         // a restore is requested and not done yet
+	retries   int          // consecutive requests without an answer from the store or a quorum of the peers
+	searches  int          // number of searches for a missing object
 }
 
 func (s *session) isValid() bool { return s.facts.Volume == VolumeValid }
 
-// owner returns the owner's name of this member's cluster.
+// owner returns the owner name of this member's cluster.
 func (s *session) owner() string { return s.options.Owner(s.member.Token) }
 
 const (
-	patience = 2 * time.Minute  // for a request to the store, an upload of what only the volume has, or a claim
-	brief    = 10 * time.Second // for a request to the store that may stay unanswered
+	patience = 2 * time.Minute  // limits a request to the store, an upload of the volume's data, or a claim
+	brief    = 10 * time.Second // limits a request to the store that may stay unanswered
 
 	firstPause   = 1500 * time.Millisecond
 	longestPause = 23 * time.Second
-	moment       = 300 * time.Millisecond // before a request is repeated that was answered
+	moment       = 300 * time.Millisecond // wait before repeating a request that was answered
 
-	comparing = 10 * time.Second // how long valid data wait for the store that they are compared with
-	settling  = 10 * time.Second // how long a cluster whose volumes are all empty waits for volumes that are mounted late
+	comparing = 10 * time.Second // how long valid data waits to be compared with the store
+	settling  = 10 * time.Second // how long a cluster whose volumes are all empty waits for late mounts
 )
 
-// longestWait returns the longest pause of backOff in whole seconds, which grows by half each time.
+// longestWait returns the longest pause of backOff in whole seconds. It grows by half with each attempt.
 func longestWait(times int) time.Duration {
 	pause := firstPause
 	for range min(times, 20) {
@@ -144,8 +146,8 @@ func longestWait(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before a request is repeated that has failed the given number of times, or until ctx is done. Members
-// that were started together must not all ask at the same moment.
+// backOff waits before the next attempt, given the number of failed ones, or until ctx is done. Pauses are randomized
+// so that members that start together do not all ask at the same moment.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {
@@ -158,16 +160,16 @@ func backOff(ctx context.Context, times int) {
 type Progress struct {
 	State      State // empty before the first run
 	Since      time.Time
-	Reason     string  // why it is in that state: a sentence
-	Uncompared bool    // etcd may open the data, and it is unknown whether the store has more
+	Reason     string  // why the run is in that state, as a sentence
+	Uncompared bool    // etcd may open the data, but it is unknown whether the store has newer data
 	Warning    bool    // etcd may open the data, and Reason is a warning
-	Loss       string  // what is lost or undone, in numbers; empty if nothing is restored
-	Bytes      int64   // bytes that were rebuilt
+	Loss       string  // describes in numbers what is lost or undone; empty if nothing is restored
+	Bytes      int64   // bytes rebuilt so far
 	Of         int64   // expected total of Bytes; 0 if unknown
 	Rate       float64 // bytes per second
 }
 
-// Left returns how long building will take at the present rate; 0 if unknown.
+// Left returns the estimated remaining time of the build at the current rate; 0 if unknown.
 func (p Progress) Left() time.Duration {
 	if p.Rate <= 0 || p.Of <= p.Bytes {
 		return 0
@@ -175,10 +177,10 @@ func (p Progress) Left() time.Duration {
 	return time.Duration(float64(p.Of-p.Bytes) / p.Rate * float64(time.Second))
 }
 
-// Restores reports whether a run restores something, or has.
+// Restores reports whether the run is restoring or has restored something.
 func (p Progress) Restores() bool { return p.Loss != "" }
 
-// A tracker holds the progress of the present or the last run. Its methods may be called from any goroutine.
+// A tracker holds the progress of the current or last run. Its methods may be called from any goroutine.
 type tracker struct {
 	mu  sync.Mutex
 	now Progress
@@ -196,11 +198,11 @@ func (t *tracker) change(change func(*Progress)) {
 	change(&t.now)
 }
 
-// A Result is the end of a run that had something to restore.
+// A Result describes the end of a run that had something to restore.
 type Result struct {
 	Cause string // the state of the volume, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
-	Lost  int64  // revisions that are known to be lost, without those that the user has undone
+	Lost  int64  // known lost revisions, not counting those that the user chose to undo
 }
 
 // The outcomes, and the causes that are not states of the volume.
@@ -216,10 +218,10 @@ const (
 	recordFile   = "recovery.json"
 	recordFormat = 1
 	maxRecord    = 64 << 10 // maximum bytes of the file
-	maxDone      = 100      // IDs of restores; the store has all
+	maxDone      = 100      // number of restore IDs; the store has them all
 )
 
-// A journal is what recovery stores durably on the volume.
+// A journal is the record that recovery keeps durably on the volume.
 type journal struct {
 	Format int           `json:"format"`
 	Claim  *restoreClaim `json:"claim,omitempty"` // what may be claimed and is not installed yet
@@ -238,8 +240,8 @@ type restoreClaim struct {
 	At          time.Time          `json:"at"`
 }
 
-// A mismatch records that data were compared with the store and refused. They are compared again before they are
-// served, even if the store cannot be reached then.
+// A mismatch records that the data was compared with the store and rejected. It must be compared again before it is
+// served, even if the store is unreachable by then.
 type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
@@ -248,8 +250,8 @@ type mismatch struct {
 	Last    int64     `json:"last,omitempty"`  // the last of these
 }
 
-// RecordMismatch stores on the volume that the data in a directory are not those of the store, for instance because
-// the generation of a running etcd has ended. Call it once etcd is closed.
+// RecordMismatch records on the volume that a directory's data does not match the store, for instance because the
+// generation of a running etcd has ended. Call it after etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
 	refused := &mismatch{DataDir: seed.ResolvePath(dataDir), Why: why.Error(), At: e.now().UTC()}
 	if rows, ok := errors.AsType[*relation.RowsError](why); ok {
@@ -258,7 +260,7 @@ func (e *environment) RecordMismatch(dataDir string, why error) error {
 	return e.updateRecord(func(r *journal) { r.Refused = refused })
 }
 
-// readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.
+// readRecord returns an empty record if there is none. The error of an unreadable record names the way out.
 func (e *environment) readRecord() (r journal, err error) {
 	path := filepath.Join(e.options.VolumeDir, recordFile)
 	content, err := disk.ReadHere(path, maxRecord)
@@ -277,7 +279,7 @@ func (e *environment) readRecord() (r journal, err error) {
 	return r, nil
 }
 
-// updateRecord writes nothing if nothing changes: a full volume must not keep what was built from being removed.
+// updateRecord writes only if something changes, so that a full volume does not prevent the removal of built data.
 func (e *environment) updateRecord(change func(*journal)) error {
 	before, err := e.readRecord()
 	r := before
@@ -295,14 +297,14 @@ func (e *environment) updateRecord(change func(*journal)) error {
 	return nil
 }
 
-// errClaimLost reports that what was built is outdated.
+// errClaimLost reports that the restored data is outdated.
 var errClaimLost = errors.New("the claim is lost")
 
 func lostClaim(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errClaimLost, fmt.Errorf(format, args...))
 }
 
-// addDone adds the ID of a restore that was done.
+// addDone adds the ID of a completed restore.
 func (r *journal) addDone(id string) {
 	if id != "" && !slices.Contains(r.Done, id) {
 		r.Done = append(r.Done, id)

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// The data list the member that has written the backups as one that was removed.
+// The data lists the member that wrote the backups as removed.
 func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w, o := soleVoter(t)
 	o.noQuorum = true
@@ -36,7 +36,8 @@ func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w.requireStarts()
 }
 
-// soleVoter returns a member of three with data from when it was alone, whose peers do not answer.
+// soleVoter returns a member of three whose data is from a time when it was the only voter, and whose peers do not
+// answer.
 func soleVoter(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
@@ -45,7 +46,7 @@ func soleVoter(t *testing.T) (*world, *fakePeers) {
 	return w, o
 }
 
-// advanceStore stores revisions that the volume lacks.
+// advanceStore adds revisions to the store that the volume lacks.
 func (w *world) advanceStore() {
 	w.t.Helper()
 	w.copyVolume()
@@ -54,7 +55,7 @@ func (w *world) advanceStore() {
 	w.rollBack()
 }
 
-// patient runs until the third pause.
+// patient runs recovery until the third pause.
 func (w *world) patient() (string, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -112,7 +113,7 @@ func (w *world) leave() {
 	}))
 }
 
-// A damaged volume is replaced without a comparison, also by the run after a crash.
+// A damaged volume is replaced without a comparison, even by the run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()

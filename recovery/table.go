@@ -1,7 +1,7 @@
 package recovery
 
 import (
-	_ "embed" // for the picture
+	_ "embed" // the diagram
 	"slices"
 
 	"etcd-wrapper/backup/relation"
@@ -14,10 +14,10 @@ var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// working has the states whose work may fail because of the volume or this program.
+// working groups the states whose work may fail because of the volume or a bug in this program.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing has the states in which less may turn out to be restorable than the store has announced.
+// weighing groups the states in which the store may turn out to hold less than it announced.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions that several rows share.
@@ -26,9 +26,10 @@ var (
 	askPeers = []Action{AskThePeers}
 )
 
-// written is the table as it is read and changed. Rows with the same From and On are adjacent, all but the last of
-// them guarded; the first that holds wins. Elsewhere answers an event without a row. The fate of a volume is not
-// decided here but by the rules (decide.go), whose results are the events of Decide; a row carries one out.
+// written is the table before expansion. Rows with the same From and On are adjacent, all but the last of them
+// guarded; the first whose guard holds applies. Elsewhere answers events without a row. The table does not decide
+// what happens to a volume: the rules in decide.go do, and their results are the events of Decide. A row only carries
+// a decision out.
 var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after its claim"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},
@@ -98,11 +99,11 @@ var written = statemachine.Entries{
 	{working, Broke, always, Refused, nil, "recovery tries again, and continues from here"},
 }
 
-// Elsewhere answers events for which Table has no row: each event ends the work of the states that await it. In Ready
-// every event is ignored.
+// Elsewhere answers events that have no row in Table. An event that ends a state's work is accepted only in that
+// state. Ready ignores every event.
 var Elsewhere = statemachine.RejectByDefault(Table)
 
-// pause describes the pause between two questions that stay unanswered.
+// pause describes the wait between two unanswered requests.
 const pause = "at most 30 s"
 
 // States describes every state, in the order of a run.
@@ -127,7 +128,7 @@ var States = []statemachine.StateInfo{
 	{Name: Refused, Meaning: "etcd may not; one sentence gives the reason, and nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// Diagram describes how recovery is drawn.
+// Diagram configures the drawing of the state machine.
 var Diagram = statemachine.Diagram{
 	Name: "recovery", Source: "etcd-wrapper --dump-fsm=recovery.dot", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
 	Shapes: map[State]string{
@@ -145,11 +146,11 @@ type (
 	State = statemachine.State
 	// An Event reports how the work of a state ended.
 	Event = statemachine.Event
-	// An Action is the name of something that a run does.
+	// An Action names something that a run does.
 	Action = statemachine.Action
 )
 
-// The states. Resume is the initial one, Ready the final one; Refused ends a run, too.
+// The states. A run starts in Resume and ends in Ready or Refused.
 const (
 	Resume   State = "Resume"
 	Examine  State = "Examine"
@@ -171,39 +172,39 @@ const (
 	Refused  State = "Refused"
 )
 
-// The events, in addition to the results. All but the first and the timer's end the work of a state.
+// The events that are not results of a decision. All but the first and the timer's end the work of a state.
 const (
-	Begun        Event = "begun"              // a run starts; it comes once
-	NothingBegun Event = "nothing begun"      // no restore was claimed and is not installed
-	ClaimFound   Event = "claim found"        // one was, and what it built exists
-	InstallFound Event = "install found"      // one was, and is installed already
-	Examined     Event = "examined"           // the state of the data directory
-	PeersTold    Event = "peers told"         // how the other members list this one, as far as they can be asked
-	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or the answer was lost; or a member is missing
-	Changed      Event = "members changed"    // the cluster no longer has this member, or has added it
-	Answered     Event = "answered"           // the state of the store: unreachable, in use, or what it has
-	StoreSilent  Event = "store silent"       // the store cannot be used at the moment
-	Stuck        Event = "stuck"              // what waits on the volume cannot be uploaded, and waiting does not help
-	Missing      Event = "missing"            // what the store has announced is missing, perhaps for a moment
-	Flushed      Event = "flushed"            // the store has what the volume has, or it is known why not
-	RoomEnough   Event = "room enough"        // the volume has room for what is to be built
-	RoomLacking  Event = "room lacking"       // it has not
-	Built        Event = "built"              // a data directory was built next to the one in use, and is on disk
+	Begun        Event = "begun"              // a run starts; sent once
+	NothingBegun Event = "nothing begun"      // no claimed restore is waiting to be installed
+	ClaimFound   Event = "claim found"        // a claimed restore was interrupted, and its data directory exists
+	InstallFound Event = "install found"      // a claimed restore was interrupted after it was installed
+	Examined     Event = "examined"           // the data directory was examined
+	PeersTold    Event = "peers told"         // how the other members list this one, as far as they answered
+	PeersSilent  Event = "peers silent"       // the membership change failed, or a member is missing
+	Changed      Event = "members changed"    // this member was removed from or added to the cluster
+	Answered     Event = "answered"           // the state of the store is known: unreachable, in use, or its content
+	StoreSilent  Event = "store silent"       // the store is temporarily unusable
+	Stuck        Event = "stuck"              // queued segments cannot be uploaded, and waiting does not help
+	Missing      Event = "missing"            // an object that the store announced is missing, perhaps only for a moment
+	Flushed      Event = "flushed"            // the store has everything from the volume, or the reason why not is known
+	RoomEnough   Event = "room enough"        // the volume has room for the restored data
+	RoomLacking  Event = "room lacking"       // the volume has too little room
+	Built        Event = "built"              // a data directory was built next to the current one and synced to disk
 	Unbuildable  Event = "unbuildable"        // the backups are damaged
-	Grown        Event = "grown"              // it was built, and belongs to a cluster of several, of which this member would be the only one
-	Proved       Event = "proved"             // what was built is completely valid
-	Unproved     Event = "unproved"           // it is not
-	Diverged     Event = "diverged"           // it is valid, and the data in use are not an earlier state of it
-	Taken        Event = "taken"              // the next generation in the store is that of the data on the volume
-	Claimed      Event = "claimed"            // the next generation in the store is this restore's, and has nothing yet
-	ClaimLost    Event = "claim lost"         // another process has created it, its cluster has continued already, or another member has data
+	Grown        Event = "grown"              // restored a cluster of several with this as its only member
+	Proved       Event = "proved"             // the restored data passed validation
+	Unproved     Event = "unproved"           // the restored data failed validation
+	Diverged     Event = "diverged"           // it is valid, but the current data is not an earlier state
+	Taken        Event = "taken"              // the store's next generation was created for the data on the volume
+	Claimed      Event = "claimed"            // the store's next generation was created for this restore, and is empty
+	ClaimLost    Event = "claim lost"         // another process was first, or another member has data
 	Moved        Event = "moved"              // the previous data directory was moved
-	Installed    Event = "installed"          // what was built is the data directory now, and that is recorded
+	Installed    Event = "installed"          // the restored data is now the data directory, and that is recorded
 	Broke        Event = "broke"              // the volume or this program failed
 	Elapsed      Event = statemachine.Elapsed // the state's timer expired
 )
 
-// The guards, in addition to statemachine.Always. conditions has their meanings.
+// The guards, in addition to statemachine.Always. conditions defines them.
 const (
 	NoStore     statemachine.Guard = "no store"
 	Several     statemachine.Guard = "multi-member"
@@ -217,85 +218,85 @@ const (
 // The actions. Those that start with "pace" set the timer; all others may block.
 const (
 	ReadPosition    Action = "read position"
-	DropUnfinished  Action = "drop unfinished"  // what an attempt has built without a claim
-	ForgetClaim     Action = "forget claim"     // it belongs to another restore, or is useless by now
+	DropUnfinished  Action = "drop unfinished"  // remove data that an attempt built without a claim
+	ForgetClaim     Action = "forget claim"     // drop a claim that belongs to another restore or is no longer useful
 	ValidateVolume  Action = "validate volume"  //
-	DecideNow       Action = "decide"           // by the table of decisions
+	DecideNow       Action = "decide"           // apply the decision rules
 	AskThePeers     Action = "ask the peers"    //
-	TellReturn      Action = "tell return"      // from which members the data come
+	TellReturn      Action = "tell return"      // report which members the data comes from
 	RemoveMember    Action = "remove member"    // remove this member's old identity from the cluster
 	AddMember       Action = "add member"       // add this member to the cluster
-	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers list, in an existing cluster
-	TakeStore       Action = "take store"       // end the newest generation there, and create one for the data on the volume
+	AdoptCluster    Action = "adopt cluster"    // start in the existing cluster, with the members that the peers list
+	TakeStore       Action = "take store"       // end the newest generation, create one for the volume's data
 	AskTheStore     Action = "ask the store"    //
-	TellLoss        Action = "tell loss"        // in numbers
-	FlushSpool      Action = "flush spool"      // upload what waits on the volume
-	FlushVolume     Action = "flush volume"     // upload what only the volume has
-	FindEnd         Action = "find end"         // of the backups, after volumes have uploaded something
+	TellLoss        Action = "tell loss"        // report the number of lost revisions
+	FlushSpool      Action = "flush spool"      // upload the segments queued on the volume
+	FlushVolume     Action = "flush volume"     // upload data that exists only on the volume
+	FindEnd         Action = "find end"         // read the end of the backups again, after volumes have uploaded data
 	MeasureRoom     Action = "measure room"     //
-	EndAdopted      Action = "end adopted"      // the generation that the user has named, so that nothing more is added to it
-	BuildData       Action = "build data"       // fetch, rebuild and create the cluster, next to the data directory
-	ProveData       Action = "prove data"       // validate what was built, like any data directory
-	NotePosition    Action = "note position"    // durably, what is about to be claimed, after the peers know that this member is about to have data
-	ClaimGeneration Action = "claim generation" // with a reservation of revisions
-	SetVolumeAside  Action = "set volume aside" // by a rename
-	InstallData     Action = "install data"     // by a rename
-	Remember        Action = "remember"         // durably, that it was done
+	EndAdopted      Action = "end adopted"      // end the generation named by the user, before it is restored
+	BuildData       Action = "build data"       // build the restored data next to the data directory
+	ProveData       Action = "prove data"       // validate the restored data like any data directory
+	NotePosition    Action = "note position"    // notify the peers, then record the claim durably
+	ClaimGeneration Action = "claim generation" // reserve revisions and create the generation
+	SetVolumeAside  Action = "set volume aside" // rename the data directory to its preserved copy
+	InstallData     Action = "install data"     // rename the restored data to the data directory
+	Remember        Action = "remember"         // record durably that the restore is done
 
 	PaceStore Action = "pace store" // ask the store again later
 	PacePeers Action = "pace peers" // ask the peers again later
 )
 
-// A VolumeState describes what this member has on its volume.
+// A VolumeState describes the data on this member's volume.
 type VolumeState string
 
 // The states of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // nothing, or an etcd that had stored nothing yet
-	VolumeLost    VolumeState = "lost"             // as empty, but data were served from there, and not restored since
-	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or read all of it
+	VolumeEmpty   VolumeState = "empty"            // no data, or an etcd that had not stored anything yet
+	VolumeLost    VolumeState = "lost"             // empty, but a run served data from here earlier
+	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open it, or cannot read all of it
 	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
-	VolumeBehind  VolumeState = "behind"           // valid, and the store or the other members have more
-	VolumeStored  VolumeState = "stored"           // valid, and the store has all of it, as far as possible
-	VolumeRefused VolumeState = "refused before"   // valid, and refused by the store before, which was not asked or does not answer now
-	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked
+	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
+	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
+	VolumeRefused VolumeState = "refused before"   // valid, but rejected earlier; not compared again yet
+	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store was not asked
 )
 
-// A PeerState describes what the other members have answered: how they list this one, or one of these.
+// A PeerState describes how the other members list this one, or is one of the constants below.
 type PeerState = peers.Membership
 
-// The states of the other members. The last eight need a quorum of equal answers, or those of all members.
+// The states of the other members. The last eight require equal answers from a quorum, or answers from all members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
-	PeersItself    PeerState = "none, joins"        // as none, with initial-cluster-state: existing and an empty volume
+	PeersItself    PeerState = "none, joins"        // like none, but joins, with an empty volume
 	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster and names no other member
 	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
 	PeersUnasked   PeerState = "not asked"          //
-	PeersNotAgreed PeerState = "not all ask"        // not all request the restore that is requested here
-	PeersJustLost  PeerState = "all lost, just now" // for less than 10 s
-	PeersStillLost PeerState = "all lost, still"    // and that did not change after the store was asked
+	PeersNotAgreed PeerState = "not all ask"        // not every member requests the restore that is requested here
+	PeersJustLost  PeerState = "all lost, just now" // all data has been lost for less than 10 s
+	PeersStillLost PeerState = "all lost, still"    // all data is still lost after the store was asked
 	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
-	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something prevents this member from rejoining
+	PeersBusy      PeerState = "run, not now"       // a quorum runs, but something prevents this member from rejoining
 )
 
-// A StoreState describes what the store has answered: how the volume relates to it, or one of these. relation.Ours
-// stands for all relations in which there is a backup to restore.
+// A StoreState describes how the volume relates to the store, or is one of the constants below. relation.Ours stands
+// for all relations in which there is a backup to restore.
 type StoreState = relation.Relation
 
 // The states of a store.
 const (
 	StoreNone       StoreState = "none"            // --backup-store is not given
 	StoreUnasked    StoreState = "not asked"       //
-	StoreAway       StoreState = "away"            // it does not answer, denies access, or its URL is wrong
-	StoreLongAway   StoreState = "away for 10 s"   // for that long
+	StoreAway       StoreState = "away"            // unreachable, access denied, or wrong URL
+	StoreLongAway   StoreState = "away for 10 s"   // unreachable for 10 s
 	StoreInUse      StoreState = "in use"          // another process has written to it recently and may continue
-	StoreBare       StoreState = "ours, no backup" // it names a cluster, and what is wanted is not there
-	StoreUnverified StoreState = "not verified"    // its statements are damaged, and no name suggests more than the volume has
+	StoreBare       StoreState = "ours, no backup" // names this cluster, but lacks the requested backup
+	StoreUnverified StoreState = "not verified"    // damaged, but no name suggests that the volume lacks data
 	StoreDamaged    StoreState = "damaged"         // its statements are damaged
-	StoreLocked     StoreState = "keys lacking"    // it is signed or encrypted with keys that are not given
+	StoreLocked     StoreState = "keys lacking"    // signed or encrypted with keys that were not given
 )
 
-// isKnown reports whether the store has answered what it has.
+// isKnown reports whether the content of the store is known.
 func isKnown(s StoreState) bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
@@ -310,16 +311,16 @@ const (
 	AskedRestore RequestKind = "restore" // --restore-to, whatever --recover says
 )
 
-// The results. They are events of the machine, which carries them out.
+// The results of a decision. They are also events of the machine, which carries them out.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd creates a new cluster
 	ConsultPeers Event = "ask the peers" //
 	ConsultStore Event = "ask the store" //
-	Wait         Event = "wait"          // and ask again: the others if they have answered, otherwise the store
-	FlushFirst   Event = "flush"         // upload what the volume has, before it is replaced
+	Wait         Event = "wait"          // wait, then ask the peers again if they have answered, otherwise the store
+	FlushFirst   Event = "flush"         // upload the volume's data before it is replaced
 	RestoreData  Event = "restore"       // from the store
-	Rejoin       Event = "rejoin"        // with the data of the others
+	Rejoin       Event = "rejoin"        // with the data of the other members
 	AdoptStore   Event = "adopt"         // create a generation for the data on the volume
 	Refuse       Event = "refuse"        // the user has to act
 	Decline      Event = "decline"       // the request cannot be carried out

@@ -13,9 +13,9 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// A transition is one expectation of the table: in a state with these facts, an event with this payload leads to a
-// state and its actions. It repeats the table on purpose: a change of the table must be a change of an
-// expectation that a reviewer reads.
+// A transition is an expectation of the table: in a state with these facts, an event with this payload leads to a
+// state and its actions. It repeats the table on purpose, so that a reviewer sees each change of the table as a
+// changed expectation.
 type transition struct {
 	story   string
 	from    statemachine.Source
@@ -26,7 +26,7 @@ type transition struct {
 	do      []Action
 }
 
-// failures returns how rules differ from the transition.
+// failures describes where rules differ from the transition.
 func (e transition) failures(rules *statemachine.Rules[Facts, Facts]) (failures []string) {
 	for from, d := range e.steps(rules) {
 		switch {
@@ -83,7 +83,7 @@ var defaults = statemachinetest.Suite[Facts, Facts]{Machine: machine, Final: Rea
 	return statemachine.Reject
 }}
 
-// machine is the table for the tests that all machines share.
+// machine describes the table for the tests shared by all state machines.
 var machine = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTableIsConsistent(t *testing.T) {
@@ -103,7 +103,7 @@ func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
 	}
 }
 
-// A state that waits has its timer set, and any other starts with work.
+// A waiting state has its timer set; any other starts with work.
 func TestEveryStateHasWorkOrATimer(t *testing.T) {
 	for _, row := range Table {
 		if row.To != Ready && row.To != Refused {
@@ -116,7 +116,7 @@ func TestEveryStateHasWorkOrATimer(t *testing.T) {
 }
 
 func TestEveryRefusalNamesTheWayOut(t *testing.T) {
-	explained := map[Event]bool{ClaimFound: true, Stuck: true} // by the row or the cause
+	explained := map[Event]bool{ClaimFound: true, Stuck: true} // their rows or causes explain the next step
 	refused := map[Event]bool{}
 	for _, row := range Table {
 		if row.To == Refused && row.On != Broke && row.From != Decide {
@@ -129,7 +129,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	}
 	for _, r := range rules {
 		if r.Result == Refuse || r.Result == Decline {
-			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation names one
+			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation error has it
 		}
 	}
 }

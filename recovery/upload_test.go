@@ -58,7 +58,7 @@ func TestMemberReportsItsUploadAfterwards(t *testing.T) {
 	assert.Equal(t, 1, flushed)
 }
 
-// The upload also fails if another member has uploaded everything before.
+// The upload also fails if another member has already uploaded everything.
 func TestFailedUploadIsAWarningIfRevisionsAreMissing(t *testing.T) {
 	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
 		t.Run(name, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// Suffixes of names next to the data directory. The first belongs to a complete data directory that is not installed
-// yet; while it is built, its name also has the second.
+// Suffixes of names next to the data directory. restoredSuffix marks a complete data directory that is not installed
+// yet; unfinishedSuffix follows it while the directory is built.
 const (
 	restoredSuffix   = ".restored"
 	unfinishedSuffix = ".restoring"
@@ -32,19 +32,19 @@ const (
 type localVolume struct {
 	*session
 	examine  func(context.Context) error
-	served   bool             // data were served from the data directory, by the notes on the volume
-	damage   error            // the result of the validation
-	position datadir.Position // the zero value if it was not read
-	identity archive.Identity // which cluster the data belong to
-	refused  *mismatch        // the data were refused by an earlier comparison with the store; nil if they were not
-	held     *os.File         // what was built, locked; nil if nothing is
+	served   bool             // a run served data from the data directory, according to the records on the volume
+	damage   error            // why the data is damaged; nil if it is not
+	position datadir.Position // zero if it was not read
+	identity archive.Identity // cluster that the data belongs to
+	refused  *mismatch        // an earlier rejection of the data by a comparison with the store; nil if there was none
+	held     *os.File         // lock on the built directory; nil if nothing is built
 }
 
 func (v *localVolume) restoredDir() string { return v.member.DataDir + restoredSuffix }
 
 func (v *localVolume) dbPath() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
 
-// hasMember reports whether a data directory has anything of etcd's.
+// hasMember reports whether a data directory contains any etcd data.
 func hasMember(dir string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(dir, "member"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,7 @@ func hasMember(dir string) (bool, error) {
 // validate examines the data directory in use.
 func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
-		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
+		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish before the validation, which may take long
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
@@ -75,7 +75,7 @@ func (v *localVolume) validate() (Event, Facts, error) {
 		state = VolumeCorrupt
 	case !exists:
 		state = VolumeEmpty
-	case !alone && v.position.Members == 0 && v.position.Index == 0: // etcd was killed before it had stored anything
+	case !alone && v.position.Members == 0 && v.position.Index == 0: // etcd was killed before it stored anything
 		state, v.position = VolumeEmpty, datadir.Position{}
 	}
 	valid := state == VolumeValid
@@ -87,9 +87,8 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	}, err
 }
 
-// checkRefused notes damage if the data were refused because of rows that the disk has changed. Data that were refused
-// for another reason are not judged by their rows, and neither are data that the user wants to keep. The error means
-// that the rows cannot be read now.
+// checkRefused records damage if the data was rejected because the disk had changed rows. It does not check data that
+// was rejected for another reason, or that the user wants to keep. The error means that the rows cannot be read now.
 func (v *localVolume) checkRefused() error {
 	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
 		return nil
@@ -104,8 +103,8 @@ func (v *localVolume) checkRefused() error {
 	return nil
 }
 
-// checkRows returns the revisions that the disk has changed since etcd wrote them, by its log, and an error that names
-// one.
+// checkRows returns the revisions whose rows differ from etcd's log, because the disk has changed them, and an error
+// that names the first.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume is not what etcd's log has: the disk has changed it", revisions[0])
@@ -113,8 +112,8 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 	return revisions, err
 }
 
-// readPosition reads how far the data reach. Valid data that cannot be read completely must not be taken for less than
-// they are: they are damaged, or cannot be compared now, which is the error.
+// readPosition reads the position of the data. Valid data that cannot be read completely must not count as older than
+// it is: it is marked as damaged, or the error reports that it cannot be compared now.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
 	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise there is nothing to compare it with
@@ -130,7 +129,7 @@ func (v *localVolume) readPosition(exists bool) (err error) {
 	return nil
 }
 
-// readIdentity reads which cluster the data belong to, and whether a restore is requested that was not done there.
+// readIdentity reads which cluster the data belongs to, and whether a requested restore is still to be done.
 func (v *localVolume) readIdentity() (err error) {
 	if v.identity, err = archive.ReadIdentity(v.member.DataDir); err != nil {
 		return fmt.Errorf("%w; move that file away, and start with --adopt and the ID in the store's cluster.json", err)
@@ -143,7 +142,7 @@ func (v *localVolume) readIdentity() (err error) {
 	return err
 }
 
-// logDone logs once if a requested restore is not carried out, as it was done before.
+// logDone logs, once, that a requested restore is skipped because it was done before.
 func (v *localVolume) logDone() {
 	if v.options.Request != nil && !v.requested && !v.logged {
 		v.options.Log.Info().Msgf("recovery: restore %q was done before and is not repeated; another restore needs another --restore-id", v.options.Request.ID)
@@ -151,7 +150,7 @@ func (v *localVolume) logDone() {
 	}
 }
 
-// removeUnfinished removes what an unsuccessful attempt has built: copies of what the store has.
+// removeUnfinished removes what an unsuccessful attempt has built. It holds only copies of data in the store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
@@ -167,7 +166,7 @@ func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// lock locks what was built for this process until release.
+// lock locks the built directory for this process until release.
 func (v *localVolume) lock() (err error) {
 	v.release()
 	v.held, err = seed.Lock(v.restoredDir())
@@ -179,7 +178,7 @@ func (v *localVolume) release() {
 	v.held = nil
 }
 
-// preserve moves the data directory out of the way, unless that was done before.
+// preserve moves the data directory out of the way, unless that is already done.
 func (v *localVolume) preserve(name string) (Event, Facts, error) {
 	err := cmp.Or(v.checkRename(), v.checkUnchanged())
 	if err == nil {
@@ -199,13 +198,13 @@ func moveData(dir, name string) error {
 		return nil
 	case err != nil:
 		return err
-	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // a cluster was about to be founded
+	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // no cluster was created
 		if err := os.Remove(filepath.Join(dir, archive.IdentityFile)); err != nil {
 			return err
 		}
 		fallthrough
 	case len(entries) == 0:
-		return os.Remove(dir) // fails if something is in it by now
+		return os.Remove(dir) // fails if the directory is no longer empty
 	}
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s exists already, or cannot be read", name)
@@ -213,7 +212,7 @@ func moveData(dir, name string) error {
 	return disk.Rename(dir, name)
 }
 
-// checkRename returns what prevents the data directory from being replaced by a rename.
+// checkRename returns what prevents a rename from replacing the data directory.
 func (v *localVolume) checkRename() error {
 	if strings.HasPrefix(seed.ResolvePath(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
@@ -221,7 +220,7 @@ func (v *localVolume) checkRename() error {
 	return seed.CheckPath(v.member.DataDir)
 }
 
-// checkUnchanged checks that the data directory is as it was examined, and that no process has it open.
+// checkUnchanged verifies that the data directory is the one that was examined, and that no process has it open.
 func (v *localVolume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
 		return errors.Join(err, errors.New("data have appeared there since it was examined"))
@@ -232,8 +231,8 @@ func (v *localVolume) checkUnchanged() error {
 	return nil
 }
 
-// preserved returns the copies next to the data directory and the spool, oldest first, without the newest of each if
-// that must stay.
+// preserved returns the copies next to the data directory and the spool, oldest first. It omits the newest of each if
+// mustStay returns true for it.
 func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
@@ -246,9 +245,8 @@ func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (
 	return all
 }
 
-// freeSpace deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
-// another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
-// time.
+// freeSpace deletes preserved copies, oldest first, until the source fits. Nothing else deletes them. It keeps the
+// newest until a later backup was verified, and spends at most limit on asking the store for that.
 func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
@@ -269,7 +267,7 @@ func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) erro
 	return err
 }
 
-// isVerifiedSince reports whether a backup from after a time was restored to test it.
+// isVerifiedSince reports whether a restore test has passed for a backup newer than the given time.
 func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	if v.options.Archive == nil {
 		return false
@@ -283,19 +281,18 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout bounds how long a member that restores nothing waits for the store to learn whether more copies may be
-// deleted.
+// roomTimeout bounds how long a member that restores nothing waits for the store's answer before it keeps the copies.
 const roomTimeout = 5 * time.Second
 
-// prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
-// defragmentation needs that much, and etcd stops when the volume is full. It also warns of problems of a later
-// restore.
+// prepareStart frees space before etcd starts with valid data, if the volume could not hold the database a second
+// time: a defragmentation needs that much, and etcd stops when the volume is full. It also warns about problems that
+// a later restore would have.
 func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {
 		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a database, it comes from the other members
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a member without a database gets it from its peers
 		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
 	}
 	if v.options.Never {

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// A locked or unreadable database must not count as that of a new member.
+// A locked or unreadable database must not be mistaken for a new member.
 func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	w, o := ofThree(t)
 	held, err := bolt.Open(w.database(), 0o600, nil)
@@ -36,7 +36,7 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	assert.Empty(t, o.changes)
 }
 
-// A sanity validation may not notice that.
+// A sanity validation may not notice the damage.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
 	w.damage()
@@ -67,7 +67,7 @@ func (w *world) preservedTimes() (names []string) {
 	return names
 }
 
-// runOn runs on a volume that has room for the given number of preserved copies.
+// runOn runs recovery on a volume with room for the given number of preserved copies.
 func (w *world) runOn(most int) error {
 	r := w.recovery()
 	r.checkRoom = func(seed.Seed, restore.Source) error {
@@ -79,7 +79,7 @@ func (w *world) runOn(most int) error {
 	return w.prepare(r)
 }
 
-// verify records that the newest full snapshot was restored to test it.
+// verify records a passed restore test of the newest full snapshot.
 func (w *world) verify() {
 	w.t.Helper()
 	full := w.newestFull()
@@ -98,10 +98,10 @@ const (
 func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		asides   []string
-		room     int // for so many of them
+		room     int // number of copies that fit
 		verified bool
 		action   func(*world)
-		left     []string // and what has no name of ours
+		left     []string // remaining copies, besides directories with similar names
 		fails    bool
 	}{
 		"there is room":                     {[]string{oldest, older, newest}, 3, true, func(*world) {}, []string{oldest, older, newest}, false},
@@ -132,7 +132,7 @@ func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 	}
 }
 
-// The data are valid, so etcd does not wait for the store.
+// The data is valid, so etcd starts without waiting for the store.
 func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.verify()
@@ -159,7 +159,7 @@ func locked(t *testing.T, path string) {
 	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// Two wrappers with different volumes have the same data directory.
+// Two wrappers with different volumes share one data directory.
 func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
 	for _, ending := range []string{restoredSuffix, restoredSuffix + unfinishedSuffix} {
 		t.Run(ending, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	assert.Empty(t, w.leftovers())
 }
 
-// Without room, etcd would fail while it receives the data, at every start.
+// Without free space, etcd would fail at every start while it receives the data.
 func TestRejoinWaitsForFreeSpace(t *testing.T) {
 	w, o := ofThree(t)
 	w.damage()

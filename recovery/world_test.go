@@ -39,7 +39,7 @@ const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 type world struct {
 	t       *testing.T
 	volume  string
-	older   string // a copy of the data directory as it was once
+	older   string // an earlier copy of the data directory
 	member  Member
 	store   *memory.Store
 	archive *archive.Archive
@@ -47,7 +47,7 @@ type world struct {
 	log     bytes.Buffer
 	now     func() time.Time
 	wait    func(context.Context, int)
-	still   time.Duration // that replaces a generation; 0 has tests wait for none
+	still   time.Duration // idle time before a generation is replaced; 0 makes tests wait for none
 }
 
 func asItsToken(token string) string { return token }
@@ -82,7 +82,7 @@ func (w *world) fill() {
 	w.backUp()
 }
 
-// backUp founds the store and stores a full snapshot of the volume.
+// backUp initializes the store and stores a full snapshot of the volume.
 func (w *world) backUp() {
 	w.t.Helper()
 	w.found(time.Now())
@@ -95,7 +95,7 @@ func (w *world) uploadFull(cluster string) {
 	w.uploadFullAs("", cluster, 1, time.Now())
 }
 
-// uploadFullAs is uploadFull for a member and a time.
+// uploadFullAs stores a full snapshot of the volume as the given member, with the given time.
 func (w *world) uploadFullAs(member, cluster string, generation int, made time.Time) {
 	w.t.Helper()
 	stands := positionOf(w.t, w.member.DataDir)
@@ -109,7 +109,7 @@ func (w *world) uploadFullAs(member, cluster string, generation int, made time.T
 	require.NoError(w.t, err)
 }
 
-// found founds the store for the data, as the backup writer does.
+// found initializes the store for the data, as the backup writer does.
 func (w *world) found(created time.Time) {
 	w.t.Helper()
 	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
@@ -136,7 +136,7 @@ func positionOf(t *testing.T, dataDir string) datadir.Position {
 
 func (w *world) database() string { return filepath.Join(w.member.DataDir, "member", "snap", "db") }
 
-// put runs the etcd of the volume and writes keys.
+// put runs etcd on the volume and writes keys.
 func (w *world) put(keys ...string) {
 	w.t.Helper()
 	server, err := datadirtest.Start(w.member.DataDir)
@@ -148,7 +148,7 @@ func (w *world) put(keys ...string) {
 	}
 }
 
-// keys returns the keys on the volume, and the revision.
+// keys returns the keys on the volume and its revision.
 func (w *world) keys() (keys []string, revision int64) {
 	w.t.Helper()
 	server, err := datadirtest.Start(w.member.DataDir)
@@ -169,7 +169,7 @@ func (w *world) requireKeys(want ...string) {
 	require.Equal(w.t, want, keys)
 }
 
-// setClock stops the clock except for pauses, which all take the same time. It returns the time.
+// setClock makes the clock advance only in pauses, by the same amount each. It returns the time.
 func (w *world) setClock(each time.Duration) time.Time {
 	now := at
 	w.now = func() time.Time { return now }
@@ -177,7 +177,7 @@ func (w *world) setClock(each time.Duration) time.Time {
 	return now
 }
 
-// recovery returns a Recovery that waits only as a test demands.
+// recovery returns a Recovery that does not wait unless a test asks for it.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
 	r.lateMounts, r.idleTime, r.wait = 0, w.still, w.wait
@@ -194,12 +194,12 @@ func (w *world) runWith(interrupt func(Action) error) error {
 	return err
 }
 
-// cutAt cuts a run off before an action.
+// cutAt interrupts a run before an action.
 func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
 
-// requireRejoined requires that a run ends with the member added by the others.
+// requireRejoined requires that the peers add the member and that the run succeeds.
 func (w *world) requireRejoined() {
 	w.t.Helper()
 	start, err := w.start(nil)
@@ -221,12 +221,12 @@ func (w *world) requireStartsWithin(ctx context.Context) {
 	require.Empty(w.t, w.preserved())
 }
 
-// forbidPauses fails a test that waits.
+// forbidPauses fails the test if recovery waits.
 func (w *world) forbidPauses() {
 	w.wait = func(context.Context, int) { require.FailNow(w.t, "there is nothing to wait for", w.log.String()) }
 }
 
-// inPause calls a function in one of the pauses, and counts them.
+// inPause calls a function in the pause with the given number, and counts pauses.
 func (w *world) inPause(which int, happens func()) (pauses *int) {
 	pause := w.wait
 	pauses = new(int)
@@ -249,7 +249,7 @@ func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (
 	return r.prepare(ctx, w.member, w.examine)
 }
 
-// prepare runs a Recovery that a test has changed.
+// prepare runs a Recovery that a test has configured.
 func (w *world) prepare(r *Recovery) error {
 	_, err := r.prepare(w.t.Context(), w.member, w.examine)
 	return err
@@ -258,7 +258,7 @@ func (w *world) prepare(r *Recovery) error {
 // examine validates the data directory.
 func (w *world) examine(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing was ever stored
+		return nil // etcd had stored nothing
 	}
 	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
 	return err
@@ -293,15 +293,15 @@ func (w *world) copyVolume() {
 	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
 }
 
-// rollBack replaces the data directory by the copy.
+// rollBack replaces the data directory with the copy.
 func (w *world) rollBack() {
 	w.t.Helper()
 	w.lose()
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd requires the result of a restore: a new cluster with the keys, above every revision; preserved copies of
-// what it replaced; no unfinished directories. Another run changes nothing.
+// requireEnd requires the result of a restore: a new cluster with the keys, whose revision is above every earlier
+// one, asides preserved copies, and no unfinished directories. Another run changes nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")

@@ -65,7 +65,7 @@ func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 	assert.Contains(t, w.log.String(), "a restore can start at "+start.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
 }
 
-// The time that a run has waited for a writer is over, and the store is unreachable.
+// The run has finished waiting for another writer, and the store is now unreachable.
 func TestPausesAfterAWaitForAWriter(t *testing.T) {
 	w, clock := lostVolume(t)
 	pauses := 0
@@ -82,7 +82,7 @@ func TestPausesAfterAWaitForAWriter(t *testing.T) {
 	assert.Greater(t, pauses, 1)
 }
 
-// An empty volume has the configuration of a cluster that runs elsewhere and writes its backups.
+// An empty volume uses the configuration of a cluster that runs elsewhere and writes its backups.
 func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w := newFilledWorld(t)
 	living := newWorld(t)
@@ -118,7 +118,7 @@ func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w.requireKeys("by now", "in pause 1", "in pause 2", "in pause 3", "key", "while it is built")
 }
 
-// forAMinute stops the clock except for pauses, and ends a run after a minute.
+// forAMinute makes the clock advance only in pauses, and ends the run after a minute.
 func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 	w.t.Helper()
 	began = w.setClock(2 * time.Second)
@@ -133,7 +133,7 @@ func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 	return ctx, began
 }
 
-// The store has shown before that it has more.
+// The store has already shown that it has newer data.
 func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		still time.Duration
@@ -171,8 +171,8 @@ func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 	}
 }
 
-// Without the store's clock, it is unknown whether another process writes. The data lack nothing and are served
-// without a store.
+// Without the store's clock it is unknown whether another process writes. The data is complete and served without a
+// store.
 func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 	w := newFilledWorld(t)
 	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
@@ -225,7 +225,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 	}
 }
 
-// endsWith adds the end of a session to generation 1.
+// endSession adds the end of a session to generation 1.
 func (w *world) endSession(source format.Source) {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
@@ -253,15 +253,16 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	}{
 		"it was a process on this very volume, which is broken": {wroteHere("this"), 0, 2, []string{"key"}},
 		"it was another one": {wroteHere("another"), 3, 2, []string{"key"}},
-		// A copy of the volume names the session of the process that still runs on the volume itself. etcd had
-		// everything on disk before that session stored it, so data that lack some of it are a copy, or older.
+		// A copy of the volume names the session of the process that still runs on the original. etcd syncs a
+		// revision to disk before that session stores it, so data that lacks a stored revision is a copy or an older
+		// state.
 		"this is a copy of its volume": {func(w *world) {
 			require.NoError(t, this.Write(w.member.DataDir))
 			w.advanceStore()
 			w.endSession(format.Source{Session: "this"})
 		}, 3, 2, []string{"a", "key"}},
 		// A complete copy may run in another namespace: it waits while the store's owner writes. Once the owner is
-		// idle, it is the same cluster with a new name.
+		// idle, the copy counts as the same cluster with a new name.
 		"these are data of another name": {func(w *world) {
 			w.options.Owner = func(token string) string { return "second/" + token }
 		}, 3, 1, []string{"key"}},
