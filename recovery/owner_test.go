@@ -8,6 +8,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -80,13 +83,20 @@ func TestEmptyVolumeWaitsForItsID(t *testing.T) {
 }
 
 func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
+	members, err := types.NewURLsMap("m-0=http://m-0:2380,m-1=http://m-1:2380,m-2=http://m-2:2380")
+	require.NoError(t, err)
 	w, o := ofThree(t)
+	w.member.Members, w.member.PeerURLs = members, members["m-2"]
 	w.emptyStore()
 	w.lose()
 	o.listing = peers.Founding
 	require.NoError(t, w.run())
+	etcd, err := membership.NewClusterFromURLsMap(zap.NewNop(), w.member.Token, members)
+	require.NoError(t, err)
+	assert.Equal(t, hex(uint64(etcd.ID())), w.clusterManifest().Etcd, "the ID that etcd gives the cluster")
 	other, o := ofThree(t)
 	other.archive, other.options.Archive = w.archive, w.archive
+	other.member.Name, other.member.Members, other.member.PeerURLs = "m-1", members, members["m-1"]
 	other.lose()
 	o.listing = peers.Founding
 	require.NoError(t, other.run())
