@@ -195,6 +195,19 @@ func TestParsePod(t *testing.T) {
 	}
 }
 
+// Each lease has its own goroutine, and they share the client that the first request creates.
+func TestLeases_firstRequestsAtOnce(t *testing.T) {
+	l, _ := over(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
+		return BackupLeases{Full: 1, FullTime: time.Now(), Stored: 1, UpTo: time.Now()}, true
+	})
+	l.Start()
+	require.Eventually(t, func() bool { return len(l.States()) == 3 }, 20*time.Second, time.Millisecond)
+	l.Stop()
+	for _, lease := range l.States() {
+		assert.Nil(t, lease.Problem, lease.Name)
+	}
+}
+
 // serving is an API server, and a pod's account there.
 func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
