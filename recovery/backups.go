@@ -316,7 +316,7 @@ func (b *remoteStore) mayReplace() bool {
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is how long, by the store's clock, a generation must be idle before another process replaces it. An idle
+// stillness is the time, by the store's clock, that a generation must be idle before another process replaces it. An idle
 // writer adds a heartbeat every 40 s. It is a string so that the linker can set it: the suites build a program that
 // waits less.
 var stillness = "90s"

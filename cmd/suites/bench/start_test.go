@@ -15,7 +15,7 @@ import (
 const (
 	startPairs  = 40 // with 20 starts the minimum still varies by 50 ms, because of etcd's election timer
 	memoryPairs = 5
-	// settled is how long a process idles before its memory is measured.
+	// settled is the time that a process idles before its memory is measured.
 	settled = 5 * time.Second
 )
 
