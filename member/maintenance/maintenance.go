@@ -33,7 +33,7 @@ type Options struct {
 	Threshold Threshold
 	MaxPause  time.Duration // longer ones start only on a client's request
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all readers of the whole database; may be nil
+	Gate      *Gate                                 // shared with all readers of the whole database; nil if only snapshots of clients read it
 	Name      string                                // of the member
 	Quota     int64                                 // of the database in bytes; 0 if there is none
 	Active    func(self types.ID) map[types.ID]bool // the connected members; answers from memory
@@ -131,8 +131,8 @@ func (k *Maintainer) Trigger() error {
 	return nil
 }
 
-// Volume describes the volume of the database, in bytes, as of the last check: its free space, its size, and the
-// space that a copy of the database needs. All are 0 if unknown, as before the first check.
+// Sizes returns the size of a server's database and the bytes in use. During a defragmentation it returns the sizes
+// before it.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,8 +142,8 @@ func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	return k.size, k.inUse
 }
 
-// Volume describes, in bytes, the volume of the database as of the last check: its free bytes, its size, and what a
-// copy of the database needs. All are 0 before the first check, or if unknown.
+// Volume describes the volume of the database, in bytes, as of the last check: its free space, its size, and the
+// space that a copy of the database needs. All are 0 if unknown, as before the first check.
 type Volume struct{ Free, Size, Copy int64 }
 
 // Volume returns the volume from memory.
