@@ -46,13 +46,20 @@ type past struct {
 	random *rand.Rand
 	leases []clientv3.LeaseID
 	rows   map[string][]byte // all that there ever were
-	hashes map[int64]mvcc.KeyValueHash
+	hashes map[int64]recordedHash
 	seen   int64
 	begun  int64    // etcd's revision once the first full snapshot was stored
 	rights []rights // in the order in which they were granted
 }
 
-// TestEveryKeptRevisionIsWhatEtcdHad compares random revisions of random histories, stored by a store that fails at random and by
+// recordedHash is a hash that etcd computed for a revision. At a revision to which it was compacted, etcd returns the
+// hash that it stored for the compaction.
+type recordedHash struct {
+	mvcc.KeyValueHash
+	compaction bool
+}
+
+// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories, stored by a store that fails at random and by
 // processes that are killed anywhere.
 func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
@@ -60,7 +67,7 @@ func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			p := &past{
 				T: t, subject: newSubject(t, archive.Verified), random: rand.New(rand.NewPCG(seed, 0)),
-				rows: map[string][]byte{}, hashes: map[int64]mvcc.KeyValueHash{},
+				rows: map[string][]byte{}, hashes: map[int64]recordedHash{},
 			}
 			p.kept = p.store.(*memory.Store)
 			p.live()
@@ -206,9 +213,10 @@ func (p *past) look() {
 	}
 	p.seen = p.etcd.Revision()
 	p.rights = append(p.rights, rightsOf(p.seen, func(bucket backend.Bucket, each func(k, v []byte) error) { _ = tx.UnsafeForEach(bucket, each) }))
-	hash, _, err := p.etcd.Server.KV().HashStorage().HashByRev(p.seen)
+	stored := p.etcd.Server.KV().HashStorage()
+	hash, _, err := stored.HashByRev(p.seen)
 	require.NoError(p, err)
-	p.hashes[p.seen] = hash
+	p.hashes[p.seen] = recordedHash{hash, slices.Contains(stored.Hashes(), hash)}
 }
 
 // first is the key of the first row that a revision can have.
@@ -234,7 +242,7 @@ func (p *past) compare() {
 		require.NoError(p, err)
 		p.requireRows(file, path)
 		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {
-			got, err := restore.HashKV(p.Context(), file, restore.HashRequest{Compacted: had, Revision: revision})
+			got, err := restore.HashKV(p.Context(), file, restore.HashRequest{Compacted: had, Revision: revision, Compaction: hash.compaction})
 			require.NoError(p, err)
 			require.Equal(p, hash.Hash, got, "etcd's own hash at revision %d", revision)
 			compared[revision] = true
