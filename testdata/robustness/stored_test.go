@@ -2,7 +2,6 @@ package robustness
 
 import (
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -47,13 +44,10 @@ func TestLinearizability_singleMemberLosesItsVolume(t *testing.T) {
 
 func distantBucket(t *testing.T) (address string, env []string) {
 	server := servers.S3(t)
-	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
-	require.NoError(t, client.MakeBucket(t.Context(), "backups", minio.MakeBucketOptions{}))
+	servers.MakeS3Bucket(t, server, "backups")
 	proxy := storetest.NewProxy(t, server)
 	proxy.Inject(storetest.Faults{Delay: 20 * time.Millisecond})
-	return "s3://backups/main?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(proxy.Endpoint.String()),
-		[]string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret}
+	return servers.S3URL(proxy.Endpoint.String(), "backups", "main"), servers.S3Env()
 }
 
 var troublesOfOne = []trouble{

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store/storetest"
@@ -29,8 +27,8 @@ type cloud struct {
 
 var clouds = map[string]cloud{
 	"s3": {
-		servers.S3, makeS3Bucket, "s3://%s/main?path-style=true&region=us-east-1&endpoint=%s",
-		[]string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
+		servers.S3, servers.MakeS3Bucket, "s3://%s/main?path-style=true&region=us-east-1&endpoint=%s",
+		servers.S3Env(),
 	},
 	"gs": {servers.GCS, makeGCSBucket, "gs://%s/main?endpoint=%s", nil}, // the fake knows no credentials
 	"azblob": {
@@ -84,13 +82,6 @@ func (s *service) member(t *testing.T, bucket string, flags ...string) *member {
 	m := newMemberOn(t, s.depot(bucket), flags...)
 	m.Env = s.credentials
 	return m
-}
-
-func makeS3Bucket(t *testing.T, endpoint *url.URL, name string) {
-	t.Helper()
-	client, err := minio.New(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
-	require.NoError(t, client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}))
 }
 
 func makeGCSBucket(t *testing.T, endpoint *url.URL, name string) {

@@ -5,13 +5,10 @@ package bench_test
 import (
 	"flag"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -33,13 +30,11 @@ func acknowledgement(t *testing.T) []row {
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	server := servers.S3(t)
-	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
 	address := func(bucket string) string {
-		require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
+		servers.MakeS3Bucket(t, server, bucket)
 		proxy := storetest.NewProxy(t, server)
 		proxy.Inject(storetest.Faults{Delay: ackLatency})
-		return fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String()))
+		return servers.S3URL(proxy.Endpoint.String(), bucket, "main")
 	}
 	uploads := timeUploads(t, address("alone"))
 	var runs [2]*process

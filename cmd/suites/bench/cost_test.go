@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store/storetest/servers"
@@ -57,14 +55,11 @@ var payers = []payer{
 func requestCosts(t *testing.T) (rows []row) {
 	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
 	server, counted := servers.S3(t), make([]*counter, len(payers))
-	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
 	for i, each := range payers {
 		counted[i] = &counter{server: server}
 		bucket := fmt.Sprint("payer-", i)
-		require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
-		endpoint := url.QueryEscape(counted[i].serve(t))
-		each.start(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, endpoint))
+		servers.MakeS3Bucket(t, server, bucket)
+		each.start(t, servers.S3URL(counted[i].serve(t), bucket, "main"))
 	}
 	before := make([][2]int64, len(payers))
 	for i := range payers {
@@ -125,7 +120,7 @@ func (p payer) start(t *testing.T, store string) {
 	pods := harness.StandaloneMembers(t, p.members)
 	var runs []*process
 	for _, pod := range pods {
-		pod.Env = []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret}
+		pod.Env = servers.S3Env()
 		runs = append(runs, keeping.launch(t, pod))
 	}
 	for _, run := range runs {

@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -74,7 +72,7 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 
 func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	t.Parallel()
-	patient, err := harness.BuildCustom("patient", 90*time.Second, nil)
+	patient, err := harness.BuildAsReleased()
 	require.NoError(t, err)
 	p := newPodWithStore(t, folderStore(t))
 	p.Program = patient
@@ -115,22 +113,13 @@ func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 		t.Run(latency.String(), func(t *testing.T) {
 			t.Parallel()
 			server := servers.S3(t)
-			client := bucketsOf(t, server)
 			for done := 0; done < *losses; done += lossesOfStore {
 				bucket := fmt.Sprint("stored-", done)
-				require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
+				servers.MakeS3Bucket(t, server, bucket)
 				emptyVolumesOn(t, server, bucket, latency)
 			}
 		})
 	}
-}
-
-// bucketsOf returns a client of an S3 server.
-func bucketsOf(t *testing.T, server *url.URL) *minio.Client {
-	t.Helper()
-	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
-	require.NoError(t, err)
-	return client
 }
 
 // storingOn is like newPodWithStore, with a bucket of an S3 server behind a proxy with latency.
@@ -138,8 +127,7 @@ func storingOn(t *testing.T, server *url.URL, bucket string, latency time.Durati
 	t.Helper()
 	proxy := storetest.NewProxy(t, server)
 	proxy.Inject(storetest.Faults{Delay: latency})
-	return newPodWithStore(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, url.QueryEscape(proxy.Endpoint.String())),
-		"AWS_ACCESS_KEY_ID="+servers.S3Access, "AWS_SECRET_ACCESS_KEY="+servers.S3Secret), proxy
+	return newPodWithStore(t, servers.S3URL(proxy.Endpoint.String(), bucket, "main"), servers.S3Env()...), proxy
 }
 
 func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.Duration) {

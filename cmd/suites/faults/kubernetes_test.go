@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -34,7 +33,6 @@ var kubeAPIServer = flag.String("kube-apiserver", "",
 const (
 	objectWriters = 10
 	objectChanges = 2000 // acknowledged before each loss
-	stillness     = 90 * time.Second
 )
 
 // TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store is 20 ms away. No
@@ -45,10 +43,10 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
 	}
 	t.Parallel()
-	patient, err := harness.BuildCustom("patient", stillness, nil)
+	patient, err := harness.BuildAsReleased()
 	require.NoError(t, err)
 	server := servers.S3(t)
-	require.NoError(t, bucketsOf(t, server).MakeBucket(t.Context(), "kubernetes", minio.MakeBucketOptions{}))
+	servers.MakeS3Bucket(t, server, "kubernetes")
 	p, _ := storingOn(t, server, "kubernetes", 20*time.Millisecond)
 	p.Program = patient
 	run := p.StartReady()

@@ -116,17 +116,20 @@ func moduleRoot() (string, error) {
 // has to count as active.
 const Stillness = 2 * time.Second
 
-// BuildCustom builds the program with another stillness, once for all suites, and with the flags for go build that prepare returns. prepare, which may be nil, writes what these flags need to a folder.
-func BuildCustom(name string, stillness time.Duration, prepare func(folder string) ([]string, error)) (path string, err error) {
+// BuildAsReleased builds the program with the 90 s of a release, once for all suites.
+func BuildAsReleased() (path string, err error) {
+	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
+}
+
+// BuildCustom builds the program, once for all suites, with the flags for go build that prepare returns. prepare writes
+// what these flags need to a folder.
+func BuildCustom(name string, prepare func(folder string) ([]string, error)) (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-"+name), func(root, path string) error {
-		if prepare == nil {
-			return build(root, path, stillness)
-		}
 		flags, err := prepare(path + "-files")
 		if err != nil {
 			return err
 		}
-		return build(root, path, stillness, flags...)
+		return build(root, path, Stillness, flags...)
 	})
 }
 

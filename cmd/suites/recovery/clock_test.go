@@ -47,7 +47,7 @@ var clockAhead = func() (seconds int64) {
 // skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, which
 // cannot be replaced. The first time it takes minutes, because everything depends on package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
-	return harness.BuildCustom("skewed", harness.Stillness, func(folder string) ([]string, error) {
+	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
 		overlay, err := clockOverlay(folder)
 		return []string{"-overlay", overlay}, err
 	})

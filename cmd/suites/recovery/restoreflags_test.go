@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,14 +75,9 @@ type restoredCluster struct {
 	paused  atomic.Bool  // no key is written
 }
 
-// releaseBuild builds the program with the 90 s of a release, for which a lost volume waits for the writer of the backups.
-var releaseBuild = sync.OnceValues(func() (path string, err error) {
-	return harness.BuildCustom("patient", 90*time.Second, nil)
-})
-
 func newRestoredCluster(t *testing.T, members int) *restoredCluster {
 	t.Helper()
-	program, err := releaseBuild()
+	program, err := harness.BuildAsReleased()
 	require.NoError(t, err)
 	l := &restoredCluster{t: t, pods: harness.StandaloneMembers(t, 3), runs: make([]*harness.Run, 3)}
 	d := newDepot(t)

@@ -1,14 +1,11 @@
 package recovery_test
 
 import (
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
@@ -78,16 +75,12 @@ const slowTransfer = 20 * time.Millisecond
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 	t.Helper()
 	server := servers.S3(t)
-	keys := credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")
-	client, err := minio.New(server.Host, &minio.Options{Creds: keys})
-	require.NoError(t, err)
-	require.NoError(t, client.MakeBucket(t.Context(), "bucket", minio.MakeBucketOptions{}))
+	servers.MakeS3Bucket(t, server, "bucket")
 	return func(t *testing.T, prefix string) store {
 		gate := newGate(t, server.Host)
-		through := "http://" + gate.address()
 		return store{
-			url:        "s3://bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + url.QueryEscape(through),
-			env:        []string{"AWS_ACCESS_KEY_ID=" + servers.S3Access, "AWS_SECRET_ACCESS_KEY=" + servers.S3Secret},
+			url:        servers.S3URL("http://"+gate.address(), "bucket", prefix),
+			env:        servers.S3Env(),
 			disconnect: gate.cut, reconnect: gate.open, slow: func() { gate.slow(slowTransfer) },
 		}
 	}

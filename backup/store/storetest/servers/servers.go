@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -41,6 +43,24 @@ func S3(t *testing.T) *url.URL {
 		return exec.Command(binary, "--access", S3Access, "--secret", S3Secret, "--quiet", "--port", "127.0.0.1:"+port,
 			"posix", "--sidecar", sidecar, data)
 	})
+}
+
+// S3Env returns the environment variables with which programs use the server that S3 starts.
+func S3Env() []string {
+	return []string{"AWS_ACCESS_KEY_ID=" + S3Access, "AWS_SECRET_ACCESS_KEY=" + S3Secret}
+}
+
+// S3URL returns the URL of a store in a bucket of an S3 server, whose endpoint may be that of a proxy.
+func S3URL(endpoint, bucket, prefix string) string {
+	return fmt.Sprintf("s3://%s/%s?path-style=true&region=us-east-1&endpoint=%s", bucket, prefix, url.QueryEscape(endpoint))
+}
+
+// MakeS3Bucket creates a bucket on a server that S3 started.
+func MakeS3Bucket(t *testing.T, server *url.URL, name string) {
+	t.Helper()
+	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(S3Access, S3Secret, "")})
+	require.NoError(t, err)
+	require.NoError(t, client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}))
 }
 
 // GCS starts fake-gcs-server and returns its endpoint. It ends with the test.
