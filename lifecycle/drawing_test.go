@@ -94,7 +94,7 @@ func overviewDOT() string {
 // edges returns FROM_TO for every way from one state to another.
 func edges() (ids []string) {
 	for _, row := range Table {
-		if id := string(row.From + "_" + row.To); row.From != row.To && !slices.Contains(ids, id) {
+		if id := string(row.From + "_" + row.To); row.Moves() && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}

@@ -153,7 +153,7 @@ func (d *Driver) carryOut(row *Row, core Core, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
 	d.resetTimers(m.event)
-	if row.From != row.To {
+	if row.Moves() {
 		d.leave()
 	}
 	if d.core.Facts.Ending != "" {

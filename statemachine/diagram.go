@@ -258,7 +258,7 @@ func (r *Rules[F, P]) linesOf(at key) string {
 
 func (row *Row) line() string {
 	where := "-> " + string(row.To)
-	if row.To == row.From {
+	if !row.Moves() {
 		where = "stay"
 	}
 	if row.When != Always {

@@ -55,6 +55,9 @@ func (row *Row) Edge() string {
 	return string(row.On) + " [" + string(row.When) + "]"
 }
 
+// Moves reports whether the row leads to another state.
+func (row *Row) Moves() bool { return row.From != row.To }
+
 // Transition is a row that was taken, or a change of readiness, as the status document shows it.
 type Transition struct {
 	At           time.Time `json:"at"`
@@ -231,9 +234,9 @@ func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision
 func (r *Rules[F, P]) match(state State, event Event, facts F) Decision {
 	for _, i := range r.byKey[key{state, event}] {
 		if row := &r.rows[i]; facts.Holds(row.When) {
-			answer := Move
-			if row.To == row.From {
-				answer = Stay
+			answer := Stay
+			if row.Moves() {
+				answer = Move
 			}
 			return Decision{Answer: answer, Row: i, To: row.To, Do: row.Do, Why: row.Why}
 		}

@@ -242,7 +242,7 @@ func (f *Backups) validateFor(standalone bool) error {
 	case *f.Interval < shortest || *f.Interval > maxInterval:
 		return fmt.Errorf("--backup-interval: %v is not between %v and %v", *f.Interval, shortest, maxInterval)
 	case f.SpoolLimit < minSpool:
-		return fmt.Errorf("--backup-spool-limit: %d bytes are less than 32Mi", f.SpoolLimit)
+		return fmt.Errorf("--backup-spool-limit: %d bytes are less than %dMi", f.SpoolLimit, minSpool>>20)
 	}
 	for flag, path := range map[string]string{
 		"--backup-recipients": f.Recipients, "--backup-identities": f.Identities,

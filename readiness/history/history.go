@@ -195,7 +195,12 @@ func (all *eventList) addBackups(d status.Document) {
 	}
 }
 
-func maxTime(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
+func maxTime(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
 
 // addErrors adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
 func (all *eventList) addErrors(d status.Document) {

@@ -241,7 +241,10 @@ func mkdirAll(root *os.Root, directory string) error {
 // a restore test that root ran. A file system may refuse that; the object is stored all the same. It never uses the name: that
 // user could have replaced it by a hard link to a file of root's.
 func inheritOwner(root *os.Root, created *os.File) {
-	if info, err := root.Stat("."); err == nil && os.Geteuid() == 0 {
+	if os.Geteuid() != 0 {
+		return
+	}
+	if info, err := root.Stat("."); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
 		_ = created.Chown(int(owner.Uid), int(owner.Gid))
 	}

@@ -111,7 +111,10 @@ func (p *Printer) Print(d status.Document) error {
 		}
 		b.WriteString("\nchecks\n" + p.checks(d.Checks))
 	}
-	events := map[bool]int{true: lastEvents, false: briefEvents}[p.Verbose]
+	events := lastEvents
+	if !p.Verbose {
+		events = briefEvents
+	}
 	if len(d.Timeline) > 0 {
 		b.WriteString("\ntimeline\n")
 	}
