@@ -123,12 +123,14 @@ func TestServers_backupsOfAnotherCluster(t *testing.T) {
 		first := service.member(t, "bucket")
 		run := first.StartReady()
 		first.write("whose", "the first one's")
+		owner := run.Status().Backup.Cluster
+		require.NotEmpty(t, owner)
 		run.Shutdown()
 		before := first.objects(t)
 
 		second := service.memberWithData(t)
 		other := second.StartReady()
-		second.requireServingWithProblem(other, "another cluster's")
+		second.requireServingWithProblem(other, "belongs to cluster "+owner)
 		other.Shutdown()
 		assert.Equal(t, before, second.objects(t), "nothing was touched")
 	})
