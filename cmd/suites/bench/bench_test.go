@@ -40,6 +40,7 @@ var topics = []topic{
 	{"reaction", reaction},
 	{"watches", stopWithWatches},
 	{"memory", idleMemory},
+	{"footprint", footprint},
 	{"load", underLoad},
 	{"probes", underProbes},
 	{"quorum", lossOfQuorum},

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-var window = flag.Duration("window", 5*time.Minute, "how long the requests to a store are counted; an hour has everything that comes hourly, once")
+var window = flag.Duration("window", 5*time.Minute, "how long the topics cost and footprint run; an hour has everything that comes hourly, once")
 
 // Prices of S3 Standard in us-east-1 in dollars, and the usual number of hours in a month.
 const (
