@@ -7,15 +7,15 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Candidate is a possible next word of a command line, and its meaning.
+// Candidate is a possible next word of a command line, with its help text.
 type Candidate struct{ Word, Help string }
 
-// Complete returns what the last of words, which may be empty, can become: commands, flags, or values where only some are
-// allowed. The program's own name is not among words. Nothing is returned where any word will do, such as a path, or for etcd's own
-// tools.
+// Complete returns the candidates for the last of words, which may be empty: commands, flags, or the allowed values
+// of a flag or an argument. words does not include the name of the program. Complete returns nothing where any word
+// is allowed, such as a path, and for etcd's own tools.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
-	traced, _ := kong.Trace(parser, words[:last]) // up to the first word that is wrong, or lacks its value
+	traced, _ := kong.Trace(parser, words[:last]) // up to the first word that is wrong or has no value
 	node, arguments := app.Node, 0
 	for _, step := range traced.Path {
 		switch {
@@ -25,7 +25,7 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 			arguments++
 		}
 	}
-	var before *kong.Flag // has the next word for its value
+	var before *kong.Flag // the flag whose value is the next word
 	if last > 0 {
 		if flag := flagOf(app, node, words[last-1]); flag != nil && !flag.IsBool() {
 			before = flag
@@ -60,7 +60,8 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
-// flagsOf returns the flags that the help of a command shows, except --help. Only the program's help shows the program's own.
+// flagsOf returns the flags that the help of a command shows, except --help. Global flags are shown by the help of
+// the program only.
 func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
 	return slices.DeleteFunc(slices.Concat(node.AllFlags(true)...), func(flag *kong.Flag) bool {
 		return flag == app.HelpFlag || node != app.Node && slices.Contains(app.Flags, flag)
@@ -76,7 +77,8 @@ func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values returns the values that a flag or an argument can have, if only some are allowed.
+// values returns the allowed values of a flag or an argument that start with prefix, or nothing if any value is
+// allowed.
 func values(prefix string, of *kong.Value) (all []Candidate) {
 	for _, value := range of.EnumSlice() {
 		if value != "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tools are a program's with every kind of word.
+// tools is a command line with every kind of word.
 type tools struct {
 	Debug bool `help:"Of the program."`
 	List  struct {

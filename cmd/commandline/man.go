@@ -7,7 +7,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ManPage returns the manual page of the program in section 1, in roff: each command with its flags and its manual.
+// ManPage returns the manual page of the program in section 1, in roff. It has the flags and the manual of each
+// command.
 func ManPage(app *kong.Application, version string) string {
 	var page strings.Builder
 	name := roff(app.Name)
@@ -41,10 +42,10 @@ func writeFlags(page *strings.Builder, flags []*kong.Flag) {
 	}
 }
 
-// escaped are the characters to which roff would give a meaning, and the line breaks between them that it would not see.
+// escaped replaces the characters that roff would interpret.
 var escaped = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'", "'", `\(aq`)
 
-// roff makes plain text fit for a manual page.
+// roff escapes plain text for a manual page.
 func roff(text string) string {
 	return strings.TrimPrefix(escaped.Replace("\n"+text), "\n")
 }

@@ -2,14 +2,14 @@ package commandline
 
 import "github.com/alecthomas/kong"
 
-// Documented is a command line with a manual: help and the manual page show its text below the flags of a command. A
-// command is named by its words, such as "backup list".
+// Documented is implemented by command lines that have manuals. Help and the manual page show the text below the
+// flags of the command. A command is named by its words, such as "backup list".
 type Documented interface{ Manual(command string) string }
 
-// helpWidth is the number of columns that help uses.
+// helpWidth is the width of help texts in columns.
 const helpWidth = 80
 
-// manualOf returns the manual of a command; empty if there is none.
+// manualOf returns the manual of a command, or an empty string if it has none.
 func manualOf(app *kong.Application, command *kong.Node) string {
 	documented, is := app.Target.Addr().Interface().(Documented)
 	if !is {

@@ -1,9 +1,9 @@
-// Package commandline reads the command line as the operator writes it: in the dialect of Go's flag package, which the
-// program that the operator's pods were made for uses, with environment variables for those that are settings of a pod.
-// It owns the flags of start-etcd, their defaults and their validation.
+// Package commandline parses the command line. It accepts the syntax of Go's flag package, which
+// gardener/etcd-wrapper uses and the operator's pods rely on, and reads the settings of a pod from environment
+// variables as well. It owns the flags of start-etcd, their defaults and their validation.
 //
-// The command hands its commands over as a struct for kong and gets the one that was chosen. Nothing here has an effect
-// but on environment variables that do not count.
+// The caller passes its commands as a struct for kong and gets the chosen command. The package has no side effects,
+// except that it removes environment variables that must be ignored.
 package commandline
 
 import (
@@ -24,19 +24,20 @@ import (
 // prefix starts the name of every flag's environment variable.
 const prefix = "ETCD_WRAPPER"
 
-// Done is returned by Parse when there is nothing left to do, as after --help. Its value is the exit status.
+// Done is the error that Parse returns if nothing is left to do, for example after --help. Its value is the exit
+// status.
 type Done int
 
 // Error implements error.
 func (d Done) Error() string { return fmt.Sprintf("done, with exit status %d", int(d)) }
 
-// New returns a parser for commands, a pointer to a struct as kong reads it. out gets what --help prints.
+// New returns a parser for commands, a pointer to a struct with kong tags. --help prints to out.
 func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(commands, append(options,
 		kong.Name("etcd-wrapper"),
 		kong.Description("Run an etcd member that backs itself up, tests its backups and restores itself."),
 		kong.Help(help),
-		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are explained once
+		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // the help of the program explains environment variables once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
@@ -48,8 +49,8 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 	return parser, nil
 }
 
-// Parse fills commands in and returns a pointer to the chosen one. The error is Done if nothing is left to do, or one
-// sentence that names the flag.
+// Parse parses args into commands and returns a pointer to the chosen command. The error is Done if nothing is left
+// to do, or one sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
 	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
@@ -72,7 +73,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	return context.Selected().Target.Addr().Interface(), nil
 }
 
-// passthroughCommands returns the commands that get the rest of the command line unread.
+// passthroughCommands returns the commands whose arguments are not parsed.
 func passthroughCommands(parser *kong.Kong) (names []string) {
 	for _, command := range parser.Model.Leaves(false) {
 		if command.Passthrough {
@@ -82,18 +83,20 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 	return names
 }
 
-// longFlag converts a flag with one dash, as the reference program accepts it through Go's flag package.
+// longFlag matches a flag with one or two dashes. Go's flag package, and so gardener/etcd-wrapper, accepts both.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued are the operator's flags. Without a value they take the next argument, even if it starts with a dash.
+// valued lists the operator's flags that take a value. Without "=" they take the next argument, even if it starts
+// with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
 }
 
-// asGoReadsFlags makes flags with one dash into flags with two, and puts values next to them, up to "--" or one of the
-// commands that pass their arguments on. It also takes away environment variables that are empty, or whose flag is given:
-// Kubernetes makes variables of Service names, and one of those must not spoil a start that does not need it.
+// asGoReadsFlags rewrites flags with one dash as flags with two, and joins flags and values with "=", up to "--" or a
+// command in passing, whose arguments are not parsed. It also removes environment variables that are empty or whose
+// flag is given: Kubernetes creates variables from the names of Services, and an invalid one must not fail a start
+// that does not use it.
 func asGoReadsFlags(args, passing []string) (read []string) {
 	given := map[string]bool{}
 	for i := 0; i < len(args); i++ {
@@ -118,7 +121,7 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 	return read
 }
 
-// booleanValue spells out what Go takes for a boolean.
+// booleanValue converts the booleans that Go accepts to "true" and "false".
 func booleanValue(name, value string) string {
 	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
 		return fmt.Sprintf("=%t", is)
@@ -126,7 +129,7 @@ func booleanValue(name, value string) string {
 	return value
 }
 
-// forgetVariables removes environment variables that are empty, or whose flag is given.
+// forgetVariables removes environment variables that are empty or whose flag is given.
 func forgetVariables(given map[string]bool) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -136,14 +139,14 @@ func forgetVariables(given map[string]bool) {
 	}
 }
 
-// startEtcd is the command whose settings are a pod's.
+// startEtcd is the command whose flags have environment variables.
 const startEtcd = "start-etcd"
 
 // servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// unknownVariable is an error about an environment variable that is meant for a flag and is not a flag's: a pod whose
-// variable is misspelt would run without the backups that it was to make.
+// unknownVariable returns an error if an environment variable has the prefix of this program but is not the variable
+// of a flag. A pod with a misspelled variable would otherwise run without its backups.
 func unknownVariable(parser *kong.Kong) error {
 	known := map[string]bool{}
 	for _, command := range parser.Model.Leaves(false) {
@@ -171,7 +174,7 @@ func unknownVariable(parser *kong.Kong) error {
 	return nil
 }
 
-// isOfService reports whether Kubernetes made a variable of a Service's name.
+// isOfService reports whether Kubernetes created a variable for a Service.
 func isOfService(name string) bool {
 	service := servicePattern.FindStringSubmatch(name)
 	if service == nil {
@@ -181,8 +184,8 @@ func isOfService(name string) bool {
 	return has
 }
 
-// EtcdVariables returns the names of the environment variables that start with ETCD_, as etcd's own settings do, in order. Variables of
-// this program, those of a Service and empty ones are not among them.
+// EtcdVariables returns the sorted names of the environment variables that start with ETCD_, like those that
+// configure etcd. It skips empty variables, those of this program and those of Services.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -197,9 +200,10 @@ func EtcdVariables() (names []string) {
 // serviceURL matches the value of the _PORT variable that Kubernetes creates for each Service in the namespace.
 var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// ForgetServices removes the environment variables that Kubernetes has made of a Service's name and that have the name of
-// a flag by accident: for a Service "etcd-wrapper-etcd-client" there is ETCD_WRAPPER_ETCD_CLIENT_PORT, a URL, and next to
-// it ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. It returns their names. Call it before anything reads the environment.
+// ForgetServices removes environment variables that Kubernetes created for a Service and that have the name of a flag
+// by accident, and returns their names. For a Service "etcd-wrapper-etcd-client", Kubernetes sets
+// ETCD_WRAPPER_ETCD_CLIENT_PORT to a URL, and also sets ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. Call it before
+// anything reads the environment.
 func ForgetServices() (forgotten []string) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
@@ -213,12 +217,12 @@ func ForgetServices() (forgotten []string) {
 	return forgotten
 }
 
-// variable is the environment variable of a flag.
+// variable returns the environment variable of a flag.
 func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// help prints the help of the program, or of one of its commands, which does not list the program's own flags.
+// help prints the help of the program, or of a command without the global flags.
 func help(options kong.HelpOptions, context *kong.Context) error {
 	options.WrapUpperBound = helpWidth
 	selected := context.Selected()
@@ -235,7 +239,7 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	return err
 }
 
-// helpFlag replaces the command help by the flag, as in "help start-etcd".
+// helpFlag rewrites the command help as the flag: "help start-etcd" becomes "start-etcd --help".
 func helpFlag(args []string) []string {
 	if len(args) > 0 && args[0] == "help" {
 		return append(slices.Clone(args[1:]), "--help")

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// commands are a program's with a command that passes its arguments on.
+// commands is a command line with a command that passes its arguments on.
 type commands struct {
 	Start StartEtcd `cmd:"" name:"start-etcd"`
 	Tool  struct {
@@ -26,7 +26,6 @@ type commands struct {
 	} `cmd:"" name:"tool" passthrough:""`
 }
 
-// Kubernetes makes variables of Service names; the reference program knows flags with one dash.
 func TestParse_likeGoFlags(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "tcp://10.0.0.1:2379")
 	t.Setenv("ETCD_WRAPPER_ETCD_READY_TIMEOUT", "")
@@ -166,13 +165,12 @@ func TestDataVersion(t *testing.T) {
 	}
 }
 
-// Kubernetes makes three variables of a Service's name; one of them may have the name of a flag.
 func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_PORT", "tcp://10.0.0.1:9095")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
 	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: there is no such Service
-	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // meant, although there is such a Service
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // not removed: the user set it, although there is a Service with this name
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
 	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
 	var line commands
@@ -195,7 +193,7 @@ func TestParse_unknownVariable(t *testing.T) {
 	require.NoError(t, err, "one that is empty does not count")
 }
 
-// For a Service called etcd-wrapper, and one called etcd-wrapper-page.
+// The Services are named etcd-wrapper and etcd-wrapper-page.
 func TestParse_serviceVariables(t *testing.T) {
 	for _, service := range []string{"ETCD_WRAPPER", "ETCD_WRAPPER_PAGE"} {
 		for name, value := range map[string]string{
@@ -213,7 +211,7 @@ func TestParse_serviceVariables(t *testing.T) {
 	require.ErrorContains(t, err, "ETCD_WRAPPER_OTHER_PORT", "there is no such Service")
 }
 
-// The home directory is a text of the documentation's own, so that defaults can be compared.
+// The home directory is the one in the documentation, so that defaults are equal.
 func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	t.Setenv("HOME", "$HOME")
 	rows := docs.Table(t, "flag", "default", "meaning")
@@ -228,7 +226,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 		}
 		expected := flag.Default
 		if flag.Name == "backup-keep" {
-			expected = DefaultKeep // which commands apply
+			expected = DefaultKeep // the default of the commands that delete backups
 		}
 		if flag.IsBool() {
 			expected = cmp.Or(expected, "false")
@@ -240,7 +238,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	}
 }
 
-// goFlags are the operator's flags as Go's flag package reads them: the program that its pods were made for uses it.
+// goFlags are the operator's flags as Go's flag package parses them, like gardener/etcd-wrapper.
 type goFlags struct {
 	wrapperPort, clientPort           int
 	tls                               bool
@@ -264,14 +262,14 @@ func readAsGo(args []string) (flags goFlags, rest int, err error) {
 	return flags, set.NArg(), err
 }
 
-// usable reports whether the values mean something; Go's flag package takes any.
+// usable reports whether the values are valid. Go's flag package accepts any string.
 func (g goFlags) usable() bool {
 	port := func(n int) bool { return n >= 0 && n <= math.MaxUint16 }
 	return port(g.wrapperPort) && g.wrapperPort != 0 && port(g.clientPort) && g.readyTimeout >= 0 && (g.cert == "") == (g.certKey == "")
 }
 
-// FuzzCommandLine fails on a panic, on an error that is not one sentence, and if what Go's flag package takes is not
-// taken here, with the same meaning.
+// FuzzCommandLine checks that Parse never panics, that errors are one sentence, and that every command line that Go's
+// flag package accepts is parsed to the same values.
 func FuzzCommandLine(f *testing.F) {
 	for _, line := range []string{
 		"", "--etcd-client-port=0x50", "-etcd-wrapper-port\n1_000", "--backup-restore-tls-enabled", "-backup-restore-tls-enabled=F",
@@ -298,7 +296,7 @@ func FuzzCommandLine(f *testing.F) {
 			return
 		}
 		if refused != nil || rest > 0 {
-			return // flags of our own
+			return // not one of the operator's flags
 		}
 		require.Equal(t, reference, commands.Start.asGo())
 	})

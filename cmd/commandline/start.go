@@ -19,8 +19,8 @@ import (
 // DefaultTerminationPath is the terminationMessagePath of a pod that sets none.
 const DefaultTerminationPath = "/dev/termination-log"
 
-// StartEtcd are the flags of `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
-// defaults and meaning, so that the operator's pods need no change.
+// StartEtcd holds the flags of `start-etcd`. The first nine are those of gardener/etcd-wrapper, with the same names,
+// types, defaults and meaning, so the operator's pods need no change.
 type StartEtcd struct {
 	WrapperPort      Port          `name:"etcd-wrapper-port" group:"The wrapper's own server" default:"9095" help:"Port of the wrapper's own server."`
 	SidecarTLS       bool          `name:"backup-restore-tls-enabled" group:"The sidecar" negatable:"" help:"Talk HTTPS to the sidecar."`
@@ -87,7 +87,8 @@ func (f *StartEtcd) Validate() error {
 // ExpectsTLS reports whether etcd can be expected to serve TLS before its configuration is known.
 func (f *StartEtcd) ExpectsTLS() bool { return f.EtcdCertPath != "" || f.SidecarTLS }
 
-// DataVersion is the oldest etcd that has to be able to read the data: the sidecar runs etcd 3.5 on them.
+// DataVersion returns the oldest etcd version that must be able to read the data. The sidecar opens the data with
+// etcd 3.5.
 func (f *StartEtcd) DataVersion() string {
 	switch {
 	case f.EtcdDataVersion != "":
@@ -99,28 +100,28 @@ func (f *StartEtcd) DataVersion() string {
 	}
 }
 
-// Level is the least severe level that is logged.
+// Level returns the minimum level of log lines.
 func (f *StartEtcd) Level() zerolog.Level {
 	level, _ := zerolog.ParseLevel(f.LogLevel) // kong has checked it
 	return level
 }
 
-// Address returns the address that the wrapper's own server binds, <host>:<port>.
+// Address returns the address of the wrapper's own server, <host>:<port>.
 func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
 
-// RecordPath returns the path of the exit record; the reference program uses the same name.
+// RecordPath returns the path of the exit record. gardener/etcd-wrapper uses the same name.
 func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
 
-// CrashNotePath returns the path of the reason of a crash.
+// CrashNotePath returns the path of the file that holds the reason of a crash.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath returns the path of the note about the end of this run, which the next run reads.
+// LastRunPath returns the path of the file that describes how this run ended. The next run reads it.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
-// DataDir is etcd's data directory where there is no sidecar to name it.
+// DataDir returns etcd's data directory if no sidecar configures it.
 func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.etcd") }
 
-// Recovery are the flags about what happens with broken or lost data.
+// Recovery holds the flags that control how damaged or lost data is handled.
 type Recovery struct {
 	Recover   string  `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover broken, lost or rolled-back data. auto: from --backup-store or from the other members, where that is safe. never: leave the data alone."`
 	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
@@ -130,7 +131,7 @@ type Recovery struct {
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this id, once. Data that no store knows, or that is a copy, starts a generation of its own; an empty volume is restored from the store. ID/N does so again, and ends generation N."`
 }
 
-// Owner returns the owner of the store of a cluster with this token, which may contain the namespace.
+// Owner returns the owner of the store for a cluster token. The token may contain the namespace.
 func (f *Recovery) Owner(token string) string {
 	namespace := os.Getenv("POD_NAMESPACE")
 	switch {
@@ -145,7 +146,7 @@ func (f *Recovery) Owner(token string) string {
 // adoptable matches the values of --adopt.
 var adoptable = regexp.MustCompile(`^([0-9a-f]{32}(/[1-9][0-9]*)?)?$`)
 
-// maxRestoreID bounds the name of a restore, in bytes.
+// maxRestoreID is the maximum length of the ID of a restore in bytes.
 const maxRestoreID = 100
 
 // validateFor checks the flags. The error names the flag.
@@ -169,15 +170,15 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 	return nil
 }
 
-// StoreFlags are the flags that reading backups takes, which start-etcd shares with the commands. The packages below backup refuse a URL
-// or a key that is wrong, with errors that start with the flag.
+// StoreFlags holds the flags for reading backups, which start-etcd shares with the backup commands. The packages
+// below backup reject invalid URLs and keys, with errors that start with the flag.
 type StoreFlags struct {
 	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"URL of the backups: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= after a question mark. In start-etcd only with --standalone."`
 	Identities  string `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities to decrypt backups with."`
 	TrustedKeys string `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"File of ed25519 public keys (PEM). Backups that none of them signed are rejected."`
 }
 
-// Reading returns the flags as arguments for another process of this program.
+// Reading returns the flags as arguments for a child process of this program.
 func (f *StoreFlags) Reading() []string {
 	args := []string{"--backup-store=" + f.Store}
 	if f.Identities != "" {
@@ -189,7 +190,7 @@ func (f *StoreFlags) Reading() []string {
 	return args
 }
 
-// SigningFlags is the flag of commands that write to a store.
+// SigningFlags holds the flag of commands that write to a store.
 type SigningFlags struct {
 	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File of the ed25519 private key (PEM) to sign backups with."`
 }
@@ -197,13 +198,13 @@ type SigningFlags struct {
 // DefaultKeep is the default of --backup-keep.
 const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 
-// KeepFlags is the flag of commands that delete backups. It is empty unless set: backup prune must not assume the
-// default for a store that it is given.
+// KeepFlags holds the flag of commands that delete backups. It has no default: backup prune must not apply a default
+// policy to any store that it is given.
 type KeepFlags struct {
 	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Keep every revision within points, and of earlier times the last verified full snapshot of each hour, day and week, as many as given."`
 }
 
-// Backups are the flags of start-etcd about backups.
+// Backups holds the flags of start-etcd about backups.
 type Backups struct {
 	StoreFlags   `embed:""`
 	SigningFlags `embed:""`
@@ -215,17 +216,18 @@ type Backups struct {
 	SpoolLimit   Bytes          `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
 }
 
-// Bounds of the flags. Markers are not made more often than minInterval, and a segment has to fit into the spool.
+// The minimum values of flags. Markers are written at most every minInterval, and a segment must fit into the spool.
 const (
-	minInterval = 100 * time.Millisecond // unless clients wait for the store
+	minInterval = 100 * time.Millisecond // does not apply if clients wait for the store
 	maxInterval = time.Hour
 	minSpool    = 32 << 20 // bytes, 32Mi
 )
 
-// AckStored is the value of --backup-ack with which clients wait for the store.
+// AckStored is the value of --backup-ack that makes clients wait until the store has their writes.
 const AckStored = "stored"
 
-// validateFor checks the flags and sets the interval. The error names the flag; one that cannot have an effect is a mistake.
+// validateFor checks the flags and sets the default of the interval. The error names the flag. A flag that has no
+// effect is an error.
 func (f *Backups) validateFor(standalone bool) error {
 	interval, shortest := time.Second, minInterval
 	if f.Ack == AckStored {

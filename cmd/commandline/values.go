@@ -12,19 +12,19 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Target is a state of etcd: after a revision, or at a time. The zero value is the latest. It converts to
-// archive.Target.
+// Target selects a state of etcd by its revision or by a time. The zero value selects the latest state. It can be
+// converted to archive.Target.
 type Target struct {
 	Revision   int64     // 0 if not given
 	Time       time.Time // zero if not given
 	Generation int       // not part of the text
 }
 
-// clockAhead bounds how far another clock may be ahead of this machine's.
+// clockAhead is the maximum time that another clock may be ahead of this machine's clock.
 const clockAhead = time.Minute
 
-// UnmarshalText is called by kong, which names the flag in front of the error. A time in the future is an error: the
-// user means another one.
+// UnmarshalText is called by kong, which prefixes the error with the flag. A time in the future is an error because
+// it is always a mistake.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
 	now := time.Now()
@@ -53,7 +53,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// parseTime reads a time with its zone, one as people write it, or how long ago it was.
+// parseTime parses a time in RFC 3339, a time without a zone, or a duration before now.
 func parseTime(value string, now time.Time) (time.Time, error) {
 	if ago, is := strings.CutPrefix(value, "-"); is {
 		long, err := time.ParseDuration(ago)
@@ -69,17 +69,17 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 	return at, err
 }
 
-// Threshold is the value of --defrag-threshold: "free=45%,min=100Mi,pause=15s", or "never", for which Free is 0.
+// Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". Free is 0 for "never".
 type Threshold struct {
-	Free  float64       // the part of the file that must be free, from 0 to 1
-	Min   Bytes         // that must be free
-	Pause time.Duration // the longest expected pause of a defragmentation
+	Free  float64       // the minimum fraction of the file that is free, from 0 to 1
+	Min   Bytes         // the minimum of free bytes
+	Pause time.Duration // the maximum expected pause of a defragmentation
 }
 
-// defaultPause is the pause of a threshold that sets none.
+// defaultPause is the pause of a threshold that does not set one.
 const defaultPause = 15 * time.Second
 
-// UnmarshalText is called by kong, which puts the flag in front of the error.
+// UnmarshalText is called by kong, which prefixes the error with the flag.
 func (t *Threshold) UnmarshalText(text []byte) error {
 	read := Threshold{Pause: defaultPause}
 	if string(text) != "never" {
@@ -123,7 +123,7 @@ func percentage(text string) (float64, error) {
 	return float64(percent) / 100, nil
 }
 
-// duration reads a duration as kong does, and quotes back what is none.
+// duration parses a duration like kong does, but its error quotes an invalid value.
 func duration(line *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := line.Scan.PopValueInto("duration", &text); err != nil {
@@ -137,7 +137,8 @@ func duration(line *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
-// Bytes is a size, written as Kubernetes writes quantities: a whole number of bytes, or one with Ki, Mi, Gi, Ti, k, M, G or T.
+// Bytes is a size in bytes, written as a Kubernetes quantity: a whole number, with or without one of the suffixes Ki,
+// Mi, Gi, Ti, k, M, G and T.
 type Bytes int64
 
 var units = []struct {
@@ -147,7 +148,7 @@ var units = []struct {
 	{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"", 1},
 }
 
-// UnmarshalText is called by kong, which names the flag in front of the error.
+// UnmarshalText is called by kong, which prefixes the error with the flag.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	for _, unit := range units {
 		number, has := strings.CutSuffix(string(text), unit.name)
@@ -164,10 +165,10 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a size, such as 1Gi or 500M", text)
 }
 
-// Port is a TCP port, written as Go reads numbers.
+// Port is a TCP port.
 type Port uint16
 
-// UnmarshalText is called by kong, which names the flag in front of the error.
+// UnmarshalText is called by kong, which prefixes the error with the flag.
 func (p *Port) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseInt(string(text), 0, 0)
 	if err != nil || n < 0 || n > math.MaxUint16 {
@@ -177,10 +178,10 @@ func (p *Port) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Generation is the number of a generation; 0 if none was given.
+// Generation is the number of a generation, or 0 if the flag is not set.
 type Generation int
 
-// UnmarshalText is called by kong, which puts the flag in front of the error.
+// UnmarshalText is called by kong, which prefixes the error with the flag.
 func (g *Generation) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 10, 31)
 	if err != nil || n == 0 {

@@ -40,13 +40,13 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// drawing is a state machine as text, the value of --dump-fsm.
+// drawing is the value of --dump-fsm: a state machine as text.
 type drawing string
 
 // IsBool makes kong accept the flag without a value.
 func (*drawing) IsBool() bool { return true }
 
-// Decode is called by kong, which names the flag in front of the error.
+// Decode is called by kong, which prefixes the error with the flag.
 func (d *drawing) Decode(line *kong.DecodeContext) error {
 	what := "lifecycle.dot"
 	if line.Scan.Peek().Type == kong.FlagValueToken {
@@ -62,7 +62,7 @@ func (d *drawing) Decode(line *kong.DecodeContext) error {
 
 func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
-// machines are the state machines that can be printed, by name.
+// machines holds the state machines that --dump-fsm can print, by name.
 var machines = map[string]*statemachine.Diagram{"lifecycle": &lifecycle.Diagram, "recovery": &recovery.Diagram, "backup": &writer.Diagram}
 
 var formats = map[string]func(*statemachine.Diagram) string{
@@ -79,7 +79,7 @@ var (
 	fishCompletion string
 )
 
-// completionCommand prints a shell's completion script, which runs completeCommand for each word.
+// completionCommand prints the completion script of a shell. The script runs completeCommand for each word.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
 }
@@ -89,8 +89,8 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand completes the last word for those scripts. It prints a line for each candidate: the word, a tab and
-// its help.
+// completeCommand completes the last word for the completion scripts. It prints one line per candidate: the word, a
+// tab and its help.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }

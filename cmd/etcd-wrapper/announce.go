@@ -8,15 +8,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// announcer reports when etcd serves and when it stops.
+// announcer reports when etcd starts and stops serving.
 type announcer struct {
 	ready func() // reports that the member is ready; later calls do nothing
 	stop  func() // reports the stop; later calls do nothing
-	end   func() // waits until everything is sent
+	end   func() // waits until all reports are sent
 }
 
-// announce logs how to use the member once it is ready, and notifies systemd of that and of the stop, if systemd started
-// this process. A goroutine does that: a service manager that reads nothing must not delay a stop.
+// announce logs how to use the member when it becomes ready. If systemd started this process, it is notified when the
+// member becomes ready and when it stops. A goroutine sends the notifications, because a service manager that does
+// not read them must not delay a stop.
 func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 	ready, stopping := make(chan struct{}), make(chan struct{})
 	var announcing sync.WaitGroup

@@ -48,8 +48,8 @@ type parts struct {
 	end       []func()          // in the order of creation
 }
 
-// assemble creates the components, each from those before it. When it returns, the wrapper's own server answers. It
-// contacts no other process and changes nothing on the volume: parts.run does that.
+// assemble creates the components in the order of their dependencies. When it returns, the wrapper's own server
+// answers requests. It does not contact other processes and does not change the volume; parts.run does.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
 		return failed(exitcode.BadRecord, err)
@@ -102,7 +102,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return p
 }
 
-// readFiles reads the files that flags name, and what they configure. Its errors name the flag.
+// readFiles reads the files that flags name. Its errors name the flag.
 func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.Schedule, rootPassword string, err error) {
 	settings, err = backups.Read(c.Backups)
 	if err == nil {
@@ -117,10 +117,11 @@ func (c *startCommand) readFiles() (settings backups.Settings, schedule backup.S
 	return settings, schedule, rootPassword, err
 }
 
-// maxPassword is the length of the longest password that bcrypt takes, in bytes.
+// maxPassword is the maximum length of a password in bytes, which bcrypt limits.
 const maxPassword = 72
 
-// readRootPassword returns the content of --root-password-file without the line break at its end; empty if it is not set.
+// readRootPassword returns the content of --root-password-file without a trailing line break, or an empty string if
+// the flag is not set.
 func readRootPassword(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -136,16 +137,16 @@ func readRootPassword(path string) (string, error) {
 	return password, nil
 }
 
-// sidecar returns the validator of the data directory, and a function that closes it.
+// sidecar returns the component that validates the data directory, and a function that closes it.
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
-		if err == nil && c.Backups.Ack == commandline.AckStored { // recovery would wait for the other members
-			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // certificates may still be missing
+		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise recovery would wait for the other members
+			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // certificates may not exist yet
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
 		}
-		if err != nil { // a wrong configuration file: waiting does not help
+		if err != nil { // the configuration file is invalid, so waiting does not help
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
 		return recoverer, recoverer.Close, nil
@@ -156,7 +157,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	return client, func() {}, err
 }
 
-// watch keeps the log and the termination message up to date, and announces that the member is ready, until end is called.
+// watch updates the log and the termination message, and announces when the member is ready, until end is called.
 func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watching sync.WaitGroup
@@ -178,8 +179,8 @@ func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.
 	}
 }
 
-// podName returns POD_NAME or the host name. A pod's host name is its own name, unless the pod is on the host's
-// network.
+// podName returns POD_NAME or the host name. The host name of a pod is the name of the pod, unless the pod uses the
+// network of the host.
 func podName() string {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -192,7 +193,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// configStatus returns the exit status of an error: the configuration is wrong, or a flag.
+// configStatus returns the exit status of an error, depending on whether the configuration or a flag is invalid.
 func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
@@ -200,15 +201,15 @@ func configStatus(err error) exitcode.Code {
 	return exitcode.Usage
 }
 
-// shortMessage returns the termination message of a run that did not start.
+// shortMessage returns the termination message of a run that failed before the lifecycle started.
 func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff describes requests that are still open when the process ends.
+// cutOff describes what happens to requests that are open when the process ends.
 const cutOff = "requests may be cut off before their end"
 
-// serve binds the wrapper's own server and starts it, with TLS where etcd is expected to use it.
+// serve starts the wrapper's own server, with TLS if etcd is expected to use it.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop,
@@ -241,13 +242,13 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}, exitcode.Clean, nil
 }
 
-// stop starts an orderly stop, as a signal does.
+// stop starts an orderly stop, like a signal.
 func (p *parts) stop() {
 	p.announcer.stop()
 	p.driver.Stop()
 }
 
-// routes returns the handlers that the wrapper's server gets in addition to its own endpoints.
+// routes returns handlers for the wrapper's server in addition to its own endpoints.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups, log zerolog.Logger) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -267,13 +268,13 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	return served
 }
 
-// Directories for backups on the volume: the spool of data to upload, and a place for restore tests.
+// Directories for backups on the volume: the spool of segments to upload, and the directory for restore tests.
 const (
 	spoolDir  = "backup.spool"
 	verifyDir = "backup.verify"
 )
 
-// backups returns the backups of the run; nil without a store.
+// backups returns the backups of the run, or nil without a store.
 func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedule, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
@@ -298,7 +299,7 @@ func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, er
 		return account, pod, fmt.Errorf("--kubernetes: %w", err)
 	}
 	pod, err = kubernetes.ParsePod(podName())
-	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // events are posted without a StatefulSet, too
+	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // posting Events needs no StatefulSet
 		return account, pod, fmt.Errorf("--kubernetes: %w; set POD_NAME", err)
 	}
 	return account, pod, nil
@@ -316,8 +317,8 @@ func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Lo
 	}
 }
 
-// recovery returns the component that restores damaged or lost data, from a store or from other members; nil with a
-// sidecar, which is responsible for that.
+// recovery returns the component that restores damaged or lost data from a store or from other members. It is nil
+// with a sidecar, which restores the data itself.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, reach peers.Options, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
@@ -327,7 +328,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died: died,
 		Lost: func(dataDir string) bool {
-			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as none
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record is treated like none
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
@@ -349,7 +350,7 @@ func (c *startCommand) etcdConfig() etcdconf.Source {
 	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
 
-// request returns the restore of --restore-to; nil without it.
+// request returns the restore that --restore-to requests, or nil without the flag.
 func (c *startCommand) request() *recovery.Request {
 	if c.Recovery.RestoreTo == nil {
 		return nil
@@ -357,7 +358,7 @@ func (c *startCommand) request() *recovery.Request {
 	return &recovery.Request{Target: archive.Target(*c.Recovery.RestoreTo), ID: c.Recovery.RestoreID}
 }
 
-// events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without
+// events returns a function that posts timeline events to Kubernetes, and one that stops posting. Without
 // --kubernetes=events both do nothing.
 func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
@@ -371,8 +372,8 @@ func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (t
 	}, recorder.Stop
 }
 
-// reasons are the reasons of Events for the kinds of timeline events: while the member is healthy, and otherwise. An
-// empty reason posts no Event: Kubernetes itself shows which pods are ready.
+// reasons holds the reasons of Events by the kind of timeline event, for healthy members and for others. An empty
+// reason posts no Event, because Kubernetes itself shows which pods are ready.
 var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
@@ -383,7 +384,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf returns the Kubernetes Event for an event of the timeline; worth is false if there is none.
+// eventOf returns the Kubernetes Event for a timeline event. worth is false if there is none.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

@@ -34,7 +34,7 @@ type backupCommand struct {
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// storeCommand has the flags of every command that uses a store. They equal those of start-etcd, so that the
+// storeCommand holds the flags of every command that uses a store. They are named like those of start-etcd, so the
 // environment of a pod sets them.
 type storeCommand struct {
 	commandline.StoreFlags `embed:""`
@@ -42,8 +42,8 @@ type storeCommand struct {
 	output                 `embed:""`
 }
 
-// run finds the store, calls do, and prints its result and its error, if any. own has the flags that only some
-// commands have.
+// run opens the store, calls do, and prints its result and its error, if any. own holds flags that not all commands
+// have.
 func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -124,7 +124,7 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// checkDirectory rejects a directory that does not exist: a mistyped path must not become a new directory.
+// checkDirectory rejects a directory that does not exist, so that a mistyped path does not create one.
 func checkDirectory(flag, dir string) error {
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, os.ErrNotExist):
@@ -137,7 +137,7 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// runInScratch is run for commands that rebuild a database, in a directory that no other process uses.
+// runInScratch is like run, but for commands that rebuild a database. do gets a temporary directory.
 func (f *storeCommand) runInScratch(s streams, own commandline.Backups, do func(context.Context, backups.Settings, string) (document, error)) exitcode.Code {
 	return f.run(s, own, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
@@ -214,14 +214,14 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptFlags has the flag that accepts incomplete or unsigned backups.
+// acceptFlags holds the flag that accepts incomplete or unsigned backups.
 type acceptFlags struct {
 	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use what can be read, and exit with 0 instead of 70. unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 }
 
 func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
-// result returns the document if the command made something, and the error unless the user accepted it.
+// result returns the document, if there is one, and the error unless the user accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -276,7 +276,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// targetIn returns a target in a generation; nil is the latest.
+// targetIn returns a target in a generation. A nil target selects the latest state.
 func targetIn(generation commandline.Generation, target *commandline.Target) archive.Target {
 	if target == nil {
 		return archive.Target{Generation: int(generation)}

@@ -29,14 +29,14 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// visit runs a command as a user in the pod would, and returns its output and log.
+// visit runs a command with a log that is not a terminal, and returns its output and log.
 func visit(args ...string) (status exitcode.Code, out, log string) {
 	var printed, logged bytes.Buffer
 	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
 	return status, printed.String(), logged.String()
 }
 
-// kept returns the flag for a store that holds one full snapshot, not verified.
+// kept returns the flag for a store with one full snapshot that is not verified.
 func kept(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
@@ -51,7 +51,7 @@ func kept(t *testing.T) string {
 	return "--backup-store=file://" + dir
 }
 
-// nobody returns the flag for a port without a listener.
+// nobody returns the flag for a port that nobody listens on.
 func nobody() string {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -125,7 +125,6 @@ func TestBackupCommands_temporaryDirectory(t *testing.T) {
 	}
 }
 
-// The wrapper may be set to keep more than the default.
 func TestBackupPrune_assumedPolicy(t *testing.T) {
 	flag := kept(t)
 	_, out, _ := visit("prune", flag, "--dry-run")
@@ -158,7 +157,8 @@ func TestErrors_nameTheCommand(t *testing.T) {
 	}
 }
 
-// A target that cannot be restored ends with one sentence and a status: 64 if it is not a target, 78 if it is not kept.
+// A command with a target that cannot be restored fails with one sentence: with status 64 if the target is invalid,
+// and 78 if the store does not have it.
 func TestTargets_thatAreNotKept(t *testing.T) {
 	store := kept(t) // revision 7 of now
 	empty := "--backup-store=file://" + t.TempDir()
@@ -216,7 +216,7 @@ func TestRestore_directoryThatDoesNotExist(t *testing.T) {
 	assert.NoDirExists(t, filepath.Dir(dir))
 }
 
-// Status 70 means that backups are damaged. Failures of this machine have another one.
+// Status 70 is used for damaged backups only.
 func TestBackupStatus_damageAlone(t *testing.T) {
 	for err, want := range map[error]exitcode.Code{
 		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,

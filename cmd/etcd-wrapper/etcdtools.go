@@ -56,11 +56,11 @@ func runEtcdctl(args []string, s streams) error {
 	if err != nil && !toldWhere && needsMember(args) {
 		s.report(zerolog.WarnLevel, "etcdctl runs without this member's endpoint and certificates", err)
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only there
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments from os.Args only
 	return ctlv3.Start()
 }
 
-// needsMember reports whether etcdctl will connect to etcd, as far as its arguments show.
+// needsMember reports whether the arguments show that etcdctl will connect to etcd.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
@@ -80,7 +80,7 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// etcdctlSettings returns the flags for etcdctl. The wrapper's environment takes precedence over the stored
+// etcdctlSettings returns the flags for etcdctl. Environment variables of the wrapper take precedence over the stored
 // configuration.
 func etcdctlSettings() ([]toolFlag, error) {
 	var access clientAccess
@@ -95,15 +95,15 @@ func etcdctlSettings() ([]toolFlag, error) {
 	if !strings.HasPrefix(known[0].value, "http:") {
 		known = append(known,
 			toolFlag{"cacert", access.Security.TrustedCAFile},
-			// etcd's own certificate is the fallback.
+			// By default, etcdctl uses etcd's own certificate.
 			toolFlag{"cert", wrapperSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
 			toolFlag{"key", wrapperSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
 	}
 	return known, err
 }
 
-// wrapperSetting returns a setting of start-etcd from the environment. It cannot be set by a flag here: all flags
-// belong to etcdctl.
+// wrapperSetting returns the environment variable of a flag of start-etcd, or otherwise if it is not set. All flags
+// on the command line belong to etcdctl.
 func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -120,8 +120,8 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missingFlags returns the known settings that are neither among the arguments nor in etcdctl's environment: etcdctl
-// rejects a value that is set twice.
+// missingFlags returns the settings that neither the arguments nor the environment of etcdctl set. etcdctl rejects a
+// setting that is set twice.
 func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
 	for _, s := range known {
@@ -134,11 +134,11 @@ func missingFlags(known []toolFlag, args []string) []string {
 	return flags
 }
 
-// runEtcdutl runs etcdutl with its arguments. etcdutl has printed the returned error.
+// runEtcdutl runs etcdutl, which prints its errors itself.
 func runEtcdutl(args []string, out io.Writer) error {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
-	// The commands of its own main package, which cannot be imported.
+	// These commands are those of etcdutl's main package, which cannot be imported.
 	root.AddCommand(
 		etcdutl.NewDefragCommand(),
 		etcdutl.NewSnapshotCommand(),
@@ -147,8 +147,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(append([]string{}, args...)) // nil would select the process's arguments
-	root.SetOut(out)                          // only for requested output; usage after an error goes to standard error
+	root.SetArgs(append([]string{}, args...)) // nil would select the arguments of the process
+	root.SetOut(out)                          // requested output only; usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {
@@ -157,8 +157,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool prints the candidates for the last of words, the arguments of one of etcd's tools, a line each, and then
-// cobra's directive, which the completion scripts skip.
+// completeTool prints the candidates for the last of words, the arguments of one of etcd's tools, one per line,
+// followed by cobra's directive. The completion scripts skip the directive.
 func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	if tool == "etcdutl" {

@@ -9,8 +9,8 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// warnOfEtcdVariables logs the environment variables that configure plain etcd, or images and charts of it, and that
-// have no effect here: a member is configured by one file.
+// warnOfEtcdVariables logs the environment variables that configure plain etcd or its images and charts, and that
+// have no effect here, where one file configures a member.
 func warnOfEtcdVariables(log zerolog.Logger) {
 	var unknown []string
 	for _, name := range commandline.EtcdVariables() {
@@ -25,8 +25,8 @@ func warnOfEtcdVariables(log zerolog.Logger) {
 	}
 }
 
-// replacement returns the setting that replaces a variable of etcd: a flag, or a key of etcd's configuration. It
-// returns an empty string if there is none.
+// replacement returns the flag or the configuration key that replaces an environment variable of etcd, or an empty
+// string if there is none.
 func replacement(variable string) string {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, "ETCD_"), "_", "-"))
 	if name == "config-file" {

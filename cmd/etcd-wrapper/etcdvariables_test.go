@@ -52,7 +52,7 @@ func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 	assert.NotContains(t, log.String(), "secret", "values stay private")
 }
 
-// For etcd a key without a value has its default, so a test can check that a key is known without its type.
+// etcd accepts any known key without a value, so the test does not need the types of the keys.
 func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	embed.NewConfig().AddFlags(flags)

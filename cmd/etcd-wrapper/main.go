@@ -1,5 +1,5 @@
-// Command etcd-wrapper is the entrypoint of an etcd pod: it makes sure that the data directory is safe to open, runs
-// an embedded etcd, and records how it ended for the next start.
+// Command etcd-wrapper is the entrypoint of an etcd pod. It makes sure that the data directory can be opened safely,
+// runs an embedded etcd, and records for the next start how it ended.
 package main
 
 import (
@@ -34,8 +34,8 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// commandLine is the command line that kong parses. Flags that configure a pod have an environment variable,
-// ETCD_WRAPPER_ and their name in capitals; the others have env:"-".
+// commandLine is the command line that kong parses. Flags that configure a pod can be set by an environment variable,
+// ETCD_WRAPPER_ and the name in capitals. The others have env:"-".
 type commandLine struct {
 	ShowVersion bool    `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
 	DumpFSM     drawing `name:"dump-fsm" env:"-" help:"Print the state machine of the lifecycle for Graphviz and exit. --dump-fsm=MACHINE.FORMAT prints lifecycle, recovery or backup as dot, svg, mermaid or json."`
@@ -96,8 +96,8 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// writeUsageMessage writes the termination message about a wrong command line of the container; other commands leave
-// it alone. A command line that was rejected cannot be parsed for the message's path.
+// writeUsageMessage writes the termination message of a container whose command line is invalid. It writes nothing
+// for other commands than start-etcd.
 func writeUsageMessage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
@@ -106,7 +106,7 @@ func writeUsageMessage(args []string, cause error) {
 	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has the error
 }
 
-// terminationPath returns the path of the termination message, if a rejected command line shows it.
+// terminationPath returns the path of the termination message, as far as it can be read from a rejected command line.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
@@ -116,12 +116,12 @@ func terminationPath(args []string) string {
 	return ""
 }
 
-// noCommand prints the help when no command is named.
+// noCommand prints the help if no command is given.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {
 	var usage bytes.Buffer
 	_, _ = parse([]string{"--help"}, &usage) // the error is commandline.Done
-	_, _ = s.log.Write(usage.Bytes())        // an error here has no other place to go
+	_, _ = s.log.Write(usage.Bytes())        // errors cannot be reported anywhere else
 	return exitcode.Usage
 }

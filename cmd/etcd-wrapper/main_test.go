@@ -110,7 +110,7 @@ func TestHelp_ofACommand(t *testing.T) {
 	}
 }
 
-// A certificate of a stranger, or a URL with a password, ends up in errors.
+// Errors may contain the certificate of an unknown server, or a URL with a password.
 func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		var out bytes.Buffer
@@ -123,7 +123,7 @@ func TestReport_hidesPasswordsAndControlCharacters(t *testing.T) {
 	}
 }
 
-// Programs read a pod's log. Users read what their own command prints, even by kubectl exec without a terminal.
+// The log of a pod is for programs. The output of a command is for users, even with kubectl exec without a terminal.
 func TestErrors_sentencesOrJSON(t *testing.T) {
 	for _, c := range []struct {
 		atTerminal bool
@@ -160,7 +160,7 @@ func TestCommands_outputJSON(t *testing.T) {
 	assert.Contains(t, out, `"etcd": "3.6.`)
 }
 
-// All commands share its environment variable.
+// All commands share the environment variable of the port.
 func TestCommands_wrapperPort(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
 		_, log, status := runCommand(t, true, append(command, "--etcd-wrapper-port=70000")...)
@@ -183,7 +183,7 @@ func TestFlags_environmentVariables(t *testing.T) {
 	}
 }
 
-// The status of a pod that restarts all the time shows the reason.
+// A pod that restarts again and again shows the reason in its status.
 func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := runCommand(t, false, "status", "--port=1", "--volume-dir", volume)

@@ -21,18 +21,18 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// streams are the outputs of a command: results, and the log.
+// streams are the output streams of a command: results and log.
 type streams struct {
 	out      io.Writer
 	log      io.Writer
-	terminal bool   // the log goes to a terminal
-	shown    bool   // the results go to a terminal
-	colour   bool   // the log's terminal has colours
+	terminal bool   // the log is written to a terminal
+	shown    bool   // results are written to a terminal
+	colour   bool   // the log may use colors
 	json     bool   // a program reads the log
-	command  string // name of the command for its errors; empty means backup
+	command  string // name of the command in its errors; empty for backup
 }
 
-// print prints a result that is plain text.
+// print prints a result in plain text.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
 		return s.logError("cannot print the result", err, exitcode.NotTold)
@@ -46,21 +46,21 @@ func (s streams) logError(message string, err error, status exitcode.Code) exitc
 	return status
 }
 
-// report logs an error: as a sentence for users, or as a line of JSON for a program.
+// report logs an error as a sentence for users, or as a JSON line for programs.
 func (s streams) report(level zerolog.Level, message string, err error) {
 	if s.json {
 		log := logstream.New(s.log, zerolog.InfoLevel)
 		log.WithLevel(level).Err(err).Msg(message)
 		return
 	}
-	_, _ = fmt.Fprintf(s.log, "etcd-wrapper: %s: %s\n", printable.Line(message), printable.Line(err.Error())) // no other place is left
+	_, _ = fmt.Fprintf(s.log, "etcd-wrapper: %s: %s\n", printable.Line(message), printable.Line(err.Error())) // errors cannot be reported anywhere else
 }
 
 func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	return s.logError(cmp.Or(s.command, "backup")+" has failed", err, status)
 }
 
-// meter returns a meter that shows progress if the log goes to a terminal.
+// meter returns a meter that shows progress if the log is a terminal.
 func (s streams) meter() *backups.Meter {
 	if !s.terminal {
 		return backups.NewMeter(nil)
@@ -68,7 +68,7 @@ func (s streams) meter() *backups.Meter {
 	return backups.NewMeter(s.log)
 }
 
-// output has the flag for the format of results.
+// output holds the flag that selects the format of results.
 type output struct {
 	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Print text, or json. With json, errors are a line of JSON, too."`
 }
@@ -107,8 +107,8 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 // errInterrupted reports that a signal interrupted the command.
 var errInterrupted = errors.New("interrupted; nothing was left behind")
 
-// backupStatus returns the exit status of an error. Damaged backups have a status of their own, because nothing on
-// this machine can repair them.
+// backupStatus returns the exit status of an error. Damaged backups have their own status, because they cannot be
+// repaired on this machine.
 func backupStatus(err error) exitcode.Code {
 	if store.FailureOf(err) != "" {
 		return exitcode.StoreAway

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// restoreCommand is `restore`, for a stopped etcd.
+// restoreCommand is `restore`, which requires that etcd is stopped.
 type restoreCommand struct {
 	storeCommand   `embed:""`
 	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
@@ -48,7 +48,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	return s.finish(c.output, made, err)
 }
 
-// plan returns the plan of the data directory. The error is about the command line.
+// plan returns the plan of the data directory. Its error is about the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")

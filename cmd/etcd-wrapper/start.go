@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// farewell bounds the wait for the last requests to the wrapper's server after the lifecycle has ended.
+	// farewell limits how long the wrapper's server finishes requests after the lifecycle has ended.
 	farewell = lifecycle.TakingDown * 4 / 5
-	// saying bounds the time to write the termination message.
+	// saying limits the time for writing the termination message.
 	saying = lifecycle.TakingDown * 2 / 5
 )
 
@@ -36,9 +36,9 @@ type startCommand struct {
 // execute runs the whole lifecycle and returns its exit status.
 func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
-	// Until the process ends: a second SIGTERM shortly before that must not kill it with another status.
+	// Until the process ends: a second SIGTERM must not kill it with another status shortly before the end.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	// A closed terminal, or a closed pipe of the log, must not end etcd.
+	// etcd must not end because a terminal or the pipe of the log is closed.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
@@ -52,7 +52,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	return outcome.Status
 }
 
-// live runs the lifecycle to its end. assemble reads files, which may hang; a signal ends that wait, too.
+// live runs the lifecycle until it ends. Reading files in assemble may hang; a signal ends that as well.
 func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
 	ready := make(chan *parts, 1)
 	go func() { ready <- c.assemble(log) }()
@@ -66,8 +66,8 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	}
 }
 
-// run runs the lifecycle, reports how it ended and ends the components. It reports first and bounds the rest, so that
-// a hanging disk delays neither the reason nor the end of the process.
+// run runs the lifecycle, reports how it ended and stops the components. It reports first and limits the rest, so
+// that a hanging disk delays neither the report nor the end of the process.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, shortMessage(p.outcome))
@@ -81,7 +81,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	outcome := p.driver.Run()
 	close(driven)
 	p.announcer.stop()
-	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes may be uploaded
+	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can be uploaded
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.TerminationMessage(outcome))
@@ -89,7 +89,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	return outcome
 }
 
-// takeDown ends the components, the last one first, and waits no longer than lifecycle.TakingDown.
+// takeDown stops the components in reverse order, within lifecycle.TakingDown.
 func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	err := bounded(lifecycle.TakingDown, func() error {
 		p.runtime.Finish(outcome)
@@ -103,7 +103,7 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	}
 }
 
-// logOutcome logs how a run ended, and writes the longer termination message for Kubernetes.
+// logOutcome logs how a run ended, and writes the longer termination message.
 func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
@@ -116,7 +116,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 }
 
-// bounded calls do and waits for it no longer than a limit: a hanging file must not keep the process.
+// bounded calls do and waits for it at most for the limit, because operations on files may hang.
 func bounded(limit time.Duration, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -137,11 +137,11 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 	return logstream.New(to, c.Level())
 }
 
-// echo is the time within which two equal signals count as one. timeout(1) signals its child and then the child's
-// whole process group, which would count as a second signal and force the end.
+// echo is the time within which two equal signals count as one. timeout(1) signals its child and then its process
+// group, which would otherwise count as a second signal and force the end.
 const echo = 20 * time.Millisecond
 
-// forward passes signals to the state machine. A signal after the machine has ended also cancels the final upload.
+// forward passes signals to the state machine. A signal after the machine has ended cancels the final upload as well.
 func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
@@ -165,8 +165,8 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 	}
 }
 
-// limitMemory makes the garbage collector work harder near the container's limit, at which the kernel kills without a
-// message.
+// limitMemory sets the memory limit of the Go runtime below that of the container, at which the kernel kills the
+// process without a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
 	case err != nil: // macOS has no containers

@@ -32,7 +32,7 @@ func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "unknown flag --bakup")
 }
 
-// On macOS the limit is never known, and nothing is wrong.
+// On macOS the limit is always unknown, which is not an error.
 func TestUnknownMemoryLimit_isAWarning(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "") // restores the variable at the end
 	require.NoError(t, os.Unsetenv("GOMEMLIMIT"))

@@ -21,12 +21,12 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// wrapperPort has the flag of commands that contact the wrapper on this host.
+// wrapperPort holds the flag of commands that contact the wrapper on this host.
 type wrapperPort struct {
 	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host. --port for short."`
 }
 
-// statusCommand shows the status of the wrapper on this host, which is in the same pod.
+// statusCommand shows the status of the wrapper on this host.
 type statusCommand struct {
 	wrapperPort `embed:""`
 	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Read how the last run ended from this volume if no wrapper answers."`
@@ -99,7 +99,7 @@ func answerStatus(err error) exitcode.Code {
 	return exitcode.NotTold
 }
 
-// defragCommand makes the wrapper on this host defragment its database, and waits for the end.
+// defragCommand requests a defragmentation from the wrapper on this host and waits until it has ended.
 type defragCommand struct {
 	wrapperPort `embed:""`
 	output      `embed:""`
@@ -155,8 +155,8 @@ func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error)
 	}
 }
 
-// ended returns the result of the defragmentation that a command requested after the document before; nil until it
-// has ended.
+// ended returns the result of the defragmentation that was requested after the document before was read, or nil while
+// it runs.
 func ended(now, before status.Document) *state.Defragmentation {
 	last := func(d status.Document) *state.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
@@ -171,7 +171,7 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// executeCluster shows the status of all members that the wrapper on this host knows.
+// executeCluster shows the status of all members that the wrapper on this host lists.
 func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	fail := func(err error, code exitcode.Code) exitcode.Code {
 		return s.logError("cannot show the status of the cluster", err, code)
@@ -197,8 +197,8 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// tlsConfigOf returns the TLS configuration for requests to the wrappers of other members; nil if this one has no
-// server certificate. It trusts the authority of etcd's certificates, or else those that the host trusts.
+// tlsConfigOf returns the TLS configuration for requests to the wrappers of other members, or nil if this member has
+// no server certificate. It trusts the authority of etcd's certificates, or the system's roots if there is none.
 func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	path := map[string]string{}
 	for _, file := range files {

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ConsoleOptions configure the log at a terminal.
+// ConsoleOptions configures the log on a terminal.
 type ConsoleOptions struct {
-	Colour bool // use colours
-	All    bool // show the info lines of etcd as well
+	Colour bool // use colors
+	All    bool // also show etcd's info lines
 }
 
 // Console returns a writer that formats the lines of a logger for a terminal.
@@ -30,7 +30,7 @@ func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	return infoFilter{console}
 }
 
-// prepareLine escapes everything that could control a terminal, and formats durations.
+// prepareLine escapes control characters and formats durations.
 func prepareLine(line map[string]any) error {
 	for name, value := range line {
 		if number, is := value.(json.Number); is && strings.HasSuffix(name, inMilliseconds) {
@@ -41,7 +41,7 @@ func prepareLine(line map[string]any) error {
 	}
 	said, _ := line[zerolog.MessageFieldName].(string)
 	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
-		delete(line, zerolog.ErrorFieldName) // once is enough
+		delete(line, zerolog.ErrorFieldName) // the message has it
 	}
 	return prepareTransition(line)
 }
@@ -78,7 +78,7 @@ func prepareTransition(line map[string]any) error {
 	return nil
 }
 
-// inMilliseconds ends the names of durations.
+// inMilliseconds is the suffix of durations' names.
 const inMilliseconds = "_ms"
 
 func formatDuration(number json.Number) string {
@@ -89,10 +89,10 @@ func formatDuration(number json.Number) string {
 	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }
 
-// infoFilter drops the info lines of etcd, forty at each start.
+// infoFilter drops etcd's info lines, which are about forty at each start.
 type infoFilter struct{ to io.Writer }
 
-// Write implements io.Writer. It takes one line.
+// Write implements io.Writer. line is one line of the log.
 func (w infoFilter) Write(line []byte) (int, error) {
 	var fields struct{ Level, Component string }
 	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// CaptureOutput takes what libraries print on their own into the one stream, so that every line on stderr is JSON. It
-// is for the whole process; call it once, before any library is used.
+// CaptureOutput redirects the output of libraries to log, so that every line on standard error is JSON. It affects
+// the whole process; call it once, before any library is used.
 func CaptureOutput(log zerolog.Logger) {
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(log.With().Str("component", "library").Logger())
@@ -18,7 +18,7 @@ func CaptureOutput(log zerolog.Logger) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, warnings))
 }
 
-// grpcLines logs what gRPC calls an error.
+// grpcLines logs gRPC's errors.
 type grpcLines struct{ log zerolog.Logger }
 
 func (g grpcLines) Write(line []byte) (int, error) {

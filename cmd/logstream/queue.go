@@ -9,20 +9,22 @@ import (
 )
 
 const (
-	// queueSize is the number of lines that are held for a stalled reader; further ones are lost.
+	// queueSize is the maximum number of lines that wait for a stalled reader. Further lines are dropped.
 	queueSize = 4096
-	// flushTimeout bounds each of the two waits for such a reader at the end.
+	// flushTimeout limits each of the two waits for a stalled reader at the end.
 	flushTimeout = 100 * time.Millisecond
 )
 
-// queue is a writer that never waits for its reader: a stalled log must not keep etcd from serving or stopping.
+// queue is a writer that never waits for its reader, because a stalled log must not keep etcd from serving or
+// stopping.
 type queue struct {
 	lines chan []byte
 	lost  atomic.Int64
 }
 
-// NeverWait returns a writer for any goroutine that passes lines on to another and never waits for it. flush, which the
-// owner calls last, writes out what is still held; with a reader that has stalled it gives up after 200 ms.
+// NeverWait returns a writer that passes lines to another writer in the background, and a function that writes the
+// remaining lines. Any goroutine may write; the owner calls flush last. If the reader has stalled, flush gives up
+// after 200 ms.
 func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	q := &queue{lines: make(chan []byte, queueSize)}
 	flushed := make(chan struct{})
@@ -50,14 +52,14 @@ func (q *queue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// pass runs until nil is in the queue, which no line is.
+// pass writes lines until it receives nil, which ends the queue.
 func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 	defer close(flushed)
 	for line := range q.lines {
 		if line == nil {
 			return
 		}
-		_, _ = to.Write(line) // there is no other place to report it
+		_, _ = to.Write(line) // errors cannot be reported anywhere else
 		if lost := q.lost.Swap(0); lost > 0 {
 			logger := New(to, zerolog.DebugLevel)
 			logger.Warn().Int64("lines", lost).Msg("log lines lost: the reader of the log is too slow")

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// shelf takes lines one at a time, and only while it is open.
+// shelf is a writer that takes one line at a time, while it is open.
 type shelf struct {
 	open  chan struct{}
 	lines []string
@@ -44,7 +44,7 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 		for i := range 1 + queueSize + 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			if i == 0 {
-				synctest.Wait() // it is on its way
+				synctest.Wait() // the line is being written
 			}
 		}
 		flush() // gives up

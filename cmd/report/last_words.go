@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// TerminationMessage returns the message that `kubectl describe pod` shows of a run that has ended: how and why, in which state, what
-// the next start will find, and the durations.
+// TerminationMessage returns the message that `kubectl describe pod` shows after a run: how and why it ended, in
+// which state, what the next start will find, and how long each phase took.
 func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
 	var b strings.Builder
@@ -25,7 +25,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	if missing := r.runtime.FlushError(); missing != nil {
 		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
 	}
-	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
+	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line has it
 		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
@@ -34,7 +34,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 // isStop reports whether a transition started the stop.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
-// recordPatience bounds the read of the exit record: a volume that hangs must not delay the reason.
+// recordPatience limits the time for reading the exit record, because a hanging volume must not delay the message.
 const recordPatience = 200 * time.Millisecond
 
 // recordLeft reads the exit record again and returns what the next start will find.
@@ -56,7 +56,7 @@ func (r *Report) recordLeft() string {
 	}
 }
 
-// durations lists what took how long.
+// durations lists how long each phase took.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
 	listed := "run " + format(time.Since(r.started))
@@ -80,7 +80,7 @@ func endedSuffix(trouble lifecycle.Condition) string {
 	return ", over since"
 }
 
-// KilledMessage returns the message that `kubectl describe pod` shows if the process is killed now, or panics.
+// KilledMessage returns the message that `kubectl describe pod` shows if the process is killed or panics now.
 func (r *Report) KilledMessage(crashNote string) string {
 	run := r.run.Snapshot()
 	return fmt.Sprintf(`etcd-wrapper recorded no end: it was killed (SIGKILL, out of memory) or it crashed.
@@ -91,7 +91,7 @@ last seen: %s; since %s: %s
 
 func format(d time.Duration) string { return terminal.Round(d).String() }
 
-// firstLine keeps the trace of a panic out of a message for people.
+// firstLine removes the stack trace of a panic.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
 	return line

@@ -1,8 +1,9 @@
 // Package report describes a run: the status document, the phase that /readyz shows, and the termination message that
 // Kubernetes keeps. It reads the lifecycle, the runtime and the readiness monitor.
 //
-// The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
-// document. It changes nothing, and answers from memory, except that it reads certificates, and the exit record at the end.
+// The command creates one Report per run and serves it; the page, the metrics and `etcd-wrapper status` use its
+// document. A Report changes nothing. It answers from memory, except that it reads certificates, and the exit record
+// at the end.
 package report
 
 import (
@@ -20,17 +21,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Lifecycle is the machine that drives the run.
+// Lifecycle is the state machine of the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
 // Runtime is the part of the running member that a report reads.
 type Runtime interface {
-	Document() status.Document // without the lifecycle, the checks and the history
-	Progress() string          // of etcd's start or close, a clause; empty before
-	RecoveryProgress() string  // what recovery waits for, and since when, a clause; empty if it does not
+	Document() status.Document // without the lifecycle, the checks and the timeline
+	Progress() string          // the progress of etcd's start or close as a clause; empty before
+	RecoveryProgress() string  // what recovery waits for, and since when, as a clause; empty if it does not wait
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
-	FlushError() error // what the stop could not upload; nil before, and if there is nothing
+	FlushError() error // what the stop could not upload; nil before, and if everything was uploaded
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -46,7 +47,7 @@ type Report struct {
 	history   *history.History
 }
 
-// New returns a report on a run. version is the wrapper's own, pod whom people know it by.
+// New returns a report on a run. version is the wrapper's version, and pod the name of the pod.
 func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	started := runtime.Document().Started
 	return &Report{
@@ -71,7 +72,7 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// reason returns the reason of the state and, while etcd starts, closes or recovers, what that waits for.
+// reason returns the reason of the state and, while etcd starts, closes or recovers, what it waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
@@ -95,8 +96,7 @@ func (r *Report) Document() status.Document {
 	return document
 }
 
-// snapshot returns the document without what is only for readers: transitions, trends and the timeline. The watcher makes one four times a
-// second.
+// snapshot returns the document without transitions, trends and timeline. The watcher calls it four times a second.
 func (r *Report) snapshot() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
 	document := r.runtime.Document()
@@ -105,15 +105,15 @@ func (r *Report) snapshot() status.Document {
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
 	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
-	if !document.Standalone { // otherwise a stand-in for the sidecar answers
+	if !document.Standalone { // without a sidecar, this process answers itself
 		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)
 	return document
 }
 
-// readySince returns when the document's ready changed last. The member is ready since both the lifecycle and etcd are,
-// and unready since the first of them is not.
+// readySince returns when the ready field of the document last changed. A member is ready if both the lifecycle and
+// etcd are.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
 	ofEtcd := found.ReadySince(now)
 	if run.State == lifecycle.Serving {
@@ -148,14 +148,14 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-// maxChanges bounds the changes of readiness that are kept, so that a member that comes and goes leaves room for the
-// lifecycle's own steps.
+// maxChanges limits the changes of readiness that are kept, so that a member that flaps leaves room for the
+// lifecycle's transitions.
 const maxChanges = 16
 
-// maxSteps bounds the steps that a document lists, as the lifecycle does.
+// maxSteps limits the transitions in a document, as the lifecycle does.
 const maxSteps = 64
 
-// readinessHistory keeps when the member became ready and unready, and why.
+// readinessHistory records when and why the member became ready and unready.
 type readinessHistory struct {
 	mu      sync.Mutex
 	ready   bool
@@ -179,7 +179,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	return true
 }
 
-// mergeInto puts the changes between the lifecycle's steps, in the order of time.
+// mergeInto inserts the changes into the lifecycle's transitions, sorted by time.
 func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,7 +188,7 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 	return all[max(0, len(all)-maxSteps):]
 }
 
-// notReadyReason returns a clause: why the member is not ready.
+// notReadyReason returns why the member is not ready, as a clause.
 func notReadyReason(run *lifecycle.Snapshot, is status.Document) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason

@@ -29,7 +29,7 @@ func document(t *testing.T, run *lifecycle.Snapshot) string {
 	return string(text)
 }
 
-// Each field is cleared in turn. If the document stays the same, it does not have the field.
+// The test clears one field after the other. If the document does not change, it lacks the field.
 func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
@@ -52,7 +52,7 @@ func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	}
 }
 
-// The document knows the lifecycle's states by their names only.
+// The document knows the states of the lifecycle by name only.
 func TestBeforeResult_equalsTheLifecycles(t *testing.T) {
 	var names []string
 	for _, state := range lifecycle.BeforeResult {
@@ -75,7 +75,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // nothing is watched here, and there is a sidecar
+		case path != "Document.Ready" && path != "Document.Standalone": // nothing is monitored in this test, and there is a sidecar
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
@@ -149,7 +149,7 @@ last problem: etcd, 3s ago, over since: etcd stopped
 	})
 }
 
-// hungRuntime is a runtime whose volume does not answer.
+// hungRuntime is a runtime whose volume hangs.
 type hungRuntime struct {
 	fakeRuntime
 	forever chan struct{}
@@ -172,7 +172,7 @@ func TestTerminationMessage_hungVolume(t *testing.T) {
 	})
 }
 
-// fakeLifecycle stays in one state.
+// fakeLifecycle is a lifecycle that stays in one state.
 type fakeLifecycle struct {
 	now atomic.Pointer[lifecycle.Snapshot]
 }
@@ -185,14 +185,14 @@ func newFakeLifecycle(now *lifecycle.Snapshot) *fakeLifecycle {
 
 func (m *fakeLifecycle) Snapshot() *lifecycle.Snapshot { return m.now.Load() }
 
-// fakeRuntime is a runtime in which everything has happened.
+// fakeRuntime is a runtime with a value in every field.
 type fakeRuntime struct {
 	standalone bool
 	began      time.Time
 	progress   string
 	awaits     string
-	recovery   *status.Recovery       // nil for one that restores
-	later      atomic.Pointer[string] // the progress that a test has got on to
+	recovery   *status.Recovery       // nil unless it restores
+	later      atomic.Pointer[string] // the progress that replaces the first one
 	record     exitcode.Word
 	flushError error
 }

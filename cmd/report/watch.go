@@ -11,19 +11,20 @@ import (
 )
 
 const (
-	// pollInterval is the pause between polls of values that change without notice: readiness, and what etcd waits for.
+	// pollInterval is the interval for polling values that change without notification: readiness, and what etcd
+	// waits for.
 	pollInterval = 250 * time.Millisecond
-	// logDelay is the time that etcd must wait for one thing before that is logged.
+	// logDelay is how long etcd must wait for something until that is logged.
 	logDelay = time.Second
-	// firstReminder and lastReminder bound the pauses between reminders of a lasting problem; each pause is twice the
-	// previous one.
+	// firstReminder and lastReminder limit the pauses between reminders of a lasting problem. Each pause is twice as
+	// long as the previous one.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch observes a run: it logs reminders of lasting conditions and changes of readiness, keeps the
-// history, calls lost whenever something else would be true if the process were killed now, and happened for all that the timeline notes.
-// Neither may wait. It returns when ctx is done.
+// Watch observes a run until ctx is done. It logs reminders of lasting conditions and changes of readiness, and keeps
+// the timeline. It calls lost when the termination message of a killed process changes, and happened for each
+// timeline event. Neither may block.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	clock := time.NewTicker(pollInterval)
@@ -44,14 +45,14 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // what was true when lost was called last
-	health   string // in which the log knows the member
-	warned   bool   // the log has heard why the member is not ready
+	latest   string // the message at the last call of lost
+	health   string // the health that was logged last
+	warned   bool   // the log says why the member is not ready
 	waits    string // what etcd waits for
 	since    time.Time
-	logged   bool      // the log has heard of that
+	logged   bool      // the log says what etcd waits for
 	degraded time.Time // since when the member is degraded
-	subject  time.Time // the start of the condition of the reminder
+	subject  time.Time // start of the condition that is repeated
 	reminded time.Time
 	pause    time.Duration // until the next reminder
 }
@@ -89,7 +90,7 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now
 	}
 }
 
-// noteHealth logs what is wrong with a member that is ready, and that nothing is any more.
+// noteHealth logs the problems of a member that is ready, and their end.
 func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	was := w.health
 	if is.Health == was {
@@ -105,7 +106,7 @@ func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	}
 }
 
-// noteProgress logs what etcd's start or close waits for, once that takes time.
+// noteProgress logs what etcd's start or close waits for if it takes long.
 func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	waits := ""
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
@@ -121,7 +122,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
 }
 
-// logCondition repeats a lasting condition, less and less often.
+// logCondition repeats a lasting condition with growing pauses.
 func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	subject, quiet := w.conditionSince(run, is)
 	if subject != w.subject {
@@ -135,7 +136,7 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is))
 }
 
-// conditionSince returns the time since which a condition lasts; quiet reports that there is none.
+// conditionSince returns the start of the current condition. quiet is true if there is none.
 func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (since time.Time, quiet bool) {
 	if is.Headline.Health == status.HealthDegraded {
 		return w.degraded, false
@@ -146,8 +147,8 @@ func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Document) (s
 	return run.PhaseSince, false
 }
 
-// conditionLevel returns warn where something is wrong. A long start usually lacks a quorum, and a long recovery gets no answer; a
-// validation may be slow.
+// conditionLevel returns warn if something is wrong. A long start usually lacks a quorum, and a long recovery gets no
+// answer, but a validation may just be slow.
 func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
@@ -164,7 +165,7 @@ func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Document)
 		return "not ready: " + notReadyReason(run, is)
 	}
 	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
-		return string(run.State) + ": " + run.Condition.Message // an attempt that is under way is not what lasts
+		return string(run.State) + ": " + run.Condition.Message // the state without its reason, which changes with each attempt
 	}
 	return string(run.State) + ": " + w.reason(run)
 }

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// runWatch calls do while a Report is watched, and returns the messages of the log. calls is the number of calls of lost.
+// runWatch calls do while Watch runs, and returns the logged lines and the number of calls of lost.
 func runWatch(t *testing.T, now *lifecycle.Snapshot, there *fakeRuntime, do func(*fakeLifecycle)) (lines []map[string]any, calls int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -56,10 +56,10 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is running" // which is tried again and again
+		now.Reason = "the initialization is running" // which is repeated
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
-		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and from there every 5 min.
+		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.
 		require.Len(t, lines, 14)
 		for _, line := range lines {
 			assert.Equal(t, "still Wait: the sidecar is silent; look at its log", line["message"])

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// endPatience bounds how long the backups may take to end before etcd is closed.
+	// endPatience limits how long backups may take to end before etcd is closed.
 	endPatience = 2 * time.Second
-	// flushReserve is the part of a stop's budget that the last upload must leave.
+	// flushReserve is the part of a stop's budget that remains after the last upload.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 

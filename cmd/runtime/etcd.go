@@ -322,7 +322,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 	}
 }
 
-// Close implements lifecycle.Member. The monitor ends first, as it must not check an etcd that is being closed.
+// Close implements lifecycle.Member. It stops the monitor first, which must not check an etcd that is being closed.
 func (r *Runtime) Close() (opened bool, err error) {
 	if r.endMonitor != nil {
 		r.endMonitor()

@@ -18,18 +18,19 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// durations are in nanoseconds; zero for what did not happen. A forced end reads them while the close still runs.
+// durations holds durations in nanoseconds, which are 0 for phases that were not reached. A forced end reads them
+// while the close is running.
 type durations struct{ start, stop, drain atomic.Int64 }
 
-// Durations returns how long etcd took to start, to close and, of that, to drain its clients' streams; zero for what
-// did not happen.
+// Durations returns how long etcd took to start and to close, and the part of the close for draining streams. They
+// are 0 for phases that were not reached.
 func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
 }
 
-// Document returns the part of the status document that the runtime knows: all but the lifecycle, the checks and the
-// history.
+// Document returns the runtime's part of the status document: everything except the lifecycle, the checks and the
+// timeline.
 func (r *Runtime) Document() status.Document {
 	last := r.lastRun.ended()
 	document := status.Document{
@@ -63,13 +64,13 @@ func (r *Runtime) Document() status.Document {
 	return document
 }
 
-// id returns etcd's ID in hexadecimal; empty until etcd is ready.
+// id returns the ID of the member in hexadecimal. It is empty until etcd is ready.
 func (r *Runtime) id() string {
 	id, _ := r.memberID.Load().(string)
 	return id
 }
 
-// Progress describes the progress of etcd's start; empty before it was opened.
+// Progress describes the progress of etcd's start. It is empty until etcd is opened.
 func (r *Runtime) Progress() string {
 	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()
@@ -89,7 +90,7 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 	return etcd.Requests()
 }
 
-// Defragment starts a defragmentation and returns. The error is the reason if it cannot start now.
+// Defragment starts a defragmentation and returns immediately. The error is the reason why it cannot start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -98,12 +99,12 @@ func (r *Runtime) Defragment() error {
 	return etcd.Maintainer.Trigger()
 }
 
-// Record reads the exit record as the next start will. The error is the reason if there is no clean one.
+// Record reads the exit record like the next start will. The error is the reason if there is no clean record.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// LeaseOfMember returns the content of the member's own lease; false while it knows no leader.
+// LeaseOfMember returns the content of the member's own lease, or false while the member has no leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -119,7 +120,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups returns the content of the leases of snapshots; false while another member, or none, makes the
+// LeaseOfBackups returns the content of the leases of snapshots, or false while this member does not write the
 // backups.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()

@@ -21,8 +21,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A lastRun holds what this run knows of the previous one, and what it records for the next one. It is for users:
-// only the exit record chooses the validation mode. Its methods may be called from any goroutine.
+// A lastRun holds what is known about the previous run, and what this run records for the next one. It informs users;
+// only the exit record selects the validation mode. Its methods may be called from any goroutine.
 type lastRun struct {
 	flags  *commandline.StartEtcd
 	record *exitcode.Record
@@ -32,25 +32,26 @@ type lastRun struct {
 
 	mu   sync.Mutex
 	last lastExit
-	held bool // this process holds the volume, and so the note
+	held bool // this process holds the volume, and may write the note
 	run  exitcode.LastRun
 }
 
 // A lastExit describes how the last run on a volume ended.
 type lastExit struct {
-	class  string // as status.Document.LastExit
+	class  string // a value of status.Document.LastExit
 	reason string
-	loops  bool // it did not serve
+	loops  bool // it ended before it served
 }
 
-// newLastRun reads what the last run left on the volume. It changes nothing.
+// newLastRun reads the records of the last run on the volume. It changes nothing.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
 	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
 	l.last = l.read()
 	return l
 }
 
-// LastRunOn describes the last run on a volume, for a user who finds no running process; empty if there is no note.
+// LastRunOn describes the last run on a volume for a user who finds no running process. It is empty if there is no
+// note.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -69,7 +70,7 @@ func LastRunOn(volumeDir string) string {
 	}
 }
 
-// read returns how the last run ended. It may still be running if it appears to have been killed.
+// read returns how the last run ended. A run that seems to have been killed may still be running.
 func (l *lastRun) read() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
@@ -85,7 +86,7 @@ func (l *lastRun) read() lastExit {
 		return is(status.ExitKilled, "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case noted && !last.Served: // the record is older: there was none, and the stop left it so
+	case noted && !last.Served: // the record is from an earlier run, and a stop before etcd started leaves it as it was
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
@@ -94,8 +95,8 @@ func (l *lastRun) read() lastExit {
 	}
 }
 
-// firstOf returns the crash that started a loop, for a run that recorded no reason. On a full volume that is
-// the last run that could be recorded.
+// firstOf returns the crash that started a crash loop, for a run that recorded no reason. If the volume is full, that
+// is the last run that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstReason(last.Began)
 	if !last.Served {
@@ -114,21 +115,21 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// markBlocked records that another process holds the volume, whose run has not ended yet.
+// markBlocked records that another process holds the volume, so its run has not ended.
 func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = lastExit{class: status.ExitUnknown, reason: "another process holds the volume"}
 }
 
-// nothingOn reports whether a volume was never used. What file systems create themselves does not count.
+// nothingOn reports whether a volume was never used. It ignores what file systems create themselves.
 func nothingOn(volume string) bool {
 	entries, err := os.ReadDir(volume)
 	entries = slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return entry.Name() == "lost+found" })
 	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
 }
 
-// warn logs an end that needs attention.
+// warn logs an end of the last run that needs attention.
 func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
@@ -145,8 +146,8 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// start reads how the last run ended, now that it cannot continue, and records this one. Call it when the volume is
-// held; it may be repeated. Writing the note does not delay the start.
+// start reads how the last run ended, and records this one in the background. Call it when the volume is locked; it
+// may be called again.
 func (l *lastRun) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +166,7 @@ func (l *lastRun) recordServing(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
 
-// lost reports whether an earlier run has served data in a directory that is empty now.
+// lost reports whether an earlier run served data from a directory that is empty now.
 func (l *lastRun) lost(dataDir string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,7 +176,7 @@ func (l *lastRun) lost(dataDir string) bool {
 	})
 }
 
-// end records how this run ends, and returns when that is on disk.
+// end records how this run ends. It returns when the record is on disk.
 func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.note(func(run *exitcode.LastRun) {
 		run.Ended, run.Status, run.Reason = time.Now(), outcome.Status, outcome.Reason
@@ -183,7 +184,7 @@ func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.busy.Wait()
 }
 
-// note changes what the next run will read, and writes it in the background.
+// note changes the note for the next run, and writes it in the background.
 func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	l.busy.Go(func() {
 		l.mu.Lock()
@@ -198,10 +199,10 @@ func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	})
 }
 
-// maxDump bounds a dump of goroutines, in bytes.
+// maxDump is the maximum size of a goroutine dump in bytes.
 const maxDump = 1 << 20
 
-// leaveDump writes to the crash note what each goroutine waits for.
+// leaveDump writes a goroutine dump to the crash note.
 func leaveDump(note *exitcode.CrashNote, outcome lifecycle.Outcome) error {
 	dump := make([]byte, maxDump)
 	dump = dump[:runtime.Stack(dump, true)]

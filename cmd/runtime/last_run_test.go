@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/readiness/metrics"
 )
 
-// next is the runtime of the run after w, which has ended or was killed.
+// next returns the runtime of the next run after w has ended or was killed.
 func next(t *testing.T, w *Runtime) *Runtime {
 	t.Helper()
 	w.lastRun.busy.Wait()
@@ -67,7 +67,7 @@ func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
-	w = next(t, w) // which keeps the note, and is killed
+	w = next(t, w) // a run that keeps the note, and is killed
 	w = next(t, w)
 	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)
@@ -128,7 +128,7 @@ func TestLastRun_crashLoopKeepsTheFirstReason(t *testing.T) {
 	assert.Equal(t, "one", w.note.FirstReason(time.Time{}))
 }
 
-// A volume whose data directory was removed is not an empty volume: status and log show that a new cluster replaces data.
+// If the data directory was removed from a volume, status and log show that a new cluster replaces data.
 func TestLastRun_lostData(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
@@ -140,7 +140,7 @@ func TestLastRun_lostData(t *testing.T) {
 	w.lastRun.recordServing(dataDir)
 
 	w = next(t, w)
-	w = next(t, w) // a run that did not serve has no data of its own
+	w = next(t, w) // a run that did not serve has no data
 	require.Len(t, w.warnings(config), 1)
 	assert.Contains(t, w.warnings(config)[0], "an earlier run on this volume has served data there")
 	config.ClusterState = embed.ClusterStateFlagExisting

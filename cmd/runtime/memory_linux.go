@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// releaseStartup returns the memory to the kernel that only the start needed: free pages of the heap, and the pages of the program's own file that
-// are mapped because packages were initialized and flags parsed. These stay in the page cache, and are mapped again when they are used. A fleet of
-// small clusters pays for what an idle member holds. If it fails, the memory stays as it is.
+// releaseStartup returns memory to the kernel that only the start needed: free pages of the heap, and mapped pages of
+// the program file, which stay in the page cache and are mapped again when they are used. This lowers the memory of
+// idle members. If it fails, the memory stays as it is.
 func releaseStartup() {
 	debug.FreeOSMemory()
 	program, err := os.Readlink("/proc/self/exe")

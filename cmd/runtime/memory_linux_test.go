@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapped returns how much of the program's own file is mapped, in KiB.
+// mapped returns how many KiB of the program file are mapped.
 func mapped(t *testing.T) (total int) {
 	t.Helper()
 	program, err := os.Readlink("/proc/self/exe")
@@ -39,7 +39,7 @@ func TestReleaseStartup(t *testing.T) {
 	require.NoError(t, err)
 	defer memory.Close()
 	code := int64(reflect.ValueOf(releaseStartup).Pointer())
-	_, err = io.Copy(io.Discard, io.NewSectionReader(memory, code, 8<<20)) // which maps them
+	_, err = io.Copy(io.Discard, io.NewSectionReader(memory, code, 8<<20)) // reading maps them
 	require.NoError(t, err)
 	before := mapped(t)
 	require.Greater(t, before, 8<<10)

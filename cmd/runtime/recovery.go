@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// recoveryStatus returns the state of a recovery; nil if there is nothing to report.
+// recoveryStatus returns the state of recovery, or nil if there is nothing to report.
 func (r *Runtime) recoveryStatus() *status.Recovery {
 	if r.parts.Recovery == nil {
 		return nil
@@ -26,12 +26,13 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 }
 
 // isUnverified reports whether etcd was started without an answer from the store. The backup writer compares the data
-// first, so backups that were made since prove them.
+// before it makes backups, so later backups verify the data.
 func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Revision == 0)
 }
 
-// RecoveryProgress describes what recovery waits for or how far it is, and since when; empty in states that take no time.
+// RecoveryProgress describes what recovery waits for or how far it is, and since when. It is empty in states that
+// take no time.
 func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
 		return ""

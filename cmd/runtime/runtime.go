@@ -1,8 +1,8 @@
-// Package runtime is what the lifecycle acts on. It connects bootstrap, the embedded etcd, the readiness monitor and
-// the records of a run, which do not know each other, and implements the lifecycle's interfaces.
+// Package runtime implements the interfaces of the lifecycle. It connects bootstrap, the embedded etcd, the readiness
+// monitor and the records of a run, which do not know each other.
 //
-// The command creates one Runtime for a run and connects it to the wrapper's server before the lifecycle starts. From
-// then on the lifecycle calls its methods one after the other; methods that only report may be called from any
+// The command creates one Runtime per run and connects it to the wrapper's server before the lifecycle starts.
+// Afterwards the lifecycle calls its methods one at a time. Methods that only report may be called from any
 // goroutine.
 package runtime
 
@@ -46,7 +46,7 @@ type Parts struct {
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
 	Unwanted func(context.Context) bool // reports whether the StatefulSet no longer includes the member; nil without --kubernetes=replicas
 
-	RootPassword string // of etcd's user root in a new cluster; empty without --root-password-file
+	RootPassword string // password of etcd's user root in a new cluster; empty without --root-password-file
 }
 
 // A Runtime implements the lifecycle's interfaces for its volume, its member and its server.
@@ -59,7 +59,7 @@ type Runtime struct {
 	note         *exitcode.CrashNote
 	monitor      *readiness.Monitor
 	certificates *certificates.Files
-	gate         maintenance.Gate // for readers of the whole database
+	gate         maintenance.Gate // held by readers of the whole database
 	parts        Parts            // set before the lifecycle starts
 
 	began          time.Time
@@ -69,12 +69,12 @@ type Runtime struct {
 	configWarnings atomic.Pointer[[]string] // about the configuration
 	etcd           atomic.Pointer[member.Member]
 	memberID       atomic.Value // a string, once etcd is ready
-	endMonitor     func()       // waits; nil before etcd has started
+	endMonitor     func()       // waits until it has ended; nil before etcd has started
 	durations      durations
 	closed         closed
 }
 
-// New returns the runtime of one run, and reads how the last one on the volume ended. It changes nothing.
+// New returns the runtime of a run, and reads how the last run on the volume ended. It changes nothing.
 func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *Runtime {
 	r := &Runtime{
 		flags:   flags,
@@ -106,7 +106,7 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 // Gate returns the lock that separates readers of the whole database from its defragmentation.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// Connect sets the components. Call it before the lifecycle starts; it may be repeated.
+// Connect sets the components. Call it before the lifecycle starts; it may be called again.
 func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 
 // crash ends the lifecycle because etcd has crashed.
@@ -114,7 +114,7 @@ func (r *Runtime) crash(reason error) {
 	r.parts.Crash(bootstrap.ExplainError(reason, r.flags.VolumeDir))
 }
 
-// LastCrash returns the reason of the last run's crash; empty if there was none.
+// LastCrash returns the reason why the last run crashed, or an empty string if it did not.
 func (r *Runtime) LastCrash() string {
 	if last := r.lastRun.ended(); last.class == status.ExitCrash {
 		return last.reason
@@ -125,7 +125,7 @@ func (r *Runtime) LastCrash() string {
 // Monitor returns the monitor of the member's readiness.
 func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 
-// Lock implements lifecycle.Volume. Once the volume is held, a crash can record its reason there.
+// Lock implements lifecycle.Volume. Once the volume is locked, a crash can record its reason there.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
 		r.lastRun.markBlocked()
@@ -160,7 +160,7 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Finish removes what only a crash needs. Call it when the lifecycle has ended.
+// Finish removes the files that only a crash needs. Call it when the lifecycle has ended.
 func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
@@ -176,17 +176,17 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	}
 }
 
-// A sidecarMetrics counts the calls to a sidecar and how its initializations end. The machine asks for the status and
-// for initializations one after the other; the configuration may be fetched at the same time.
+// A sidecarMetrics counts the calls to a sidecar and how its initializations end. The lifecycle requests the status
+// and initializations one after the other, but may fetch the configuration at the same time.
 type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
-	silent bool           // the sidecar is a stand-in in this process: there are no requests
+	silent bool           // the sidecar is part of this process, so there are no requests
 	asked  bootstrap.Mode // of the running initialization; empty if none was requested
 }
 
-// Status implements lifecycle.Sidecar. It counts the end of an initialization: by a result, or because a restarted
-// sidecar has forgotten it.
+// Status implements lifecycle.Sidecar. An initialization ends with a result, or when a restarted sidecar has
+// forgotten it.
 func (c *sidecarMetrics) Status(ctx context.Context) (word bootstrap.InitializationStatus, err error) {
 	defer c.count("status", time.Now(), &err)
 	word, err = c.Sidecar.Status(ctx)

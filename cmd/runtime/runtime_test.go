@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// server records the protocols that it gets.
+// server records the protocols that it is asked to serve.
 type server struct {
 	speaks  []string
 	refuses error
@@ -47,7 +47,7 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	return w, s
 }
 
-// alone returns the configuration of a cluster of one. Its listeners get free ports.
+// alone returns the configuration of a single-member cluster with free ports.
 func alone(t *testing.T, more string) []byte {
 	return fmt.Appendf(nil, `name: etcd-0
 data-dir: %s
@@ -138,7 +138,7 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
-// A key that is left in the configuration would drop the members that have joined since.
+// A key that stays in the configuration would remove the members that have joined since.
 func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	var log bytes.Buffer
 	first, _ := newRuntime(t, &log)
@@ -212,7 +212,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that answers with one status after the other; "" is no answer.
+// spoken is a sidecar that returns one status after the other. "" means no answer.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }
