@@ -21,11 +21,11 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// The hidden commands here run as child processes of this program: their work may panic on damaged data in a
-// goroutine of etcd or bbolt, or must not take resources from etcd.
+// The hidden commands below run as child processes of this program, because they may panic on damaged data in
+// goroutines of etcd or bbolt, or must leave resources to etcd.
 
-// verifyCommand validates a data directory. With -o json it is the child process of a validation: etcd's and bbolt's
-// checks may panic on corrupt data, in goroutines of theirs.
+// verifyCommand validates a data directory. With -o json it is the child process of a validation, because the checks
+// of etcd and bbolt may panic on corrupt data in their own goroutines.
 type verifyCommand struct {
 	output  `embed:""`
 	DataDir string `name:"data-dir" env:"-" required:"" help:"etcd's data directory."`
@@ -62,7 +62,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 // self returns the path of this program.
 func self() string {
 	path, err := os.Executable()
-	if err != nil { // there is no /proc
+	if err != nil { // /proc is not mounted
 		return os.Args[0]
 	}
 	return path
@@ -97,8 +97,8 @@ func inspectInChild() backups.Inspect {
 // inspectArgs returns the arguments of inspectCommand.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
-// verifyBackupCommand is the child process that restores a backup for a test: it yields the machine to etcd, and a
-// panic in it is a result.
+// verifyBackupCommand is the child process of a restore test. It runs at a low priority, and a panic counts as a
+// result.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
@@ -118,8 +118,8 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags for a store. No other process
-// may use the directory scratch.
+// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags for a store. scratch must not
+// be used by another process.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	return verification.InChild(self(), func(job verification.Job) []string {
 		return append([]string{

@@ -14,7 +14,7 @@ const (
 	// pollInterval is the interval for polling values that change without notification: readiness, and what etcd
 	// waits for.
 	pollInterval = 250 * time.Millisecond
-	// logDelay is how long etcd must wait for something until that is logged.
+	// logDelay is the minimum duration of a wait of etcd that is logged.
 	logDelay = time.Second
 	// firstReminder and lastReminder limit the pauses between reminders of a lasting problem. Each pause is twice as
 	// long as the previous one.
@@ -47,10 +47,10 @@ type watcher struct {
 
 	latest   string // the message at the last call of lost
 	health   string // the health that was logged last
-	warned   bool   // the log says why the member is not ready
+	warned   bool   // the reason why the member is not ready was logged
 	waits    string // what etcd waits for
 	since    time.Time
-	logged   bool      // the log says what etcd waits for
+	logged   bool      // what etcd waits for was logged
 	degraded time.Time // since when the member is degraded
 	subject  time.Time // start of the condition that is repeated
 	reminded time.Time

@@ -134,7 +134,7 @@ func TestLostTrigger_isRepeated(t *testing.T) {
 // startsEtcd is the log line for the start of etcd.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openTime returns when etcd was started, once.
+// openTime returns the time when etcd was started, and fails unless it was started once.
 func openTime(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)
@@ -144,7 +144,7 @@ func openTime(run *harness.Run) time.Time {
 	return at
 }
 
-// oneInitialization checks that one initialization was requested and its result was reported once.
+// oneInitialization checks that one initialization was requested and that its result was returned once.
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
 	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")

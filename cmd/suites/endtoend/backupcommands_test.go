@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// keepDatabase puts a full snapshot of a pod's database, which no etcd has open, into a store and returns the flag for it.
+// keepDatabase stores a full snapshot of the database of a stopped pod and returns the flag for the store.
 func keepDatabase(p *harness.Pod) (flag string) {
 	dir := p.T.TempDir()
 	opened, err := folder.New(dir)
@@ -81,7 +81,7 @@ func TestBackupCommands_verifyListExport(t *testing.T) {
 	assert.Equal(t, 78, status)
 }
 
-// Damage is found and reported, and everything is kept.
+// The commands report the damage and delete nothing.
 func TestBackupCommands_damagedBackup(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -52,7 +52,7 @@ func TestAllMembers_stopAtOnce(t *testing.T) {
 	}
 }
 
-// peerTLS secures the connections between members, which must show a certificate.
+// peerTLS configures TLS with client certificates between members.
 func peerTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "peers")
 	for _, p := range pods {
@@ -63,14 +63,14 @@ func peerTLS(pods []*harness.Pod) {
 	}
 }
 
-// autoPeerTLS secures them with certificates that etcd creates.
+// autoPeerTLS configures TLS between members with certificates that etcd creates.
 func autoPeerTLS(pods []*harness.Pod) {
 	for _, p := range pods {
 		securePeers(p, map[string]any{"auto-tls": true})
 	}
 }
 
-// clientTLS secures the connections of clients, which must show a certificate.
+// clientTLS configures TLS with client certificates for clients.
 func clientTLS(pods []*harness.Pod) {
 	authority := certificates.NewAuthority(pods[0].T, "clients")
 	for _, p := range pods {

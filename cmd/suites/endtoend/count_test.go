@@ -13,19 +13,19 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// These tests count what make bench measures: a count is the same on every machine.
+// These tests count what make bench measures, because counts are the same on every machine.
 
 func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	waited := len(p.Sidecar.Statuses("Progress")) // on a machine that is so busy that no time at all takes some
+	waited := len(p.Sidecar.Statuses("Progress")) // more than expected on a busy machine, where every call takes time
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
 	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "early, and after the result if that is not here by then")
 }
 
-// ours is a goroutine that the wrapper has started, or one that runs its code.
+// ours matches goroutines that the wrapper started or that run its code.
 var ours = regexp.MustCompile(`(?m)^(created by )?(main\.|etcd-wrapper/)`)
 
 func TestServing_goroutines(t *testing.T) {
@@ -38,7 +38,7 @@ func TestServing_goroutines(t *testing.T) {
 		found = goroutines(t, p.Endpoint())
 		return len(found) <= 12
 	})
-	// Plain etcd has its main goroutine, too, and one that waits for signals.
+	// Plain etcd also has a main goroutine and one that waits for signals.
 	assert.Len(t, found, 12, "main, signals, the log, the server, the monitor, the report, the check that the data are there, the data's version, maintenance and its ear, what catches up, and the machine's work:\n%s", strings.Join(found, "\n\n"))
 	run.Shutdown()
 }

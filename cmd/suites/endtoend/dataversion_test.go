@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// downgrade runs the tests as well that take clusters from etcd 3.5 to ours and back.
+// downgrade also runs the tests that upgrade clusters from etcd 3.5 and downgrade them again.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// reportedVersions returns etcd's report on versions, or the zero value.
+// reportedVersions returns the versions that etcd reports, or the zero value.
 func reportedVersions(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {
@@ -27,12 +27,12 @@ func reportedVersions(p *harness.Pod) (v version.Versions) {
 	}
 	defer response.Body.Close()
 	if body, err := io.ReadAll(response.Body); err == nil {
-		_ = json.Unmarshal(body, &v) // the zero value then
+		_ = json.Unmarshal(body, &v) // on an error, v is the zero value
 	}
 	return v
 }
 
-// awaitVersion waits until cluster and storage have a version.
+// awaitVersion waits until the cluster and the storage have a version.
 func awaitVersion(p *harness.Pod, wanted string) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
@@ -50,7 +50,7 @@ func putMany(p *harness.Pod, from, to int) {
 	}
 }
 
-// holds fails unless every key below count is there.
+// holds fails unless the pod serves all keys below count.
 func holds(p *harness.Pod, count int) {
 	p.T.Helper()
 	client := p.Etcd()
@@ -61,11 +61,11 @@ func holds(p *harness.Pod, count int) {
 	}
 }
 
-// readByOld runs etcd 3.5 on the pod's data and fails unless it serves every key below count.
+// readByOld runs etcd 3.5 on the pod's data and fails unless it serves all keys below count.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")
-	p.Get("key-0") // it needs a moment to listen
+	p.Get("key-0") // etcd takes a moment until it listens
 	require.Equal(p.T, "3.5.27", reportedVersions(p).Server)
 	holds(p, count)
 	old.Stop()
@@ -142,7 +142,7 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.Shutdown()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // and it was ready anyway
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready nevertheless
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
 	harness.Eventually(t, "the check says so", func() bool { return dataVersionCheck(run) == "ok" })

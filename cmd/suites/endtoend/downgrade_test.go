@@ -25,7 +25,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// oldCluster is three members of etcd 3.5 that talk TLS to each other, with some keys.
+// oldCluster returns a cluster of three members of etcd 3.5, with TLS between members and some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
 	pods = harness.Members(t, 3, peerTLS)
@@ -60,7 +60,7 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 	}
 }
 
-// A sidecar replaces a lost volume by a learner of the same name.
+// The sidecar replaces a lost volume by a learner of the same name.
 func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
@@ -94,11 +94,11 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 		awaitVersion(p, "3.5.0")
 	}
 	joined.Shutdown()
-	readable := pods[2].StartReady() // as the others
+	readable := pods[2].StartReady() // with the flags of the others
 	harness.Eventually(t, "it is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
-// While etcd's own downgrade holds a cluster, etcd turns members without data away.
+// During its own downgrade, etcd rejects members without data.
 func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
@@ -139,7 +139,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 }
 
-// startAll starts the members of one cluster and waits until all are ready.
+// startAll starts the members of a cluster and waits until all are ready.
 func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
 	for _, p := range pods {
 		runs = append(runs, p.Start(flags...))
@@ -150,8 +150,9 @@ func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
 	return runs
 }
 
-// An older state of the volume is restored, from before the cluster's upgrade. A leader that knows that the member had more
-// kills it, with all versions; one that was elected afterwards sends it the rest.
+// The volume is restored from a copy that was made before the upgrade of the cluster. A leader that knows a later log
+// position of the member makes etcd exit, in all versions. A leader that was elected afterwards sends the missing
+// entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
@@ -160,7 +161,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	backup := filepath.Join(pods[2].Dir, "backup")
 	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
 	runs[0].Shutdown()
-	runs[1].Kill() // it has no quorum any more
+	runs[1].Kill() // the cluster has no quorum now
 	runs = startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		awaitVersion(p, "3.6.0")
@@ -173,7 +174,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	startAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // wants 3.5, and has no word of 3.6 in its data
+	first := pods[2].Start() // requires 3.5, and its data do not mention 3.6
 	ended := false
 	harness.Eventually(t, "it is ready or ends", func() bool {
 		select {
@@ -190,7 +191,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	holds(pods[2], 20)
 }
 
-// rejoin removes the other's member and adds it again, as a learner.
+// rejoin removes the member of other and adds it again as a learner.
 func rejoin(t *testing.T, p, other *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -211,7 +212,7 @@ func rejoin(t *testing.T, p, other *harness.Pod) {
 	other.Config["initial-cluster-state"] = "existing"
 }
 
-// promote gives the learner a vote as soon as it has caught up.
+// promote promotes the learner as soon as it has caught up.
 func promote(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()
@@ -234,7 +235,7 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually repeats what etcd refuses for a while: changes of members, until all have been connected for seconds.
+// eventually repeats a change of members, which etcd refuses until all members have been connected for some seconds.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	harness.Eventually(t, what, func() bool {

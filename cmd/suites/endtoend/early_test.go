@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// rewrite makes the sidecar serve its present configuration, and from a moment during the validation on the one that change
-// leaves it. The result comes once the new one was served.
+// rewrite starts a run whose sidecar changes its configuration during the validation. The sidecar reports the result
+// after it has served the new configuration.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
@@ -56,9 +56,9 @@ func TestScaledUpMember_createsNoCluster(t *testing.T) {
 	assert.Equal(t, 0, status)
 }
 
-// The sidecars of three members that slept need a while for their initialization, and a little longer for the
-// configuration, because they look for a cluster that cannot answer yet: 35 s and 37 s in a trial, a tenth of that here.
-// A question that is asked after the result is never answered, so only the early ones can have led to the start.
+// The sidecars of three hibernated members took 35 s for the initialization and 37 s for the configuration in a
+// trial, because they look for a cluster that cannot answer yet. The test uses a tenth of that. A request for the
+// configuration after the result is never answered, so only a prefetch can lead to the start.
 func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -101,7 +101,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the result was kept")
 }
 
-// exchange puts another file's content into a file; the returned function puts its own back.
+// exchange replaces the content of a file by that of another one. back restores it.
 func exchange(t *testing.T, path, other string) (back func()) {
 	t.Helper()
 	own, err := os.ReadFile(path)

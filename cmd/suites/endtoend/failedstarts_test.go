@@ -12,12 +12,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// listenOn holds a port for the rest of the test.
+// listenOn listens on a port until the test ends.
 func listenOn(t *testing.T, port int) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() }) // a test may have closed it
+	t.Cleanup(func() { _ = listener.Close() }) // the test may have closed it
 	return listener
 }
 
@@ -71,7 +71,7 @@ func TestPortInUse_wrapper(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("address already in use"))
 }
 
-// etcd listens before it opens its data, so these are as they were.
+// etcd binds its ports before it opens its data, so the data are unchanged.
 func TestPortInUse_etcd(t *testing.T) {
 	t.Parallel()
 	for name, port := range map[string]func(p *harness.Pod) int{

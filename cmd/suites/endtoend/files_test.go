@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// chmodData gives every file and every directory of the data directory a mode.
+// chmodData sets the mode of all files and all directories in the data directory.
 func chmodData(p *harness.Pod, file, directory fs.FileMode) {
 	p.T.Helper()
 	require.NoError(p.T, filepath.WalkDir(p.DataDir(), func(path string, entry fs.DirEntry, err error) error {
@@ -24,7 +24,7 @@ func chmodData(p *harness.Pod, file, directory fs.FileMode) {
 	}))
 }
 
-// modesOtherThan lists what has another mode.
+// modesOtherThan returns the paths in the data directory that have another mode.
 func modesOtherThan(p *harness.Pod, file, directory fs.FileMode) (others []string) {
 	p.T.Helper()
 	require.NoError(p.T, filepath.WalkDir(p.DataDir(), func(path string, entry fs.DirEntry, err error) error {
@@ -44,7 +44,7 @@ func modesOtherThan(p *harness.Pod, file, directory fs.FileMode) (others []strin
 	return others
 }
 
-// tree is a fingerprint of every file below the volume.
+// tree returns a hash of every file on the volume.
 func tree(p *harness.Pod) map[string]string {
 	p.T.Helper()
 	files := map[string]string{}
@@ -61,7 +61,7 @@ func tree(p *harness.Pod) map[string]string {
 	return files
 }
 
-// unchangedFile returns a function that checks that the file at path is unchanged, byte for byte.
+// unchangedFile returns a function that checks that the content of a file is unchanged.
 func unchangedFile(t *testing.T, path string) func() {
 	t.Helper()
 	before, content := inspect(t, path)

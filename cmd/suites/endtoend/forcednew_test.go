@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A member that lags behind is forced to be alone, by mistake, while the flag stays in its file. The two others have
-// acknowledged writes that it lacks: they wait and name the ways out instead of joining it, and serve once it is
-// stopped.
+// A member that lags behind is started with force-new-cluster by mistake, and the key stays in its configuration. The
+// two others have acknowledged writes that it lacks. They do not rejoin it: they wait, name the ways out, and serve
+// once it is stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

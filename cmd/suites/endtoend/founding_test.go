@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The third pod is scheduled long after the first two, which cannot know that it has no data.
+// The third pod is scheduled long after the other two, which cannot know that it has no data.
 func TestNewCluster_lateLastMember(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -27,7 +27,8 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	c.requireWhole()
 }
 
-// edited is a member alone with a key, which has ended, and whose configuration and that of two more pods name all three.
+// edited returns three pods whose configurations name all three. The first pod has run as a single member and has
+// stopped.
 func edited(t *testing.T) *three {
 	t.Helper()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
@@ -42,7 +43,7 @@ func edited(t *testing.T) *three {
 	return c
 }
 
-// The first pod ran, and the others are started while it is away: they must not found a new cluster.
+// The others are started while the first pod, which has data, is down. They must not found a new cluster.
 func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -57,7 +58,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c.requireWhole()
 }
 
-// One edit of initial-cluster, which all pods share, and two more pods.
+// All pods share initial-cluster, which is edited once, and two pods are added.
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)

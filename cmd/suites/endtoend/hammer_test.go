@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Signals arrive until the very end: the last one must not kill a process that has ended in order.
+// Signals arrive until the process ends. The last one must not kill it after an orderly close.
 func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -20,20 +20,20 @@ func TestSignals_duringExit(t *testing.T) {
 		signalUntilExit(run)
 		want := 0
 		if len(run.Log.Matching(harness.Line{"from": "Terminating", "event": "signal"})) > 0 {
-			want = 143 // the machine was so busy that two signals came too far apart to count as one
+			want = 143 // on a busy machine, two signals may be too far apart to count as one
 		}
 		require.Equal(t, want, run.Cmd.ProcessState.ExitCode())
 	}
 }
 
-// signalUntilExit sends SIGTERM again and again, so quickly that all count as one, until the process has ended.
+// signalUntilExit sends SIGTERM repeatedly until the process has ended, so quickly that all count as one.
 func signalUntilExit(run *harness.Run) {
 	for {
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 		select {
 		case <-run.Ended:
 			return
-		default: // without a pause: the last moments are short
+		default: // no pause, because the last moments are short
 		}
 	}
 }

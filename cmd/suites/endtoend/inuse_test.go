@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// How another writer of the data ends is unknown, so the record is removed for good.
+// The record is removed for good, because this process never learns how the other writer of the data ends.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -74,8 +74,8 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 	assert.NoFileExists(t, second.RecordPath())
 }
 
-// The sidecar deletes what it finds corrupt, so it must not be sent to data that is in use. Noticing that once is enough: a kill
-// leaves no clean record.
+// No initialization may be requested while data are in use, because the sidecar deletes data that it finds corrupt.
+// Afterwards a kill leaves no clean record.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The pod's API server is unreachable: etcd serves, and the problem is reported.
+// If the API server is unreachable, etcd serves and the member reports the problem.
 func TestLeases_unreachableAPIServer(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

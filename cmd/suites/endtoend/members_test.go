@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates lists possible states of the volume of one of three members, and the number of preserved copies.
+// fates lists states of the volume of one of three members, with the number of preserved copies.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -68,7 +68,7 @@ func TestLostMember_rejoins(t *testing.T) {
 	}
 }
 
-// steps lists the log lines of a rejoin, one for each of its steps.
+// steps lists the log lines of a rejoin, one per step.
 var steps = []harness.Line{
 	{"message": "the data on the volume cannot be used: "},
 	{"message": "removed this member's old identity"},
@@ -78,7 +78,7 @@ var steps = []harness.Line{
 	{"message": "etcd has joined its cluster"},
 }
 
-// It rejoins, wherever it is killed.
+// The member rejoins after a kill at any step.
 func TestLostMember_killedWhileRejoining(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -98,8 +98,8 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 	}
 }
 
-// The bar: a member with 100 MB is a voter again 30 s after its volume is empty, and the others take writes all the time, but
-// for an election.
+// A member with an empty volume and a database of 100 MB votes again within 30 s, and the others accept writes all
+// the time, except during an election.
 func TestLostMember_largeDatabase(t *testing.T) {
 	onlyWithMembers(t)
 	c := newThree(t)
@@ -166,7 +166,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 	}
 }
 
-// etcd makes the certificates of peers when it starts, and they are not verified.
+// etcd creates the certificates of peers at its start, and does not verify them.
 func TestLostMember_autoTLS(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestRestore_threeMembers(t *testing.T) {
 	}
 }
 
-// enableAuthentication makes users of the role root, all with one password.
+// enableAuthentication creates users with the role root and the same password, and enables authentication.
 func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) {
 	t.Helper()
 	for _, user := range users {
@@ -225,7 +225,7 @@ func enableAuthentication(t *testing.T, etcd *clientv3.Client, users ...string) 
 	require.NoError(t, err)
 }
 
-// The others are queried with etcd's certificates, and changed with root's password.
+// Recovery queries the others with etcd's certificates, and changes members with the password of root.
 func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -243,12 +243,12 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	run.Shutdown()
 }
 
-// The certificate does all that the password does, for the vote, too.
+// The certificate replaces the password, also for the promotion.
 func TestLostMember_rootByCertificate(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
-	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // as in --etcd-client-cert-path
+	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the common name of the certificate in --etcd-client-cert-path
 	last := c.pods[2]
 	c.runs[2].Kill()
 	emptyVolume(last)
@@ -257,7 +257,7 @@ func TestLostMember_rootByCertificate(t *testing.T) {
 	run.Shutdown()
 }
 
-// All present themselves as an older etcd, and none is.
+// All members run etcd 3.6 but report an older version.
 func TestLostMember_olderDataVersion(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -274,7 +274,7 @@ func TestLostMember_olderDataVersion(t *testing.T) {
 	run.Shutdown()
 }
 
-// A removed member that is started with its data ends each time, unless that is checked before.
+// etcd exits at each start with the data of a removed member, so these data are detected before.
 func TestRemovedMember_joinsAgain(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
@@ -306,7 +306,7 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 	}
 }
 
-// terminationMessage returns why a pod ended, as Kubernetes reads it.
+// terminationMessage returns the termination message of a pod.
 func terminationMessage(p *harness.Pod) string {
 	p.T.Helper()
 	text, err := os.ReadFile(p.TerminationMessage())
@@ -314,7 +314,8 @@ func terminationMessage(p *harness.Pod) string {
 	return string(text)
 }
 
-// A raft conflict ends in one sentence, and is resolved as soon as possible, even if no leader remembers it.
+// A raft conflict is reported in one sentence, and resolved as soon as possible, even if no leader remembers the
+// member's position.
 func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -328,7 +329,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	require.Equal(t, 2, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(last), "tocommit")
 	assert.Contains(t, terminationMessage(last), "start with --recover=auto")
-	for _, other := range c.runs[:2] { // none of them has been the leader since
+	for _, other := range c.runs[:2] { // neither has led since
 		if status := other.Status(); status.Leader == status.MemberID {
 			other.Shutdown()
 			c.pods[slices.Index(c.runs, other)].StartReady()
@@ -341,7 +342,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 	assert.Len(t, preserved(last), 1)
 }
 
-// Each alone would be refused at every start, and there is no quorum of others.
+// etcd would reject each of the two at every start, and the others have no quorum.
 func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -374,7 +375,8 @@ func TestSwappedVolumes_bothMembersWait(t *testing.T) {
 	c.requireWhole()
 }
 
-// Members that are lost at the same time join one after the other, and one that is rolled back then is replaced as one of three.
+// Two members are lost at the same time and join one after the other. A member that is rolled back afterwards is
+// replaced.
 func TestLostMember_twoOfFive(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lifted bounds how long the alarm NOSPACE may last after keys were deleted and a compaction was requested.
+// lifted is the maximum time from the deletion of keys and a compaction to the end of the NOSPACE alarm.
 const lifted = 20 * time.Second
 
-// Each member has an alarm of its own, and all have to be defragmented, one after the other.
+// Each member has its own alarm, so all must be defragmented one after the other.
 func TestMembersWithoutSpace_acceptWritesAfterCompaction(t *testing.T) {
 	onlyWithMembers(t)
 	for _, size := range []int{3, 5} {
@@ -66,7 +66,7 @@ func awaitWrites(t *testing.T, size int) {
 	}
 }
 
-// The cluster grants no lease then, which would record that a learner is to be promoted.
+// With the alarm, the cluster grants no lease, which usually records that a learner must be promoted.
 func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -74,10 +74,10 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // in use, so that no defragmentation makes room; a busy machine may take too long
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // keys in use, so a defragmentation frees nothing; the put may time out on a busy machine
 		return c.alarmed()
 	})
-	for _, step := range steps[2:4] { // and it is killed while it rejoins
+	for _, step := range steps[2:4] { // The member is killed while it rejoins.
 		c.runs[2].Kill()
 		emptyVolume(pods[2])
 		c.runs[2] = pods[2].Start()
@@ -97,7 +97,7 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster grants no lease then either. A user resolves a corruption by emptying the volume of the member that has it.
+// The cluster grants no lease with this alarm either. Users repair a corrupt member by deleting its data.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	c.requireWhole()
 }
 
-// Nothing else lifts it, and writes are refused until then.
+// The alarm of a removed member stays until it is disarmed, and the cluster rejects writes until then.
 func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
@@ -132,7 +132,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	c.requireWhole()
 }
 
-// raise makes a member raise an alarm.
+// raise raises an alarm for a member.
 func (c *three) raise(p *harness.Pod, alarm etcdserverpb.AlarmType) *clientv3.AlarmMember {
 	c.Helper()
 	client := c.pods[0].Etcd()

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// beginOldEtcd runs an old etcd with the pod's data and configuration, as a sidecar, the reference program or etcd-druid does.
+// beginOldEtcd runs an old etcd with the pod's data and configuration, as etcd-druid's pods do.
 func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	p.T.Helper()
 	program := harness.OldEtcd(p.T, version)
@@ -27,7 +27,8 @@ func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	return p.BeginProgram(exec.Command(program, "--config-file="+file))
 }
 
-// etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in its cluster makes the others panic, at every start from then on.
+// etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in such a cluster makes the other members panic at every
+// start.
 func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -54,7 +55,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	}
 }
 
-// A member without data learns the version of the others from them.
+// A member without data gets the version from the other members.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -83,7 +84,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run.Shutdown()
 }
 
-// etcd 3.4 writes a request of the v2 API to its log for each probe of /health, which etcd 3.6 refuses to replay.
+// For each probe of /health, etcd 3.4 logs a request of the v2 API, which etcd 3.6 does not replay.
 func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -100,7 +101,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), "etcd 3.4")
 
-	// The way out that it names.
+	// Follow the advice of the message.
 	p.Config["snapshot-count"] = 1
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
@@ -111,7 +112,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	run.Shutdown()
 }
 
-// etcd 3.5 lists the members twice, and older versions have left members in the one list that were removed from the other.
+// etcd 3.5 stores the list of members twice, and older versions removed members from one of the lists only.
 func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -131,7 +132,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	assert.Equal(t, 70, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
-	// The way out that it names.
+	// Follow the advice of the message.
 	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// The whole life of a member, as the page shows it.
+// The page shows every phase of a member.
 func TestPage_wholeRun(t *testing.T) {
 	t.Parallel()
 	tab := chromiumtest.Open(t)
@@ -29,13 +29,13 @@ func TestPage_wholeRun(t *testing.T) {
 
 	run.Shutdown()
 	if len(run.Log.FindText("requests may be cut off before their end")) > 0 {
-		return // the page does not show the last events then
+		return // the page does not show the last events in this case
 	}
 	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
 }
 
-// awaitPage waits for a state and for the page's text on readiness.
+// awaitPage waits until the page shows a state and a text about readiness.
 func awaitPage(tab *chromiumtest.Tab, state, ready string) {
 	tab.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Each of these disasters is tried by itself elsewhere. Here two come together.
+// Other tests cover each of these failures alone. Here two happen together.
 
-// The data come from the others; the old data are preserved.
+// The data are copied from the other members while the old data are preserved.
 func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 	c.requireWhole()
 }
 
-// The authorities that it goes by are replaced while it waits.
+// The trusted authorities are replaced while the member waits.
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestLostMember_renewedCA(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A node that is lost is replaced by one with another address.
+// A lost node is replaced by one with another address.
 func TestLostMember_newAddress(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -95,7 +95,7 @@ func TestLostMember_newAddress(t *testing.T) {
 	c.requireWhole()
 }
 
-// etcd counts an added member as one more that is down.
+// etcd counts an added member that has not started as unavailable.
 func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -114,7 +114,7 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither answers before it has started. The learner does not found a cluster by itself, even without data.
+// Neither answers before it has started. The learner does not found a cluster alone, even without data.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Plain etcd founds a cluster without an initial-cluster, and looks at none as soon as there is a log.
+// Plain etcd can found a cluster without initial-cluster, and ignores the key if there is a log.
 func TestPlainEtcdConfigurations(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// joining is a pod without a sidecar whose member joins that of another one.
+// joining returns a pod without a sidecar whose member joins the cluster of first.
 func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
@@ -26,7 +26,7 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	return p
 }
 
-// learners counts the members of a pod's cluster without a vote.
+// learners returns the number of learners in the cluster of a pod.
 func learners(p *harness.Pod) int {
 	p.T.Helper()
 	out, log, code := p.Begin("etcdctl", "member", "list").Wait()
@@ -34,14 +34,14 @@ func learners(p *harness.Pod) int {
 	return strings.Count(out, ", true")
 }
 
-// addLearner adds a learner as an operator does.
+// addLearner adds a learner with etcdctl.
 func addLearner(first, added *harness.Pod) {
 	first.T.Helper()
 	_, log, code := first.Begin("etcdctl", "member", "add", fmt.Sprint(added.Config["name"]), "--learner", "--peer-urls="+added.PeerURL()).Wait()
 	require.Zero(first.T, code, log)
 }
 
-// promoteByHand promotes it as an operator does who has read the learner's log.
+// promoteByHand promotes a learner with the command from its log.
 func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": personsLearner})
@@ -94,15 +94,15 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old identity"})
-	run.Kill() // the cluster itself remembers what it was
+	run.Kill() // the cluster itself remembers the learner
 	run = second.Start()
 	promoteByHand(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	awaitNoteRemoved(first) // lost again, it is a voter that is lost
+	awaitNoteRemoved(first) // if it is lost again, a voter is lost
 }
 
-// awaitNoteRemoved checks that the cluster remembers nothing of a learner any more.
+// awaitNoteRemoved waits until the cluster has no note about a learner.
 func awaitNoteRemoved(p *harness.Pod) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the note is gone", func() bool {
@@ -112,7 +112,7 @@ func awaitNoteRemoved(p *harness.Pod) {
 	})
 }
 
-// A learner that recovery has added is promoted by itself, even if it loses its volume, and the note about it, before.
+// A learner that recovery added is promoted automatically, even if it loses its volume, with the note, before.
 func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quietly writes that many entries to the log, and then stops writing.
+// quietly writes at least that many log entries and then stops writing.
 func (c *three) quietly(entries int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
@@ -25,7 +25,7 @@ func (c *three) quietly(entries int) {
 		writers.Go(func() {
 			for i := range entries / many {
 				_, err := client.Put(ctx, fmt.Sprintf("key-%d", w), fmt.Sprint(i))
-				for errors.Is(err, rpctypes.ErrTimeout) { // the machine is busy
+				for errors.Is(err, rpctypes.ErrTimeout) { // on a busy machine
 					_, err = client.Put(ctx, fmt.Sprintf("key-%d", w), fmt.Sprint(i))
 				}
 				if !assert.NoError(c, err) {
@@ -37,8 +37,8 @@ func (c *three) quietly(entries int) {
 	writers.Wait()
 }
 
-// An etcd that has installed its leader's snapshot refuses its own requests until another entry follows, and in an idle
-// cluster none does. It reports that without a pause.
+// After installing a snapshot of its leader, etcd refuses its own requests until another entry is committed, which
+// never happens in an idle cluster. It logs that repeatedly without a pause.
 func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}
@@ -51,11 +51,11 @@ func TestLostMember_idleCluster(t *testing.T) {
 			pods := harness.StandaloneMembers(t, 3)
 			for _, p := range pods {
 				p.Config["snapshot-count"] = snapshots
-				p.Config["unsafe-no-fsync"] = true // only to be quicker: what a process has written stays when it is killed
+				p.Config["unsafe-no-fsync"] = true // for speed; data that a killed process has written are kept
 				p.WriteConfigFile()
 			}
 			c := startThree(t, pods)
-			c.quietly(6_000 + snapshots) // an etcd that is 5,000 entries behind what is committed refuses requests
+			c.quietly(6_000 + snapshots) // etcd refuses requests if it is 5,000 entries behind the commit index
 			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {

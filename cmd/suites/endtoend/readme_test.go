@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// block returns the block of a page that starts with a line.
+// block returns the block of a page that starts with the line first.
 func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
 	for _, block := range docs.Blocks(t) {
@@ -31,7 +31,7 @@ func block(t *testing.T, page, first string) docs.Block {
 	return docs.Block{}
 }
 
-// typed is a reader's input: each command is followed by its output. pairs has the reader's own values.
+// typed returns the commands of a block without their output. own has pairs of a placeholder and its replacement.
 func typed(block docs.Block, own ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
@@ -40,9 +40,9 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers make a script of the reader's commands: the program is in PATH, and a run of it continues in the background,
-// in another terminal, until it is stopped by Ctrl-C. Where the page waits for a fixed time, the script waits for the
-// event. The program is built already, so GO does nothing.
+// helpers turn the commands of a page into a script: the program is in PATH, and a run continues in the background
+// until Ctrl-C stops it. Where the page waits for a fixed time, the script waits for the event. GO does nothing,
+// because the program is built already.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -54,13 +54,13 @@ stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 
 ip link set lo up
 `
 
-// inAnother starts what a reader types in another terminal, and waits until etcd is ready.
+// inAnother starts a script in the background, as in another terminal, and waits until etcd is ready.
 func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
 
-// follow runs a script in a checkout with nothing but the Makefile and the program, in a network of its own: the ports of the pages may
-// be taken.
+// follow runs a script in a directory with the Makefile and the program, in its own network namespace, because the
+// ports of the pages may be in use.
 func follow(t *testing.T, script string) (printed, dir string) {
 	t.Helper()
 	for _, tool := range []string{"make", "ip", "zstd"} {
@@ -85,12 +85,12 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("a network of its own needs root")
 	}
-	log, _ := os.ReadFile(filepath.Join(dir, "log")) // of the program, for people
+	log, _ := os.ReadFile(filepath.Join(dir, "log")) // log of the program at a terminal
 	require.NoError(t, err, "%s\n%s", out.String(), log[max(0, len(log)-2000):])
 	return out.String(), dir
 }
 
-// assertPrinted checks that something is printed, in this order.
+// assertPrinted checks that the texts were printed in this order.
 func assertPrinted(t *testing.T, printed string, said ...string) {
 	t.Helper()
 	rest := printed
@@ -128,10 +128,10 @@ func TestReadmeCommands(t *testing.T) {
 	}
 }
 
-// recordingFile is the source of the README's recording.
+// recordingFile is the source of the recording in the README.
 const recordingFile = "../../../docs/pictures/recording.txt"
 
-// recording is the part of a session that shows what the program is for.
+// recording returns the part of a session that the README shows.
 func recording(printed string) string {
 	var shown strings.Builder
 	for _, part := range strings.Split("\n"+printed, "\n$ ")[1:] {
@@ -146,12 +146,12 @@ func recording(printed string) string {
 	return shown.String()
 }
 
-// masked is a text without what differs from run to run.
+// masked replaces everything in a text that differs between runs.
 func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// Data of another etcd are taken over as the page describes, and a restore is rehearsed.
+// The page's commands take over the data of another etcd and rehearse a restore.
 func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"
@@ -175,7 +175,7 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store was founded")
 }
 
-// snapshots are the commands of the block about another chart but the last one, which starts the member.
+// snapshots returns the commands of the block about another chart without the last one, which starts the member.
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")

@@ -73,7 +73,7 @@ func TestExitRecord_unremovable(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
 }
 
-// freeze makes a file that cannot be removed: immutable for root, in another user's directory for others.
+// freeze creates a file that cannot be removed: immutable for root, otherwise in another user's directory.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -124,12 +124,12 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// The record does not cover data of another etcd that ran after a clean end.
+// The record does not cover data of another etcd that ran after it was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // which has a volume, and a record, of its own
+			other := harness.NewPod(t) // which has its own volume and record
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()
@@ -158,7 +158,7 @@ func TestExitRecord_olderThanTheData(t *testing.T) {
 	}
 }
 
-// The reference program, and older versions of this one, leave a word alone.
+// gardener/etcd-wrapper and older versions write a record without a note.
 func TestExitRecord_withoutNote(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// newPodWithStore has a folder for its backups.
+// newPodWithStore returns a pod without a sidecar that stores backups in a folder.
 func newPodWithStore(t *testing.T) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -30,14 +30,14 @@ func newPodWithStore(t *testing.T) *harness.Pod {
 	return p
 }
 
-// shutdownStored stops a run and sees that the store has everything.
+// shutdownStored stops a run and checks that the store has everything.
 func shutdownStored(run *harness.Run) {
 	run.T.Helper()
 	run.Shutdown()
 	run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// preserved are the preserved copies of the data directory.
+// preserved returns the preserved copies of the data directory.
 func preserved(p *harness.Pod) []string {
 	p.T.Helper()
 	found, err := filepath.Glob(p.DataDir() + ".aside-*")
@@ -45,7 +45,8 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// Only this test restores one member with the built program: its log, metrics and status report it, and clients that watch list again.
+// This is the only test that restores a single member with the built program. It checks the log, the metrics and the
+// status, and that clients that watch have to list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -94,7 +95,7 @@ func TestRestore_singleMember(t *testing.T) {
 	}
 }
 
-// requireCompacted checks that a client which watched before has to list again.
+// requireCompacted checks that a client that watched before has to list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -111,12 +112,12 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	shutdownStored(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts at the end of its second
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts from the end of its second
 	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
-	second.Kill() // the last write may be on the volume alone
+	second.Kill() // the store may lack the last write
 
 	for id, target := range map[string]string{"by-time": "time:" + at, "by-revision": fmt.Sprintf("revision:%d", to)} {
 		flags := []string{"--restore-to=" + target, "--restore-id=" + id}
@@ -167,14 +168,15 @@ func TestRestore_impossible(t *testing.T) {
 	}
 }
 
-// A simple token carries the index of the log at which it was made, and etcd lets a request with one wait until it has applied that.
+// A simple token contains the log index at which it was issued, and etcd delays requests with it until it has applied
+// that index.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
 	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
-	for range 2 { // a restored cluster's tokens are refused as well
+	for range 2 { // tokens of a restored cluster are refused as well
 		requireOldTokensRejected(p, survivor, run)
 		run = p.StartReady()
 	}
@@ -197,7 +199,7 @@ func requireOldTokensRejected(p *harness.Pod, survivor *clientv3.Client, run *ha
 	run = p.StartReady()
 	newcomer := p.Etcd()
 	for _, client := range []*clientv3.Client{newcomer, survivor} {
-		_, err := client.Authenticate(t.Context(), "root", "secret") // which takes no token
+		_, err := client.Authenticate(t.Context(), "root", "secret") // Authenticate needs no token
 		require.NoError(t, err, "it is connected again")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience)

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The first line of the termination message names the problem of a start and the next step.
+// The first line of the termination message names the problem and the next step.
 func TestRefusedStart_firstLine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -54,7 +54,7 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// setClusterVersion makes the data look as if a cluster of that version had written it.
+// setClusterVersion sets the cluster version in the data.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
 	database, err := bolt.Open(p.DBPath(), 0o600, nil)

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// restore makes a new data directory from a database with etcd's own tool, as the runbook describes.
+// restore creates a new data directory from a database with etcdutl, as the runbook describes.
 func restore(p *harness.Pod, database string, flags ...string) {
 	p.T.Helper()
 	_, log, status := p.Begin(append([]string{
@@ -22,7 +22,7 @@ func restore(p *harness.Pod, database string, flags ...string) {
 	require.Equal(p.T, 0, status, log)
 }
 
-// moveDataDir moves the data directory out of the way and returns where its database is.
+// moveDataDir renames the data directory and returns the path of its database.
 func moveDataDir(p *harness.Pod) (database string) {
 	p.T.Helper()
 	aside := p.DataDir() + ".aside"
@@ -30,7 +30,7 @@ func moveDataDir(p *harness.Pod) (database string) {
 	return filepath.Join(aside, "member", "snap", "db")
 }
 
-// startFully starts without a record, so that everything is read.
+// startFully starts without an exit record, so the validation reads everything.
 func startFully(p *harness.Pod) *harness.Run {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.RecordPath()))
@@ -39,7 +39,7 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// Kubernetes' documented restore bumps the revision, so that no controller sees it decrease.
+// The restore that Kubernetes documents bumps the revision, so that it never decreases for controllers.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -47,7 +47,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	p.Put("key", "value")
 	first.Shutdown()
 	database := moveDataDir(p)
-	for round := range 2 { // restored once more from what was restored
+	for round := range 2 { // the second restore uses the result of the first
 		restore(p, database, "--bump-revision=1000000000", "--mark-compacted")
 		startFully(p).Shutdown()
 		second := startFully(p)
@@ -66,7 +66,7 @@ func TestStandalone_bumpedRevision(t *testing.T) {
 	}
 }
 
-// cutLogOff ends the log before its last entries.
+// cutLogOff removes the last entries of the log.
 func cutLogOff(p *harness.Pod) {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
@@ -98,7 +98,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	third.Shutdown()
 }
 
-// The sidecar looks less deep: what it calls valid is refused with a word on that.
+// The sidecar checks less. Data that it considers valid are refused, and the message names the difference.
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -117,7 +117,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, string(message), "nor does the sidecar's)")
 }
 
-// A data directory that is the volume holds the program's own notes, too.
+// If the data directory is the volume, it also contains the program's own files.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -134,7 +134,7 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// A start that failed before etcd made anything leaves what was moved out of the way, alone in its directory.
+// After a start that failed before etcd created a member, the preserved copy is the only content of its directory.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

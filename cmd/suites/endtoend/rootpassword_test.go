@@ -11,11 +11,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The password of root survives restarts, and with a lost volume it comes from the backups, even those of an empty cluster.
+// The password of root survives restarts. With a lost volume it is restored from the backups, even those of an empty
+// cluster.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
-	p.Config["bcrypt-cost"] = 4 // by default a password takes a minute of a busy machine
+	p.Config["bcrypt-cost"] = 4 // with the default, hashing a password takes a minute on a busy machine
 	p.WriteConfigFile()
 	file := filepath.Join(p.Dir, "password")
 	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))
@@ -40,7 +41,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	visit(p, "backup", "verify")
 	visit(p, "defrag")
 	shutdownStored(run)
-	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its own
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its password
 	run = p.StartReady()
 	guarded(run)
 	run.Kill()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Bash gets keys here as it does from a terminal: a tab asks for the rest of a word.
+// Bash reads keys as from a terminal: a tab requests completion.
 func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")
@@ -27,7 +27,7 @@ func TestBashCompletion(t *testing.T) {
 	} {
 		bash := exec.Command("bash", "--norc", "--noprofile", "-i")
 		bash.Env = append(os.Environ(), "PATH="+filepath.Dir(named)+":"+os.Getenv("PATH"), "HISTFILE=", "INPUTRC=/dev/null")
-		// What was completed is in the history, and is not executed.
+		// The completed commands are in the history and are not executed.
 		bash.Stdin = strings.NewReader("source <(etcd-wrapper completion bash)\nfalse && " + keys + "\nhistory\n")
 		out, err := bash.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -17,10 +17,10 @@ func redirect(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, trapPath, http.StatusFound)
 }
 
-// cut closes the connection instead of responding.
+// cut closes the connection without a response.
 func cut(*harness.Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// cutShort closes the connection within the word.
+// cutShort closes the connection in the middle of the status.
 func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "10")
 	_, _ = w.Write([]byte("Success"))
@@ -28,7 +28,7 @@ func cutShort(_ *harness.Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// sendForever sends a valid start of a response without an end.
+// sendForever sends an endless response with a valid beginning.
 func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
@@ -38,7 +38,7 @@ func sendForever(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// after responds correctly, but late.
+// after responds correctly after a pause.
 func after(pause time.Duration) harness.Fault {
 	return func(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 		<-time.After(pause)
@@ -46,7 +46,7 @@ func after(pause time.Duration) harness.Fault {
 	}
 }
 
-// sendInTwoParts replies without a fault, in two packets.
+// sendInTwoParts responds correctly in two packets.
 func sendInTwoParts(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	correct := httptest.NewRecorder()
 	s.Serve(correct, r)

@@ -13,14 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A log whose reader has stalled must keep etcd neither from serving nor from being stopped.
+// A log whose reader has stalled delays neither etcd's service nor its stop.
 func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Listen()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	defer reader.Close() // open to the end, and never read
+	defer reader.Close() // stays open and is never read
 	fillPipe(t, writer)
 
 	ctx, cancel := harness.WithPatience(t.Context())
@@ -38,7 +38,7 @@ func TestStalledLogReader_delaysNothing(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// fillPipe leaves no room in a pipe.
+// fillPipe fills the buffer of a pipe.
 func fillPipe(t *testing.T, pipe *os.File) {
 	t.Helper()
 	require.NoError(t, pipe.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))

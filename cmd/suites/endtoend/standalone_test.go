@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// validated returns the validations of a run.
+// validated returns the modes of the validations of a run.
 func validated(run *harness.Run) (modes []string) {
 	for _, begun := range run.Log.Matching(harness.Line{"message": "validation starts"}) {
 		modes = append(modes, begun["mode"].(string))
@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // what a killed run armed, a stopped one puts away
+			delete(before, p.RecordPath()+".crash") // a killed run leaves the file, an orderly stop removes it
 
 			p.ExpectTerminationMessage()
 			second := p.Start()
@@ -70,9 +70,9 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
-			delete(before, p.RecordPath()+".last") // each run reports how it ended
+			delete(before, p.RecordPath()+".last") // each run writes it
 			delete(after, p.RecordPath()+".last")
-			delete(before, p.RecordPath()+".last.tmp") // a killed run may have been about to
+			delete(before, p.RecordPath()+".last.tmp") // a run may be killed while it writes it
 			assert.Equal(t, before, after, "nothing on disk has changed")
 		})
 	}

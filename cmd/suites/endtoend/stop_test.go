@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stops are the ways to ask for a stop; each reports what went wrong with asking.
+// stops holds the ways to request a stop.
 var stops = map[string]func(run *harness.Run) error{
 	"SIGTERM": func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGTERM) },
 	"SIGINT":  func(run *harness.Run) error { return run.Cmd.Process.Signal(syscall.SIGINT) },
@@ -32,7 +32,7 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd has a way to keep a wrapper in each state before etcd, and what the sidecar notices.
+// beforeEtcd holds, for each state before etcd, a way to keep a wrapper in it, and the calls that the sidecar gets.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
@@ -136,12 +136,12 @@ func TestStop_duplicateSignal(t *testing.T) {
 func TestStop_beforeStart(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until a process writes to it
+	pipe := filepath.Join(p.Dir, "pipe") // opening the pipe blocks until a process opens it for writing
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended: a pipe is not a certificate
-	run.Exit(harness.AbortBudget)               // with whatever status, as above
+	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended, because a pipe is not a certificate
+	run.Exit(harness.AbortBudget)               // any status is possible, as above
 }
 
 func TestStop_openConnections(t *testing.T) {
@@ -150,7 +150,7 @@ func TestStop_openConnections(t *testing.T) {
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer"})
 	for range 3 {
-		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that sends nothing
+		idle, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port)) // a prober that connects and sends nothing
 		require.NoError(t, err)
 		defer idle.Close() // nothing was sent
 	}
@@ -168,14 +168,14 @@ func TestHangup_unreadLog(t *testing.T) {
 	run.Signal(syscall.SIGHUP)
 	p.Put("key", "value")
 	run.AwaitReady()
-	code, _ := run.Request(http.MethodPost, "/stop") // which is logged
+	code, _ := run.Request(http.MethodPost, "/stop") // the request is logged
 	require.Equal(t, http.StatusOK, code)
 	assert.Equal(t, 0, run.Exit(harness.StopBudget))
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// The connections of these clients are open and full: an etcdctl that is stopped while it watches, and a watch and a snapshot whose
-// messages no one receives.
+// The connections of these clients are open and their buffers are full: a watching etcdctl that is stopped, and a
+// watch and a snapshot that are not read.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serviceManager is the socket on which systemd receives the messages of a service.
+// serviceManager is the socket on which systemd receives the notifications of a service.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -35,7 +35,7 @@ func newServiceManager(t *testing.T) *serviceManager {
 	return &serviceManager{t, socket, path}
 }
 
-// receive returns the next message, or an empty string if there is none within the time.
+// receive returns the next message, or an empty string after a timeout.
 func (m *serviceManager) receive(within time.Duration) string {
 	m.t.Helper()
 	require.NoError(m.t, m.socket.SetReadDeadline(time.Now().Add(within)))
@@ -91,7 +91,8 @@ func TestSystemd_missingSocket(t *testing.T) {
 	run.Shutdown()
 }
 
-// The commands of the unit and of the Compose file start a member with backups, with the configuration next to them.
+// The commands of the systemd unit and of the Compose file start a member with backups and the configuration file
+// next to them.
 func TestHostFiles_startAMember(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")

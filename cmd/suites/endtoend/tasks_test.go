@@ -14,7 +14,8 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns the commands of a task: the block that starts with a line, with the reader's own names in pairs.
+// task returns the commands of the block that starts with the line first. own has pairs of a placeholder and its
+// replacement.
 func task(t *testing.T, first string, own ...string) string {
 	t.Helper()
 	return typed(block(t, tasks, first), own...)

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// members has all of the tests about lost members run; otherwise a selection does. make test-recovery sets it.
+// members runs all tests about lost members instead of a selection. make test-recovery sets it.
 var members = flag.Bool("members", false, "run every test about members that are lost")
 
-// onlyWithMembers skips a test that takes its time.
+// onlyWithMembers skips a long test unless -members is set.
 func onlyWithMembers(t *testing.T) {
 	t.Helper()
 	if !*members {
@@ -24,7 +24,7 @@ func onlyWithMembers(t *testing.T) {
 	}
 }
 
-// three is a cluster without sidecars that has a key.
+// three is a cluster of three members without sidecars that has a key.
 type three struct {
 	*testing.T
 
@@ -51,7 +51,7 @@ func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	return c
 }
 
-// requireWhole checks that all are voters, and that the last member has what the others have.
+// requireWhole checks that all members are voters, and that the last one has the keys of the others.
 func (c *three) requireWhole() {
 	c.Helper()
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
@@ -67,7 +67,7 @@ func emptyVolume(p *harness.Pod) {
 	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
 }
 
-// storedThree has one store for all, which has everything that was written.
+// storedThree returns a cluster whose members share a store that has all writes.
 func storedThree(t *testing.T) *three {
 	t.Helper()
 	return stored(t, harness.StandaloneMembers(t, 3))

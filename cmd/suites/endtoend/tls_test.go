@@ -24,7 +24,7 @@ func TestTLS_sidecarAndClients(t *testing.T) {
 	p.EnableSidecarTLS(ca, ca.Bundle())
 	p.RequireClientCerts(ca)
 	run := p.Start()
-	run.AwaitReady() // over HTTPS, without a certificate of its own
+	run.AwaitReady() // over HTTPS without a client certificate
 	p.Put("key", "value")
 	assert.Equal(t, "value", p.Get("key"))
 	assert.Equal(t, "etcd-main-local", p.ServerCertName(), "/readyz has etcd's certificate")
@@ -84,7 +84,7 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// etcd reads its authorities once, so an unnoticed renewal would lock out all clients later.
+// etcd reads its trusted authorities once, so an unnoticed renewal would lock out all clients later.
 func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon bounds how long a member may take to report the problem and the next step.
+// soon is the maximum time until a member reports the problem and the next step.
 const soon = 30 * time.Second
 
-// requireExplanation checks that a member reports it in its log and its status by itself.
+// requireExplanation checks that the log and the status of a member contain the words.
 func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()
@@ -26,7 +26,7 @@ func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// From its addition on, the cluster has two voters, and no quorum before the second one has started.
+// After the second member is added, the cluster has two voters, and no quorum until it has started.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -45,7 +45,7 @@ func TestSecondMember_addedAsVoter(t *testing.T) {
 	assert.Equal(t, "value", second.Get("key"))
 }
 
-// One of two is not a quorum, so only a user can help.
+// One of two members is not a quorum, so only a user can repair the cluster.
 func TestLostMember_oneOfTwo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	requireExplanation(t, c.runs[2], "etcd-main-1 runs no etcd, and has no usable data")
 }
 
-// Each alone would find that all others agree with it.
+// The data of each member agree with those of all others.
 func TestAllMembersRolledBack_restored(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

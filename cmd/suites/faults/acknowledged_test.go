@@ -28,7 +28,7 @@ import (
 
 var losses = flag.Int("losses", 3, "how often a member with --backup-ack=stored loses its volume")
 
-// newPodWithStore returns a single member whose clients wait for its store.
+// newPodWithStore returns a single member with --backup-ack=stored.
 func newPodWithStore(t *testing.T, store string, env ...string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)
@@ -96,7 +96,8 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
 }
 
-// lossesOfStore is the number of losses of one store. Each restore starts a generation, which later ones read.
+// lossesOfStore is the number of losses per store. Each restore starts a generation, which later restores have to
+// read.
 const lossesOfStore = 4
 
 func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
@@ -107,7 +108,7 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// On a server with latency, lost replies, errors and interruptions.
+// The server has latency, loses replies, returns errors and interrupts connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -146,8 +147,9 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 	}, end)
 }
 
-// emptyVolumes ends the member, in most rounds by a kill, and deletes its volume under reads, writes and watches. It checks that nothing that a
-// client has seen is denied afterwards. trouble makes the store fail before the end, and may leave it so; repair ends that.
+// emptyVolumes repeatedly ends the member, usually by a kill, and deletes its volume during reads, writes and
+// watches. It checks that the history of all clients stays consistent. trouble makes the store fail before the end of
+// the member, possibly for longer, and repair ends that.
 func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -183,7 +185,7 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 	run.Shutdown()
 }
 
-// awaitRestored waits longer than AwaitReady: a restore sends a hundred requests, one after the other, and each takes the latency of the store.
+// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests one after the other.
 func awaitRestored(run *harness.Run) {
 	run.T.Helper()
 	require.Eventually(run.T, func() bool {
@@ -204,14 +206,14 @@ func (tr *traffic) acknowledged() int {
 	return tr.writes
 }
 
-// sightings are when a watch first showed each value.
+// sightings records when a watch first returned each value.
 type sightings struct {
 	mu   sync.Mutex
-	at   map[string]int64 // nanoseconds since the traffic started
+	at   map[string]int64 // nanoseconds after the start of the traffic
 	done func()
 }
 
-// watchTraffic watches all keys until apply. After an error it continues with what happens from then on, as clients do.
+// watchTraffic watches all keys until apply is called. After an error it continues with later events, as clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
@@ -235,8 +237,8 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	return seen
 }
 
-// apply enters into the history that a write which a watch has shown was done by then, also if its client has no answer. It drops writes without an
-// answer that no client has seen: they might be done after everything else, and the check would try all their places.
+// apply adds to the history that a write was done when a watch returned it, even if the client got no answer. It
+// removes writes without an answer that no client has seen: the check would have to try all their possible places.
 func (s *sightings) apply(t *testing.T, tr *traffic) {
 	t.Helper()
 	s.done()

@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush is the delay of each flush of the follower's log, in strace's microseconds. etcd flushes its database every
+// slowFlush is strace's delay of each flush of the follower's log in microseconds. etcd flushes its database every
 // 0.1 s.
 const slowFlush = "delay_enter=700000"
 
-// A follower whose log is flushed slowly learns of entries that the others have stored. Its database gets them while its
-// own log is still on the way to the disk, and then the power goes: at three moments of four, it seems. No acknowledged
-// write is lost, and the others continue; the follower is refused, and has to be replaced.
+// A follower with slow flushes of its log commits entries that only the others have on disk. Its database may contain
+// them before its own log does, and a power loss then removes them from the log. No acknowledged write may be lost.
+// The others continue, and the follower is refused and must be replaced.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
@@ -29,7 +29,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	follower := pods[2]
 	disk := harness.NewDisk(follower, diskSize)
 	first, second := pods[0].Start(), pods[1].Start()
-	first.AwaitReady() // with a leader among these two
+	first.AwaitReady() // one of these two leads
 	follower.ExpectTerminationMessage()
 	var acknowledged []string
 	run := follower.Start()
@@ -58,8 +58,8 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile has several clients store keys, with themselves as values, until do returns. It returns those that were
-// acknowledged.
+// writeWhile has several clients write keys, whose values equal the keys, until do returns. It returns the
+// acknowledged keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup
 	var mu sync.Mutex

@@ -14,10 +14,10 @@ import (
 
 // blockedStart blocks a process at one point of its run.
 type blockedStart struct {
-	// park returns the process once it is there, and what makes the pod usable for the next one.
+	// park returns the process when it is blocked, and a function that makes the pod usable for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
-	forced []int // statuses that the state allows in addition to those of the stimulus
+	forced []int // exit statuses that the state allows in addition to those of the stimulus
 }
 
 var parkings = map[string]blockedStart{
@@ -35,7 +35,7 @@ var parkings = map[string]blockedStart{
 
 func nothing() {}
 
-// blockAfterHalf sends the start of a configuration and never the rest.
+// blockAfterHalf sends the first half of a configuration only.
 func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
@@ -73,7 +73,7 @@ func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum leaves a member that cannot be elected; as the only one of its cluster it can continue.
+// parkAtQuorum leaves a member that has no quorum; as a single member it can continue.
 func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
 	alone := p.SingleMember()
 	p.WithoutQuorum()
@@ -90,8 +90,8 @@ func parkServing(p *harness.Pod) (*harness.Run, func()) {
 	return run, nothing
 }
 
-// blockInWatch opens a stream for each watch. etcd's own client would let them share one, and its close can hang when
-// many of them are reconnecting.
+// blockInWatch opens one stream per watch. etcd's client would use one stream for all, and its Close can hang when
+// many streams reconnect.
 func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
 	watching, forget := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // one answer after the other would take a busy machine a minute
+	for _, stream := range streams { // one answer at a time would take a minute on a busy machine
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

@@ -22,7 +22,7 @@ var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills et
 // writers is the number of clients that write while etcd is killed.
 const writers = 5
 
-// crashloop keeps what was acknowledged over all cycles.
+// crashloop records the acknowledged writes of all cycles.
 type crashloop struct {
 	t    *testing.T
 	pod  *harness.Pod
@@ -33,11 +33,11 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles of a volume. A start takes longer the more was written, and proves no more then.
+// lifetime is the number of cycles per volume. With more data a start takes longer and proves nothing more.
 const lifetime = 100
 
-// TestFaultCrashLoop kills etcd at random instants while it starts, is written to and stops. Afterwards every write
-// that was acknowledged is there. Several volumes suffer at a time.
+// TestFaultCrashLoop kills etcd at random moments while it starts, serves writes and stops, and checks that no
+// acknowledged write is lost. Several volumes are tested at the same time.
 func TestFaultCrashLoop(t *testing.T) {
 	t.Parallel()
 	trial(t, "starting, written to, stopping", fmt.Sprintf("SIGKILL, %d times", *crashCycles))
@@ -71,7 +71,7 @@ func crashLoop(t *testing.T, p *harness.Pod, cycles int, kill func(run *harness.
 	return len(c.acknowledged)
 }
 
-// run is one life: killed while it starts, while it is written to, or shortly after SIGTERM.
+// run starts one process and kills it while it starts, while it serves writes, or shortly after SIGTERM.
 func (c *crashloop) run(cycle int) {
 	run := c.pod.Start()
 	moment := c.dice.IntN(4)
@@ -85,7 +85,7 @@ func (c *crashloop) run(cycle int) {
 	assertTruth(run, run.Cmd.ProcessState.ExitCode(), nil)
 }
 
-// write has all writers write until the process is dead.
+// write has all writers write until the process has ended.
 func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	client := c.pod.Etcd()
 	ctx, stop := context.WithCancel(context.Background())
@@ -101,7 +101,7 @@ func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	c.kill(run)
 	stop()
 	writing.Wait()
-	_ = client.Close() // its server is dead
+	_ = client.Close() // its server has ended
 }
 
 func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix string) {
@@ -115,7 +115,7 @@ func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix
 	}
 }
 
-// pass lets a random time pass, or the process end.
+// pass waits for a random time, or until the process has ended.
 func (c *crashloop) pass(run *harness.Run, most time.Duration) {
 	select {
 	case <-time.After(time.Duration(c.dice.Int64N(int64(most)))):

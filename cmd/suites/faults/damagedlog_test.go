@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// acknowledgedPuts is the number of keys written before the process is killed, each after the previous one was acknowledged.
+// acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
 const acknowledgedPuts = 60
 
-// logDamages lists what a disk may do to an entry that was flushed.
+// logDamages lists what a disk may do to a flushed entry.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -27,7 +27,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd truncates the log where it is damaged. The following entries were acknowledged, and the entries after them prove it.
+// etcd truncates a damaged log. The lost entries were acknowledged, which the entries after them prove.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -56,12 +56,12 @@ func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	}
 }
 
-// A power loss leaves a torn last entry. It is unknown whether it was acknowledged.
+// A power loss leaves a torn last entry, which may or may not have been acknowledged.
 func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
-			continue // which no power loss leaves: etcd does not open that log
+			continue // no power loss causes this, and etcd does not open such a log
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	}
 }
 
-// killDuringWrites is a member whose database lags behind its log. last is the index of the log's last entry.
+// killDuringWrites returns a member whose database lags behind its log, and the index of the last log entry.
 func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	t.Helper()
 	unwritten := map[string]any{"backend-batch-interval": time.Hour.Nanoseconds()}
@@ -94,8 +94,8 @@ func killDuringWrites(t *testing.T, alone bool) (p *harness.Pod, last uint64) {
 	return p, uint64(len(ends))
 }
 
-// damageLog damages the entry with the given number of successors, and returns the index of the previous one, and the
-// entry's offset.
+// damageLog damages the entry that is followed by the given number of entries. It returns the index of the entry
+// before it, and the offset of the damaged entry.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))
@@ -107,7 +107,7 @@ func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin i
 	return uint64(at), begins[at]
 }
 
-// requireRefusal checks that the refusal names the way out, and that a start does not extend the log.
+// requireRefusal checks that the message names the way out, and that a start does not append to the log.
 func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	p.T.Helper()
 	p.ExpectTerminationMessage()
@@ -139,7 +139,8 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// The database of a member whose log was cut off holds more than that; the sentence names the command that saves it.
+// The database of a member with a truncated log has more writes than the log. The message names the command that
+// exports it.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// diskErrors are errors of the disk under etcd's log: etcd calls them fatal.
+// diskErrors lists disk errors on etcd's log that etcd treats as fatal.
 var diskErrors = map[string]string{"fdatasync": "EIO", "write": "ENOSPC"}
 
 func TestFaultDiskError_crashWithReason(t *testing.T) {
@@ -37,12 +37,12 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 	}
 }
 
-// syscallText has Go's text for an error.
+// syscallText holds Go's texts for errors.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
 
-// wal is the newest segment of etcd's log.
+// wal returns the newest segment of etcd's log.
 func wal(p *harness.Pod) string {
 	p.T.Helper()
 	segments, err := filepath.Glob(filepath.Join(p.DataDir(), "member", "wal", "*.wal"))
@@ -51,7 +51,7 @@ func wal(p *harness.Pod) string {
 	return segments[len(segments)-1]
 }
 
-// assertExplained checks that the reason is in the log's last line and in the termination message.
+// assertExplained checks that the last line of the log and the termination message contain the reason.
 func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Helper()
 	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})
@@ -120,7 +120,7 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
 	assert.Less(t, watch.Duration(), harness.StopBudget)
-	detach() // a process that has ended stays as long as strace delays it
+	detach() // a process that has ended remains as long as strace delays it
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
 	assertTruth(run, status, nil)

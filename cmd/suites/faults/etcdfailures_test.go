@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles are data directories and disks that etcd cannot run on. Each was fine when etcd was stopped in order.
+// etcdTroubles lists data directories and disks on which etcd cannot run, although it was stopped in order.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int
@@ -71,7 +71,7 @@ func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 	}
 }
 
-// logEnd returns the offset of the end of the log's last record.
+// logEnd returns the offset of the end of the last record in the log.
 func logEnd(p *harness.Pod) int64 {
 	p.T.Helper()
 	content, err := os.ReadFile(wal(p))
@@ -79,7 +79,7 @@ func logEnd(p *harness.Pod) int64 {
 	return int64(len(bytes.TrimRight(content, "\x00")))
 }
 
-// setClusterVersion makes the data look as if a cluster of that version had written it.
+// setClusterVersion sets the cluster version in the data.
 func setClusterVersion(p *harness.Pod, version string) {
 	p.T.Helper()
 	database, err := bolt.Open(p.DBPath(), 0o600, nil)
@@ -94,7 +94,7 @@ func makeReadOnly(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.V
 
 func TestFaultFullDisk(t *testing.T) {
 	t.Parallel()
-	// 200 MB take the segments of 64 MB that etcd prepares, the second while it starts: to try that needs all there is.
+	// etcd allocates two log segments of 64 MB, the second during the start, so 200 MB are needed.
 	for name, free := range map[string]int{"at birth": 1 << 20, "while serving": 200 << 20} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -120,14 +120,14 @@ func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)
 	require.NoError(t, err)
-	defer file.Close() // it cannot be complete
+	defer file.Close() // the last write failed
 	for err == nil {
 		_, err = file.Write(make([]byte, 4096))
 	}
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-// writeUntilItEnds continues after a put that takes too long, as on a busy machine: writes that etcd has room for do not end it.
+// writeUntilItEnds writes until the process ends. It ignores puts that time out on a busy machine.
 func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
 	harness.Eventually(run.T, "writing to a full disk ends it", func() bool {
@@ -167,7 +167,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 	}
 }
 
-// takeData replaces the data here by others.
+// takeData replaces the pod's data by a copy of others.
 func takeData(p *harness.Pod, others string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.DataDir()))

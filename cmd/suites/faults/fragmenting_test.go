@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll knows all members, as an API server does.
+// clientOfAll returns a client of all members, as an API server uses.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -25,14 +25,14 @@ func endpointsOf(pods []*harness.Pod) (endpoints []string) {
 	return endpoints
 }
 
-// large is a value of 40 KiB that nothing can make smaller.
+// large returns a random value of 40 KiB, which cannot be compressed.
 func large() string {
 	value := make([]byte, 40<<10)
 	_, _ = rand.Read(value) // it never fails
 	return string(value)
 }
 
-// grow writes the given number of mebibytes below a prefix.
+// grow writes the given number of MiB below a prefix.
 func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	t.Helper()
 	keys := make(chan int)
@@ -54,7 +54,7 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin takes the values below a prefix away, a hundred at a time, and compacts, which leaves room in the file.
+// thin deletes the values below a prefix in batches of a hundred, and compacts, which leaves free pages in the file.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse
@@ -67,7 +67,7 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// requireNothingLost checks that every acknowledged write is there.
+// requireNothingLost checks that no acknowledged write is lost.
 func requireNothingLost(t *testing.T, c *clientv3.Client, writers []*harness.LatencyClient) {
 	t.Helper()
 	for _, w := range writers {

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar in a network namespace of its own, which people know by its commands alone.
+// isolated is a member without a sidecar in its own network namespace. The test uses it through its commands only.
 type isolated struct {
 	*wires
 	name string
-	host int // the end of its address
+	host int // last part of its address
 	dir  string
 	cmd  *exec.Cmd
 }
@@ -39,7 +39,7 @@ func (m *isolated) endpoint() string { return "http://" + at(m.host) + ":2379" }
 
 func (m *isolated) peer() string { return "http://" + at(m.host) + ":2380" }
 
-// start runs the member as one of a new cluster, or as one that joins those that there are.
+// start starts the member, as one of a new cluster or as one that joins an existing one.
 func (m *isolated) start(state string, members ...*isolated) {
 	m.t.Helper()
 	m.begin(state, members...)
@@ -67,7 +67,7 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 	require.NoError(m.t, m.cmd.Start())
 	running := m.cmd
 	m.t.Cleanup(func() {
-		_ = running.Process.Kill() // it may have ended
+		_ = running.Process.Kill() // the process may have ended
 		_ = running.Wait()
 		if content, _ := os.ReadFile(m.file("log")); m.t.Failed() {
 			m.t.Logf("the end of the log of %s:\n%s", m.name, content[max(0, len(content)-3000):])
@@ -77,7 +77,7 @@ func (m *isolated) begin(state string, initial ...*isolated) {
 
 func (m *isolated) file(name string) string { return filepath.Join(m.dir, name) }
 
-// command is one of the program's, in the member's namespace, as kubectl exec would run it.
+// command returns a command of the program in the member's namespace, as kubectl exec would run it.
 func (m *isolated) command(args ...string) *exec.Cmd {
 	command := exec.Command("ip", append([]string{"netns", "exec", m.wires.name(m.name), harness.Program}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+m.dir)
@@ -91,7 +91,7 @@ func (m *isolated) run(args ...string) (out string) {
 	return string(output)
 }
 
-// reconfigure runs a command that etcd refuses while one of the members has been connected for less than 5 s.
+// reconfigure repeats a command that etcd refuses until all members have been connected for 5 s.
 func (m *isolated) reconfigure(args ...string) {
 	m.t.Helper()
 	output := ""
@@ -113,7 +113,7 @@ func (m *isolated) awaitReady() {
 	harness.Eventually(m.t, m.name+" is ready", func() bool { return m.command("status").Run() == nil })
 }
 
-// exit is the status that the process ends with, within the time that a stop has.
+// exit waits until the process ends, within the time limit of a stop, and returns its exit status.
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
@@ -132,7 +132,7 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known returns the output of `etcdctl member list`, by name.
+// known returns the output of `etcdctl member list` by name.
 func (m *isolated) known() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }
@@ -153,7 +153,7 @@ type listed struct {
 
 func (l listed) id() string { return fmt.Sprintf("%x", l.ID) }
 
-// client knows all addresses that members will ever have.
+// client returns a client with the addresses of all present and future members.
 func (w *wires) client(members []*isolated) *clientv3.Client {
 	w.t.Helper()
 	var endpoints []string
@@ -163,7 +163,7 @@ func (w *wires) client(members []*isolated) *clientv3.Client {
 	return harness.NewClient(w.t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.dial)}})
 }
 
-// The way that docs/maintenance.md describes, with its commands.
+// The test uses the commands of docs/maintenance.md.
 func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
@@ -206,7 +206,8 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd notices: it may trip over its own absence from the list of members first.
+// exitsAsRemoved accepts both ways in which etcd notices its removal: it may first fail because it is not in the list
+// of members.
 func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
 	status := m.exit()
@@ -217,7 +218,7 @@ func (m *isolated) exitsAsRemoved() {
 	assert.Contains(m.t, string(log), says[status])
 }
 
-// lead makes this member the leader, unless it is.
+// lead moves leadership to this member unless it leads.
 func (m *isolated) lead(members []*isolated) {
 	m.t.Helper()
 	for _, each := range members {

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestKill_leavesNoCleanRecord kills runs after any number of log lines: while they start, while they serve,
-// while they close. At every moment, a clean record means that etcd was closed, and no acknowledged key is lost.
+// TestKill_leavesNoCleanRecord kills runs after each number of log lines, while they start, serve and close. A clean
+// record must always mean that etcd was closed, and no acknowledged key may be lost.
 func TestKill_leavesNoCleanRecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -34,7 +34,7 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 		if awaitReadyOrExit(run) && p.TryPut(key, key, 2*time.Second) == nil {
 			acknowledged[key] = key
 		}
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may be dead
+		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 		run.Exit(harness.Patience)
 		clean := p.Record() == "terminated"
 		require.False(t, clean && leftOpen(run, seen), "round %d: a clean record after an etcd that was not closed", round)
@@ -46,7 +46,7 @@ func TestKill_leavesNoCleanRecord(t *testing.T) {
 	last.Shutdown()
 }
 
-// dieAfter kills the process after the given number of lines.
+// dieAfter kills the process after the given number of log lines.
 func dieAfter(run *harness.Run, lines int) {
 	go func() {
 		for run.Log.Lines() < lines {
@@ -56,7 +56,7 @@ func dieAfter(run *harness.Run, lines int) {
 			case <-time.After(100 * time.Microsecond):
 			}
 		}
-		_ = run.Cmd.Process.Kill() // it may have ended
+		_ = run.Cmd.Process.Kill() // the process may have ended
 	}()
 }
 

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each of the calls that touch the record, and at etcd's own calls on
-// its database and its log. Never is a record clean after an etcd that was not closed, and the next start works.
+// TestFaultKilledAtEverySystemCall kills a run at each system call on the record, and at etcd's calls on its database
+// and its log. A record must never be clean after an etcd that was not closed, and the next start must work.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -43,10 +43,11 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	}
 }
 
-// logCalls bounds how many of the many equal calls on etcd's log are tried.
+// logCalls is the number of equal calls on etcd's log that are tested.
 const logCalls = 4
 
-// killSpots are the calls of a life, relative to the volume: all of the record and the database, some of the log.
+// killSpots returns the system calls of a run with paths relative to the volume: all on the record and the database,
+// and some on the log.
 func killSpots(t *testing.T) (spots []spot) {
 	t.Helper()
 	p := harness.NewPod(t)
@@ -66,12 +67,13 @@ func killSpots(t *testing.T) (spots []spot) {
 	return spots
 }
 
-// here is the spot on this pod's volume.
+// here converts a spot to a path on this pod's volume.
 func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks what a power loss cannot show here: the order in which changes become durable.
+// TestFaultOrderOnDisk checks the order in which changes become durable, which a simulated power loss cannot show
+// here.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -91,7 +93,7 @@ func TestFaultOrderOnDisk(t *testing.T) {
 	after(t, calls, renamed, callOn("fsync", p.Volume))
 }
 
-// after is the index of the next such call after an index.
+// after returns the index of the next matching call after from.
 func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	t.Helper()
 	at := slices.IndexFunc(calls[from:], func(s spot) bool { return s.Call == wanted.Call && s.Path == wanted.Path })
@@ -99,13 +101,14 @@ func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	return from + at
 }
 
-// firstWrite is the index of the first call that changes anything below a path; looking for locks does not.
+// firstWrite returns the index of the first call that changes something below a path. Calls that look for locks do
+// not count.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })
 }
 
-// first and last are the indices of calls on a path or below it.
+// first and last return the indexes of the first and the last call on a path or below it.
 func first(calls []spot, path string) int {
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) })
 }

@@ -32,12 +32,12 @@ var kubeAPIServer = flag.String("kube-apiserver", "",
 
 const (
 	objectWriters = 10
-	objectChanges = 2000 // acknowledged before each loss
+	objectChanges = 2000 // that are acknowledged before each loss
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store is 20 ms away. No
-// request fails under load. Then the member is killed and loses its volume under load, and waits as long as a release
-// does: no acknowledged or watched change is missing.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member with a store that is 20 ms away.
+// No request may fail under load. Then the member is killed under load and loses its volume. No change that was
+// acknowledged or watched may be missing. The test waits for as long as a release does.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -63,7 +63,7 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	run.Shutdown()
 }
 
-// kubernetes is an API server and what its clients know about their objects.
+// kubernetes is an API server, with the state of objects that its clients know.
 type kubernetes struct {
 	t      *testing.T
 	url    string
@@ -72,11 +72,11 @@ type kubernetes struct {
 
 	mu      sync.Mutex
 	objects map[string]*object
-	took    []time.Duration // of the requests that had to succeed
-	changes int             // acknowledged
+	took    []time.Duration // durations of the requests that must succeed
+	changes int             // acknowledged changes
 }
 
-// object counts changes of an object: its creation, its update and in some cases its deletion.
+// object counts the changes of an object: its creation, its update and possibly its deletion.
 type object struct{ asked, acknowledged, watched int }
 
 const deleted = 3
@@ -96,7 +96,7 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	command.Stdout, command.Stderr = log, log
 	require.NoError(t, command.Start())
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // it may have ended
+		_ = command.Process.Kill() // the process may have ended
 		_ = command.Wait()
 		_ = log.Close() // a test file
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
@@ -112,8 +112,8 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests: after a minute without etcd, the API server's client connects again only
-// some minutes later.
+// awaitReady waits longer than other tests: after a minute without etcd, the API server waits minutes until it
+// reconnects.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -126,7 +126,7 @@ func (k *kubernetes) awaitReady() {
 	}
 }
 
-// configMap has the fields of a ConfigMap that these tests read.
+// configMap has the fields of a ConfigMap that the test reads.
 type configMap struct {
 	Metadata struct{ Name string }
 	Data     struct{ Changes string }
@@ -134,7 +134,7 @@ type configMap struct {
 
 const configMaps = "/api/v1/namespaces/default/configmaps"
 
-// request sends a request, with a ConfigMap that was changed so often if it has a name.
+// request sends a request. If name is set, the body is a ConfigMap with the given number of changes.
 func (k *kubernetes) request(ctx context.Context, method, path, name string, changes int) (content []byte, err error) {
 	body := ""
 	if name != "" {
@@ -191,7 +191,7 @@ func (k *kubernetes) load(end func()) {
 		k.took[len(k.took)/2], k.took[len(k.took)*99/100], k.took[len(k.took)-1])
 }
 
-// live creates, updates, reads and in some cases deletes an object, and reports whether all of that succeeded.
+// live creates, updates and reads an object, and sometimes deletes it. It reports whether all requests succeeded.
 func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	known, path := &object{}, configMaps+"/"+name
 	k.mu.Lock()
@@ -216,7 +216,8 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	return ok
 }
 
-// must sends a request that changes an object unless that is nil. It may only fail once the member is about to end.
+// must sends a request. changed is the object that it changes, or nil. The request may fail only if the member is
+// about to end.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
 	began, changes := time.Now(), 0
 	if changed != nil {
@@ -240,7 +241,7 @@ func (k *kubernetes) must(ctx context.Context, method, path, name string, change
 	return content, true
 }
 
-// watch records the changes that a watch shows. It starts again after an error.
+// watch records the changes that a watch returns, and watches again after an error.
 func (k *kubernetes) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		reply, err := k.send(ctx, http.MethodGet, configMaps+"?watch=true", "")
@@ -260,7 +261,7 @@ func (k *kubernetes) watch(ctx context.Context) {
 				k.mu.Unlock()
 			}
 		}
-		_ = reply.Body.Close() // all of it was read
+		_ = reply.Body.Close() // the body was read completely
 	}
 }
 
@@ -269,11 +270,11 @@ func (c configMap) changes(exists bool) (count int) {
 	if !exists {
 		return deleted
 	}
-	_, _ = fmt.Sscan(c.Data.Changes, &count) // another ConfigMap has none
+	_, _ = fmt.Sscan(c.Data.Changes, &count) // other ConfigMaps have no count
 	return count
 }
 
-// check compares all objects with what clients know, and those in etcd with those that the API server lists.
+// check compares all objects with what clients know, and the objects in etcd with those that the API server lists.
 func (k *kubernetes) check(p *harness.Pod) {
 	k.t.Helper()
 	k.awaitReady()

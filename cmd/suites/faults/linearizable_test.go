@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// access is a client's operation on one register: a read, or a write of a unique value.
+// access is an operation of a client on one register: a read, or a write of a unique value.
 type access struct {
 	key, value string
 	write      bool
 }
 
-// registers is a store of independent registers, as porcupine wants it.
+// registers is the model of independent registers for porcupine.
 var registers = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		keys := map[string][]porcupine.Operation{}
@@ -47,14 +47,14 @@ var registers = porcupine.Model{
 	},
 }
 
-// traffic is clients that read and write all the time, and what they saw.
+// traffic is a set of clients that read and write all the time, with their history.
 type traffic struct {
 	began   time.Time
 	clients sync.WaitGroup
 
 	mu      sync.Mutex
 	history []porcupine.Operation
-	writes  int // acknowledged
+	writes  int // acknowledged writes
 	unknown int // writes without an answer
 }
 
@@ -64,7 +64,7 @@ const (
 	answerWithin   = 2 * time.Second
 )
 
-// loadHistory starts clients, each of which knows all members, and returns what ends them.
+// loadHistory starts clients of all members, and returns a function that stops them.
 func loadHistory(t *testing.T, pods []*harness.Pod) (tr *traffic, end func()) {
 	t.Helper()
 	tr = &traffic{began: time.Now()}
@@ -94,7 +94,8 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask records the answer. A write without an answer may happen at any time, even later; a read without an answer has no meaning.
+// ask sends an operation and records the answer. A write without an answer may happen at any later time; a read
+// without an answer is ignored.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -134,8 +135,8 @@ func (tr *traffic) assertLinearizable(t *testing.T) {
 	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(registers, tr.history, 2*time.Minute), "the history is linearizable")
 }
 
-// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster under reads and writes. A write
-// that was acknowledged and is lost would show: reads at the end belong to the history.
+// TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster during reads and writes.
+// Reads at the end belong to the history, so a lost acknowledged write is detected.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -162,7 +163,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances change runs in place and leave a cluster of which every member is ready.
+// disturbances lists disturbances, after which every member is ready again. They replace ended runs in runs.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {
@@ -193,7 +194,7 @@ var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	},
 }
 
-// awaitLeader is the index of the member that leads, once one does.
+// awaitLeader waits for a leader and returns its index.
 func awaitLeader(t *testing.T, pods []*harness.Pod) (leader int) {
 	t.Helper()
 	harness.Eventually(t, "one of the members leads", func() bool {

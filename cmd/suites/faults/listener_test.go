@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A listener that fails ends the process: an unreachable member is useless, and only a new start helps.
+// A failed listener ends the process, because an unreachable member is useless and only a restart helps.
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
@@ -43,7 +43,7 @@ func TestFaultListenerFails(t *testing.T) {
 	}
 }
 
-// cutListener shuts a listening socket of the process down, as nothing but a fault can.
+// cutListener shuts down a listening socket of the process, as a fault would.
 func cutListener(run *harness.Run, port int) {
 	run.T.Helper()
 	process, err := unix.PidfdOpen(run.Cmd.Process.Pid, 0)
@@ -57,7 +57,7 @@ func cutListener(run *harness.Run, port int) {
 	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
 }
 
-// listener is the file descriptor, in the process, of the socket that listens on the port.
+// listener returns the file descriptor of the process's socket that listens on the port.
 func listener(run *harness.Run, port int) (fd int) {
 	run.T.Helper()
 	dir := fmt.Sprintf("/proc/%d", run.Cmd.Process.Pid)
@@ -75,8 +75,8 @@ func listener(run *harness.Run, port int) (fd int) {
 	return 0
 }
 
-// inode identifies the socket that listens on the port. The kernel's table has the local address in its second column,
-// the state in the fourth and the inode in the tenth.
+// inode returns the inode of the socket that listens on the port. In the kernel's table, column 2 is the local
+// address, column 4 the state and column 10 the inode.
 func inode(t *testing.T, dir string, port int) string {
 	t.Helper()
 	const listening = "0A"

@@ -1,5 +1,6 @@
-// Package faults_test drives the program through what a pod meets: kills, power losses, full and broken disks, lost
-// quorums. A short selection runs by default, everything with -faults; the table at the end lists what was tried.
+// Package faults_test tests the program under the faults that a pod meets: kills, power losses, full and broken
+// disks, and lost quorums. By default it runs a short selection; -faults runs everything. At the end it prints a
+// table of all trials.
 package faults_test
 
 import (

@@ -25,7 +25,7 @@ var (
 	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
 )
 
-// longestGap bounds how long a writer may wait while members are defragmented, one after the other.
+// longestGap is the maximum time that a writer may wait while members are defragmented one after the other.
 const longestGap = 1500 * time.Millisecond
 
 func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
@@ -64,8 +64,8 @@ func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	}
 }
 
-// A day: fragmentation, compactions, snapshots that are read slowly, defragmentations by threshold and by command,
-// members that are killed while they are blocked, and an exceeded quota.
+// The test simulates a day: fragmentation, compactions, slow readers of snapshots, defragmentations by threshold and
+// by command, kills of members that defragment, and an exceeded quota.
 func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")
@@ -107,7 +107,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	}
 }
 
-// done counts the defragmentations of the members.
+// done returns the number of defragmentations of all members.
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if current := run.Status().Maintenance; current != nil {
@@ -117,7 +117,7 @@ func done(runs []*harness.Run) (count int) {
 	return count
 }
 
-// fragmentsWhileASnapshotIsRead ends when every member was defragmented.
+// fragmentsWhileASnapshotIsRead fragments the databases and returns when every member was defragmented.
 func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
@@ -139,7 +139,7 @@ func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*ha
 	harness.Eventually(t, "and so is the third", func() bool { return done(runs) >= before+3 })
 }
 
-// killsOneThatStandsStill leaves a cluster of which every member is ready.
+// killsOneThatStandsStill kills a member during its defragmentation, and returns when every member is ready.
 func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -155,7 +155,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the one that was killed has perhaps done it before it served
+	for i, run := range runs { // the killed member may have finished its defragmentation before it served
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
@@ -163,7 +163,8 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	}
 }
 
-// exceedsTheQuota fills the database until writes are refused, and makes room as a compaction does. The rest is the members'.
+// exceedsTheQuota fills the database until writes are refused, and then deletes keys and compacts. The members do the
+// rest.
 func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -184,7 +185,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// No client sees a revision that no client has made, although the members write for themselves.
+// Clients see only revisions of their own changes, although the members write as well.
 func TestMaintenance_keepsRevision(t *testing.T) {
 	times := 1
 	if *day {
@@ -221,7 +222,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	}
 }
 
-// maintainAll defragments each member by command and by a client, and moves the leadership by a client.
+// maintainAll defragments each member by command and by a client, and moves leadership by a client.
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {

@@ -34,7 +34,7 @@ func TestFaultRemovedMember(t *testing.T) {
 			if state == "down" {
 				run = gone.Start()
 			}
-			// Apart from the news of its removal, etcd may fail on its own absence from the list of members, which is fatal.
+			// etcd either learns of its removal, or fails because it is not in the list of members, which is fatal.
 			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)
@@ -44,7 +44,7 @@ func TestFaultRemovedMember(t *testing.T) {
 	}
 }
 
-// The volumes of two clusters whose members have the same names and addresses are mixed up.
+// Two clusters have members with the same names and addresses, and their volumes are swapped.
 func TestFaultDataOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "data of another cluster")
@@ -75,7 +75,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	assertTruth(run, status, nil)
 }
 
-// removeMember has this pod's etcd remove the other's, once it agrees that the cluster is healthy.
+// removeMember removes the member of other through this pod's etcd, once etcd considers the cluster healthy.
 func removeMember(p *harness.Pod, other *harness.Pod) {
 	p.T.Helper()
 	client, id := p.Etcd(), memberID(p, other)
@@ -87,7 +87,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID returns the other's member ID, as this pod's etcd has it.
+// memberID returns the member ID of other that this pod's etcd has.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

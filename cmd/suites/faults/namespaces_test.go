@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network of namespaces: a bridge in one of them, and members in others. Nothing of the machine's own network is
-// touched, and nothing of it can be reached.
+// wires is a network of namespaces: one has a bridge, and the others have members. It does not use the network of the
+// machine.
 type wires struct {
 	t      *testing.T
-	prefix string // of the namespaces' names
+	prefix string // of the names of the namespaces
 	count  int
 }
 
-// newWires needs root and ip(8). Everything ends with the test.
+// newWires creates a network that is removed at the end of the test. It requires root and ip(8).
 func newWires(t *testing.T) *wires {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -46,7 +46,7 @@ func (w *wires) add(name string) {
 	w.ip("-n", w.name(name), "link", "set", "lo", "up")
 }
 
-// attach makes a namespace that is connected to the others.
+// attach creates a namespace that is connected to the bridge.
 func (w *wires) attach(name string, host int) {
 	w.t.Helper()
 	w.count++
@@ -57,7 +57,7 @@ func (w *wires) attach(name string, host int) {
 	w.address(name, "eth0", host)
 }
 
-// at is an address in the network.
+// at returns an address in the network.
 func at(host int) string { return fmt.Sprintf("10.77.0.%d", host) }
 
 func (w *wires) address(name, link string, host int) {
@@ -73,12 +73,12 @@ func (w *wires) ip(args ...string) {
 	require.NoError(w.t, err, "ip %v: %s", args, out)
 }
 
-// dial connects from where the bridge is.
+// dial connects from the namespace of the bridge.
 func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runtime.LockOSThread() // for good: a thread that has been elsewhere ends with this goroutine
+		runtime.LockOSThread() // never unlocked: a thread in another namespace must end with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
 			err = failed

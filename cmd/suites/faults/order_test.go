@@ -15,21 +15,21 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order is the kernel's own account of what was done to a database and to the exit record, and in which order. It is
-// complete after a kill, which the log is not: its last lines may never have been written.
+// order records the file events that the kernel reports on a database and on the exit record, in their order. Unlike
+// the log, it is complete after a kill.
 type order struct {
 	t      *testing.T
-	events int // a descriptor
+	events int // file descriptor
 	record string
 }
 
-// What matters of it.
+// The events that the test needs.
 const (
 	databaseClosed = "a process that may write has closed the database"
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder starts now. It is nil for a pod that has no database yet.
+// watchOrder starts recording. It returns nil for a pod that has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.DBPath()); err != nil {
@@ -45,7 +45,8 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst reports whether the database was closed before the record was written; false if that was not watched.
+// wasClosedFirst reports whether the database was closed before the record was written. It returns false if nothing
+// was recorded.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// plainMembers are three members of plain etcd, in this process.
+// plainMembers starts a cluster of three members of plain etcd in this process.
 func plainMembers(t *testing.T) (members []*embed.Etcd) {
 	t.Helper()
 	var configs []*embed.Config
@@ -47,7 +47,7 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// The gap is compared with an operator who defragments one member of plain etcd after the other, the leader last.
+// The test measures the gap for plain etcd if an operator defragments one member after the other, the leader last.
 func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")
@@ -75,7 +75,7 @@ func TestMaintenance_plainEtcd(t *testing.T) {
 		len(writers), took, longest.Longest.Round(time.Millisecond), longest.Failed)
 }
 
-// leading is 1 for the member that leads.
+// leading returns 1 for the leader and 0 for others.
 func leading(member *embed.Etcd) int {
 	if member.Server.Leader() == member.Server.MemberID() {
 		return 1

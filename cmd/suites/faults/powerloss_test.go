@@ -11,7 +11,7 @@ import (
 
 const diskSize = 512 << 20
 
-// A record is on the disk before the process ends, and off the disk before etcd opens its data.
+// A record is on disk before the process ends, and removed from disk before etcd opens its data.
 func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	t.Parallel()
 	trial(t, "stopped, serving", "power loss")
@@ -34,7 +34,7 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	run.Shutdown()
 }
 
-// The same as the crash loop, but writes that the operating system has not flushed are lost as well.
+// This is the crash loop with power losses, which also lose writes that the operating system has not flushed.
 func TestFaultPowerLossLoop(t *testing.T) {
 	t.Parallel()
 	cycles := 2

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// readinessBound bounds the time for which /readyz may be wrong.
+// readinessBound is the maximum time for which /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
 func TestFaultReadiness_followsQuorum(t *testing.T) {
@@ -40,7 +40,7 @@ func TestFaultReadiness_followsQuorum(t *testing.T) {
 	again.AwaitReady()
 }
 
-// unavailable checks that no write is acknowledged.
+// unavailable checks that writes fail.
 func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
 
 func TestFaultReadiness_pausedMembers(t *testing.T) {
@@ -109,7 +109,7 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	t.Parallel()
 	trial(t, "serving", "authentication enabled")
 	p := harness.NewPod(t)
-	p.Config["bcrypt-cost"] = 4 // by default a password takes a minute of a machine as busy as one with all tests
+	p.Config["bcrypt-cost"] = 4 // with the default, hashing a password takes a minute while all tests run
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
 	start := time.Now()
@@ -157,7 +157,7 @@ func TestFaultRotatedCertificates(t *testing.T) {
 	run.Shutdown()
 }
 
-// copyFile replaces a file as a rotation does: as a whole.
+// copyFile replaces a file atomically, as a rotation does.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)

@@ -12,14 +12,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Plain etcd, and the wrapper before it had all members hold their writes back, leaves some writers without an answer: raft
-// drops a write on its way to a leader that leaves, and the request fails when it times out.
+// In plain etcd some writers get no answer: raft drops a write that is on its way to a leader that stops, and the
+// request times out.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	var runs []*harness.Run
 	for _, p := range pods {
-		// No leader is to change but by a stop, however busy the machine is.
+		// Only a stop may change the leader, even on a busy machine.
 		p.Config["election-timeout"] = 10000
 		runs = append(runs, p.Start())
 	}
@@ -60,7 +60,7 @@ func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may have to wait for its answer"}) != nil
 }
 
-// A leader does not wait until the others know: etcd grants no lease then.
+// etcd grants no lease in this state, so a leader does not wait until the others know of its stop.
 func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestLeaderStop_exceededQuota(t *testing.T) {
 	}
 }
 
-// It cannot know yet that it will get no answer.
+// The leader cannot know that the followers will not answer.
 func TestLeaderStop_frozenFollowers(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is an event for a process; allowed are the exit statuses that may follow, -1 for a kill.
+// stimulus is an event for a process. allowed lists the exit statuses that may follow, with -1 for a kill.
 type stimulus struct {
 	name    string
 	push    func(run *harness.Run)
@@ -34,7 +34,7 @@ var stimuli = []stimulus{
 }
 
 func send(s syscall.Signal) func(run *harness.Run) {
-	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // it may have ended
+	return func(run *harness.Run) { _ = run.Cmd.Process.Signal(s) } // the process may have ended
 }
 
 func postStop(run *harness.Run) {
@@ -43,7 +43,7 @@ func postStop(run *harness.Run) {
 	assert.NotEmpty(run.T, body)
 }
 
-// twice sends the second signal when it can no longer be taken for an echo of the first.
+// twice sends a second signal after the time in which two signals count as one.
 func twice(second syscall.Signal) func(run *harness.Run) {
 	return func(run *harness.Run) {
 		send(syscall.SIGTERM)(run)
@@ -53,8 +53,9 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState parks a process in a state and sends it a stimulus. In all combinations it ends within its
-// budget, the record is true afterwards, and the next start asks for the validation that follows from it.
+// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must end
+// within its budget, the record must be true, and the next start must request the validation that follows from the
+// record.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, state := range parkings {
@@ -87,8 +88,8 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 	assertNextStart(p, t, name)
 }
 
-// assertTruth checks that a clean record exists only where it is justified, and always after status 0. What was seen is useful
-// where the process may have been killed.
+// assertTruth checks that a clean record exists only if etcd was closed, and always after status 0. seen helps if the
+// process may have been killed.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
 	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")
@@ -97,14 +98,14 @@ func assertTruth(run *harness.Run, status int, seen *order) {
 	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
 }
 
-// leftOpen reports whether etcd was started and neither the log nor the watch shows that it was closed.
+// leftOpen reports whether etcd was started, and neither the log nor the recorded events show that it was closed.
 func leftOpen(run *harness.Run, seen *order) bool {
 	opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
 	closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart checks that the record decides how the next start validates, and that it works.
+// assertNextStart checks that the record selects the validation of the next start, and that the start works.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]

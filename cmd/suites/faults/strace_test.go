@@ -17,18 +17,18 @@ import (
 // spot is a system call on a path.
 type spot struct{ harness.CallPoint }
 
-// callOn is the first call of a kind on a path.
+// callOn returns the first call of a kind on a path.
 func callOn(call, path string) spot {
 	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
 
-// attach puts strace on a process that runs. What it returns takes strace away again.
+// attach attaches strace to a running process. The returned function detaches it.
 func attach(run *harness.Run, args ...string) (detach func()) {
 	run.T.Helper()
 	pid := strconv.Itoa(run.Cmd.Process.Pid)
 	tracer := exec.Command("strace", append([]string{"-f", "-qqq", "-o", os.DevNull, "-p", pid}, args...)...)
 	require.NoError(run.T, tracer.Start())
-	run.T.Cleanup(func() { // after the process has ended, so this ends, too
+	run.T.Cleanup(func() { // strace ends with the process
 		run.Kill()
 		_ = tracer.Wait()
 	})
@@ -46,7 +46,7 @@ func attach(run *harness.Run, args ...string) (detach func()) {
 	return func() { require.NoError(run.T, tracer.Process.Kill()) }
 }
 
-// trace runs the program through a whole life under strace and returns the calls that succeeded on paths of the volume.
+// trace runs the program under strace until it stops, and returns the successful calls on paths of the volume.
 func trace(p *harness.Pod) (spots []spot) {
 	p.T.Helper()
 	for _, each := range p.Trace("unlinkat,renameat,openat,read,write,fsync,fdatasync,flock,close", func() { p.StartAndStop() }) {
@@ -55,7 +55,7 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord reports whether the call belongs to the exit record: to itself, its note, their temporary files or their directory.
+// ofRecord reports whether the call is on the exit record, its note, their temporary files or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
 	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }
@@ -64,7 +64,7 @@ func (s spot) name() string {
 	return s.Call + " " + s.where() + " " + strconv.Itoa(s.Count)
 }
 
-// where returns the kind of file that a path relative to the volume is.
+// where returns the kind of a file from its path relative to the volume.
 func (s spot) where() string {
 	switch {
 	case s.Path == ".":

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 )
 
-// faults selects the whole fault suite; without it a short selection runs.
+// faults runs the whole fault suite instead of a short selection.
 var faults = flag.Bool("faults", false, "run the whole fault suite")
 
 func onlyWithFaults(t *testing.T) {
@@ -21,10 +21,10 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried collects what the fault suite did, printed at the end as one table.
+// tried counts the trials of the fault suite. It is printed as a table at the end.
 var tried ledger
 
-// ledger counts trials and failures: state × stimulus.
+// ledger counts trials and failures by state and stimulus.
 type ledger struct {
 	mu   sync.Mutex
 	rows []tally
@@ -35,7 +35,7 @@ type tally struct {
 	runs, failed, missed int
 }
 
-// trial enters the test into the ledger, under a state and a stimulus.
+// trial adds the test to the ledger under a state and a stimulus.
 func trial(t *testing.T, state, stimulus string) {
 	t.Helper()
 	t.Cleanup(func() { tried.add(state, stimulus, t.Failed(), t.Skipped()) })
