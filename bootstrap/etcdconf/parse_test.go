@@ -291,6 +291,30 @@ func TestWarnings_areDocumented(t *testing.T) {
 	assert.Empty(t, parse(t, sidecarYAML(t)).Warnings)
 }
 
+// etcd compares the URLs only when it creates a member of a new cluster.
+func TestCheckFounding(t *testing.T) {
+	const more = "initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'\n"
+	for name, c := range map[string]struct {
+		yaml   string
+		wanted string // in the error; empty if there is none
+	}{
+		"a single member":      {minimal, ""},
+		"more URLs":            {minimal + more, `"http://localhost:2380" is not what initial-cluster has for this member, "http://a:1,http://localhost:2380"`},
+		"with a log":           {withLog(t, "") + more, ""},
+		"with a log elsewhere": {withLog(t, "wal") + more, ""},
+		"to join a cluster":    {minimal + more + "initial-cluster-state: existing", ""},
+		"another name":         {minimal + "initial-cluster: 'default=http://127.0.0.2:2380,b=http://b:1'", "give both the same URLs"},
+		"a discovery service":  {minimal + "discovery-srv: example.invalid", ""},
+	} {
+		err := etcdconf.CheckFounding(t.Context(), parse(t, c.yaml).Etcd)
+		if c.wanted == "" {
+			assert.NoError(t, err, name)
+		} else {
+			assert.ErrorContains(t, err, c.wanted, name)
+		}
+	}
+}
+
 func TestRefusals_areDocumented(t *testing.T) {
 	for lines, as := range map[string]string{
 		"ListenMetricsUrls: [{Scheme: http}]":                      "NAME: ",

@@ -2,6 +2,7 @@ package etcdconf
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -15,6 +16,7 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/pkg/v3/netutil"
 	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -164,11 +166,10 @@ func (s *settings) checkInitialCluster() error {
 	return s.checkAdvertiseURLs(members[s.Name], len(members) > 1)
 }
 
-// checkAdvertiseURLs wants the same peer URLs where this member advertises them and where the cluster lists them. etcd compares
-// them as well, after it has resolved names; so URLs that differ in a name only are left to it. A member that has lost its data and its
-// address names the previous one too, so that the others are known to be its cluster; etcd does not compare when a member joins.
+// checkAdvertiseURLs returns an error if initial-cluster does not list the peer URLs that this member advertises. URLs
+// that differ only in a name may be equal once the name is resolved, which CheckFounding does. A member that has lost
+// its data and its address lists its previous address as well, so that the others are known to be its cluster.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
-	const key = "initial-advertise-peer-urls"
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
 	same := func(a, b url.URL) bool {
@@ -188,7 +189,33 @@ func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 			"it can join again, but not create a cluster")
 		return nil
 	}
-	return keyErrorf(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
+	return differentURLs(advertised, listed)
+}
+
+func differentURLs(advertised, listed types.URLs) error {
+	return keyErrorf("initial-advertise-peer-urls", "%s is not what initial-cluster has for this member, %s; give both the same URLs",
+		quote(advertised.String()), quote(listed.String()))
+}
+
+// resolveTimeout bounds how long CheckFounding resolves names; etcd waits as long.
+const resolveTimeout = 30 * time.Second
+
+// CheckFounding returns an error if etcd would refuse to create this member, because initial-cluster lists other peer
+// URLs for it than it advertises. etcd resolves their names before it compares them. It does not compare them for a
+// member that has a log or joins a cluster.
+func CheckFounding(ctx context.Context, etcd *embed.Config) error {
+	members, err := types.NewURLsMap(etcd.InitialCluster)
+	listed, advertised := members[etcd.Name], types.URLs(etcd.AdvertisePeerUrls)
+	if err != nil || listed == nil || etcd.ClusterState != embed.ClusterStateFlagNew || wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir))) {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	equal, _ := netutil.URLStringsEqual(bounded, zap.NewNop(), advertised.StringSlice(), listed.StringSlice())
+	if equal || ctx.Err() != nil {
+		return nil
+	}
+	return differentURLs(advertised, listed)
 }
 
 // checkTiming covers an overflow: embed.Config.Validate multiplies, and a huge heartbeat passes that and panics in raft.

@@ -217,6 +217,9 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 // Open implements lifecycle.Member.
 func (r *Runtime) Open(ctx context.Context) error {
 	began, etcd := time.Now(), r.etcd.Load()
+	if err := etcdconf.CheckFounding(ctx, r.config.Etcd); err != nil {
+		return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
+	}
 	if err := etcd.Open(ctx); err != nil {
 		if errors.Is(err, member.ErrSeveralMembers) {
 			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}

@@ -1,6 +1,7 @@
 package endtoend_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,44 @@ func TestRefusedStart_firstLine(t *testing.T) {
 			assert.NotContains(t, line, "Go struct")
 			_, err := os.Stat(p.Volume + "-mistyped")
 			require.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+}
+
+// Members of a new cluster have no data and may join one that exists, so the URLs are compared once all of them are here.
+func TestRefusedStart_foundingMember(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sidecar bool
+		listed  string // peer URL of the first member in initial-cluster; the port is its own
+		more    string // further pair in initial-cluster
+	}{
+		"more URLs":                 {false, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
+		"more URLs, with a sidecar": {true, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},
+		"another name":              {false, "http://localhost", ""},
+		"another IP address":        {false, "http://127.0.0.9", ""},
+		"another scheme":            {false, "https://127.0.0.1", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pods := harness.Members(t, 2)
+			if !c.sidecar {
+				pods = harness.StandaloneMembers(t, 2)
+			}
+			first := pods[0]
+			for _, p := range pods {
+				p.Config["initial-cluster"] = fmt.Sprintf("etcd-main-0=%s:%d%s,etcd-main-1=%s", c.listed, first.PeerPort, c.more, pods[1].PeerURL())
+				p.WriteConfigFile()
+			}
+			first.ExpectTerminationMessage()
+			run := first.Start()
+			pods[1].Start()
+			assert.Equal(t, 78, run.Exit(harness.Patience))
+			line, _, _ := strings.Cut(terminationMessage(first), "\n")
+			assert.Contains(t, line, "etcd configuration: initial-advertise-peer-urls: ")
+			assert.Contains(t, line, "give both the same URLs")
+			assert.NotContains(t, line, "missing from")
+			first.RequireNoData()
 		})
 	}
 }
