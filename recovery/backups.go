@@ -20,6 +20,7 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -172,11 +173,11 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	seen, err := b.find(ctx)
 	if err != nil {
 		state, why := b.queryFailed(ctx, err)
-		return Answered, Facts{Told: state, Err: why}, nil
+		return storeAnswer(state, why)
 	}
 	b.last = seen
 	state := seen.state()
-	answer := Facts{Told: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}
+	answer := Facts{StoreFacts: StoreFacts{Answer: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}}
 	if answer.RestoreDone { // so that the next start need not ask the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
 			return "", Facts{}, err
@@ -185,25 +186,31 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 		b.volume.logDone()
 	}
 	if why := b.findMissingKey(seen); why != nil && !slices.Contains(otherStates, state) {
-		return Answered, Facts{Told: StoreLocked, RestoreDone: answer.RestoreDone, Err: why}, nil
+		answer.Answer, answer.Behind, answer.Err = StoreLocked, false, why
+		return Answered, answer, nil
 	}
 	if state == relation.Ours && seen.path.Revision > 0 && b.mayReplace() {
 		writer, err := b.checkWriter(ctx, seen)
 		if err != nil {
-			answer.Told, answer.Err = b.awayState(), err
+			answer.Answer, answer.Err = b.awayState(), err
 			return Answered, answer, nil
 		}
 		if b.silentSince = (time.Time{}); writer != nil {
-			answer.Told, answer.Err = StoreInUse, writer
+			answer.Answer, answer.Err = StoreInUse, writer
 			return Answered, answer, nil
 		}
 	}
 	b.retries, b.silentSince = 0, time.Time{}
 	answer.Err = b.describe(state)
 	if state == relation.Ours && seen.path.Revision == 0 {
-		answer.Told = StoreBare
+		answer.Answer = StoreBare
 	}
 	return Answered, answer, nil
+}
+
+// storeAnswer returns the event for a store that is in a state for a reason.
+func storeAnswer(state StoreState, why error) (Event, Facts, error) {
+	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
 // limitWait bounds a request to the store: if valid data wait for the answer, by what is left of their time.
@@ -407,11 +414,11 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	case b.ctx.Err() != nil:
 		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
-		return Answered, Facts{Told: b.awayState(), Err: fmt.Errorf("uploading segments that wait on the volume: %w", err)}, nil
+		return storeAnswer(b.awayState(), fmt.Errorf("uploading segments that wait on the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
-		return Answered, Facts{Told: StoreLocked, Err: err}, nil
+		return storeAnswer(StoreLocked, err)
 	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
-		return Answered, Facts{Told: StoreDamaged, Err: err}, nil
+		return storeAnswer(StoreDamaged, err)
 	}
 	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
 	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
@@ -452,7 +459,7 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	seen, err := b.find(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
-		return Answered, Facts{Told: StoreLocked, Err: err}, nil
+		return storeAnswer(StoreLocked, err)
 	case err != nil:
 		return StoreSilent, Facts{Err: err}, nil
 	}
@@ -572,7 +579,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	defer cancel()
 	identity, err := b.volume.identity, error(nil)
 	switch {
-	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Told == relation.Empty:
+	case result == FoundCluster, b.isValid() && !identity.Known() && b.facts.Answer == relation.Empty:
 		identity, err = b.foundCluster(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
@@ -584,6 +591,8 @@ func (b *remoteStore) writeIdentity(result Event) error {
 		}
 	}
 	switch {
+	case exitcode.StatusOf(err, exitcode.Clean) != exitcode.Clean && result == FoundCluster:
+		return err
 	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
 		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
 	case err != nil:
@@ -606,7 +615,7 @@ func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error
 		if len(members) == 0 {
 			members = types.URLsMap{b.member.Name: b.member.PeerURLs}
 		}
-		cluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), b.member.Token, members)
+		cluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), b.member.InitialClusterToken, members)
 		if err != nil {
 			return archive.Identity{}, err
 		}
@@ -614,7 +623,8 @@ func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error
 	}
 	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
 	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
-		err = fmt.Errorf("%s was founded at the same time by %s", b.options.Archive, manifest.Owner)
+		err = &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: fmt.Errorf("%s was founded by a cluster of %s with another initial-cluster or initial-cluster-token: "+
+			"correct these; or, if that cluster has never started, delete cluster.json", b.options.Archive, manifest.Owner)}
 	}
 	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err
 }

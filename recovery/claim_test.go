@@ -5,7 +5,6 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,32 +18,6 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
 )
-
-// Only the store shows whether the generation was created.
-func TestRunStoppedDuringItsClaimIsCompleted(t *testing.T) {
-	w := afterDisaster(t, "going back")
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := w.startWithin(ctx, before(ClaimGeneration, func() error {
-		w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-		cancel()
-		return nil
-	}))
-	require.ErrorIs(t, err, context.Canceled)
-	w.store.ClearFaults()
-	require.Len(t, w.generations(), 1)
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-}
-
-func TestDataDirWithTrailingSlash(t *testing.T) {
-	w := newFilledWorld(t)
-	w.damage()
-	at := w.member.DataDir
-	w.member.DataDir += "/"
-	require.NoError(t, w.run())
-	w.member.DataDir = at
-	w.requireEnd([]string{"key"}, 1)
-}
 
 // A symbolic link stays, and the data are restored to its target.
 func TestDataDirThatIsASymbolicLink(t *testing.T) {
@@ -125,47 +98,6 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// Another process may have restored the generation again since.
-func TestInstalledDataKeepTheirGeneration(t *testing.T) {
-	w := newFilledWorld(t)
-	w.damage()
-	require.ErrorIs(t, w.cutAt(Remember), errCut)
-	other := newWorld(t)
-	other.archive, other.store, other.options.Archive = w.archive, w.store, w.archive
-	require.NoError(t, other.run())
-	require.Len(t, w.generations(), 3)
-	require.NoError(t, w.run())
-	assert.Equal(t, 2, w.identity().Generation)
-}
-
-func TestRestoreIsDoneOnce(t *testing.T) {
-	const said = "restore \\\"drop\\\" was done before"
-	w := newFilledWorld(t)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	require.NoError(t, w.run())
-	assert.NotContains(t, w.log.String(), said, "it was done now")
-	w.put("later")
-	for _, remembered := range []string{"on the volume", "in the store alone"} {
-		w.log.Reset()
-		w.options.Request.Target.Revision++ // even if another target is requested
-		r := w.recovery()
-		for range 2 {
-			require.NoError(t, w.prepare(r))
-		}
-		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)
-		require.NoError(t, os.Remove(filepath.Join(w.volume, recordFile)))
-	}
-	w.requireKeys("key", "later")
-}
-
-// deleteAll deletes objects, as retention does.
-func (w *world) deleteAll(prefix string) {
-	w.t.Helper()
-	for _, name := range w.objects(prefix) {
-		require.NoError(w.t, w.store.Delete(w.t.Context(), name))
-	}
-}
-
 // Only the database is uploaded. After a kill, etcd's log contains a few more changes.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := newFilledWorld(t)
@@ -229,32 +161,55 @@ func afterDisaster(t *testing.T, disaster string) *world {
 	return w
 }
 
+// cutEverywhere cuts a run off before each of its actions, or some of them, and requires the end after the next run. at
+// least is the number of actions before which it is cut.
+func cutEverywhere(t *testing.T, apart, atLeast int, begin func() *world, requireEnd func(w *world, start string)) {
+	t.Helper()
+	for at := 0; ; at += apart {
+		w, seen := begin(), 0
+		start, err := w.start(func(Action) error {
+			if seen++; seen > at {
+				return errCut
+			}
+			return nil
+		})
+		cut := err != nil
+		if cut {
+			require.ErrorIs(t, err, errCut)
+			start, err = w.start(nil)
+			require.NoError(t, err)
+		}
+		requireEnd(w, start)
+		if !cut {
+			require.GreaterOrEqual(t, at, atLeast, "there is something to cut off")
+			return
+		}
+	}
+}
+
 // The result does not depend on the point at which a run stops.
 func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for at := 0; ; at += some(3) {
-				w := afterDisaster(t, name)
-				seen := 0
-				err := w.runWith(func(Action) error {
-					if seen++; seen > at {
-						return errCut
-					}
-					return nil
-				})
-				if err != nil {
-					require.ErrorIs(t, err, errCut)
-					require.NoError(t, w.run())
-				}
-				w.requireEnd(disaster.keys, disaster.asides)
-				if err == nil {
-					require.Greater(t, at, 8, "there is something to cut off")
-					return
-				}
-			}
+			begin := func() *world { return afterDisaster(t, name) }
+			cutEverywhere(t, some(3), 9, begin, func(w *world, _ string) { w.requireEnd(disaster.keys, disaster.asides) })
 		})
 	}
+}
+
+// A rejoin resumes from the cluster's member list after a crash.
+func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
+	begin := func() *world {
+		w, _ := ofThree(t)
+		w.damage()
+		return w
+	}
+	cutEverywhere(t, 1, 10, begin, func(w *world, start string) {
+		assert.Equal(t, "m-0=http://m-0,m-2=http://m-2", start)
+		assert.Len(t, w.preserved(), 1)
+		assert.Equal(t, []string{"removed", "added"}, w.member.Peers.(*fakePeers).changes)
+	})
 }
 
 // Each request to the store fails once, before or after it took effect.

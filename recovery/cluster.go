@@ -34,7 +34,7 @@ type peerGroup struct {
 // can be read again at any time, so no step is stored.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
-	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Brought || c.options.Archive == nil}
+	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Uploaded || c.options.Archive == nil}
 	if c.requested {
 		self.Restore = c.options.Request.ID
 	}
@@ -52,9 +52,9 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 		s.Outdated = c.checkMember()
 	}
 	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkFreeSpace(s))
-	return PeersTold, Facts{
-		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isWaitDone(), Err: c.reason(s),
-	}, nil
+	return PeersTold, Facts{Err: c.reason(s), PeerFacts: PeerFacts{
+		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllUploaded: s.Uploaded, Settled: c.isWaitDone(),
+	}}, nil
 }
 
 // isWaitDone reports whether all members have lacked usable data for as long as a late mount takes.
@@ -175,7 +175,7 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 		}
 	}
 	switch {
-	case c.newer == nil && alone && s.Running == 0 && !s.NoQuorumElsewhere && !c.member.Forced:
+	case c.newer == nil && alone && s.Running == 0 && !s.NoQuorumElsewhere && !c.member.ForceNewCluster:
 		return errVotesAlone
 	case c.newer == nil, reported && c.needed > 0 && s.Revision >= c.needed && 1+s.Older < position.Voters/2+1:
 		return nil
@@ -318,21 +318,6 @@ func (c *peerGroup) wayOut() string {
 		return "if the data are lost for good, restore them from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
 	}
 	return "if the data are lost for good, start one member that still has them once with force-new-cluster: true in etcd's configuration, and the others join it"
-}
-
-// describeRejoin describes the data that is replaced, and the members that the new data comes from.
-func (c *peerGroup) describeRejoin() string {
-	state := "the volume is empty"
-	if why := cmp.Or(c.volume.damage, c.survey.Outdated); why != nil {
-		state = "the data on the volume cannot be used: " + why.Error()
-	}
-	var names []string
-	for _, m := range c.survey.Others() {
-		if m.Name != "" {
-			names = append(names, m.Name)
-		}
-	}
-	return fmt.Sprintf("%s; the member gets its data from %s of cluster %s", state, strings.Join(names, " and "), c.survey.Cluster)
 }
 
 // removeMember removes this member's old identity, whose log was lost, from the cluster.

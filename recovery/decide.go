@@ -167,10 +167,21 @@ var rules = []rule{
 
 // Facts are the input of guards and the payload of events. The zero value is the start of a run with --recover=auto.
 type Facts struct {
-	Never bool // --recover=never
-	Store bool // there is a store
+	VolumeFacts
+	PeerFacts
+	StoreFacts
 
-	// Set by Examined; Asked also by Installed and Answered.
+	Never    bool // --recover=never
+	Store    bool // there is a store
+	Asked    bool // a restore is requested and not done yet; set by Examined, Installed and Answered
+	Heard    bool // the peers have answered since the store was last asked
+	Uploaded bool // this member has uploaded what only its volume had, as far as possible
+
+	Err error // payload only: what went wrong, for the user
+}
+
+// VolumeFacts describe the volume and the configuration. Examined sets them.
+type VolumeFacts struct {
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
 	Alone        bool        // this is the only member of its cluster, or would found one on its own
 	Joins        bool        // the configuration joins an existing cluster
@@ -179,24 +190,22 @@ type Facts struct {
 	Unidentified bool        // the volume is valid and names no cluster
 	Rejected     bool        // the volume is valid, but a comparison with the store rejected its data before
 	Lost         bool        // the data directory is empty, but a run served data from it
-	Asked        bool        // a restore is requested and not done yet
+}
 
-	// Set by PeersTold.
-	Listing    PeerState
-	Outdated   bool // this member had newer data than the volume has
-	Free       bool // nothing prevents the member from being replaced or added
-	AllBrought bool // the other members have uploaded what only their volumes had
-	Settled    bool // all members have lacked usable data for as long as a late mount takes
-	Heard      bool // the peers have answered since the store was last asked
+// PeerFacts are the other members' answers. PeersTold sets them.
+type PeerFacts struct {
+	Listing     PeerState
+	Outdated    bool // this member had newer data than the volume has
+	Free        bool // nothing prevents the member from being replaced or added
+	AllUploaded bool // the other members have uploaded what only their volumes had
+	Settled     bool // all members have lacked usable data for as long as a late mount takes
+}
 
-	// Set by Answered.
-	Told        StoreState // empty if the store was not asked
+// StoreFacts are the store's answer. Answered sets them.
+type StoreFacts struct {
+	Answer      StoreState // empty if the store was not asked
 	Behind      bool       // the volume lacks data that the store has
-	RestoreDone bool       // the requested restore was done before, so Asked becomes false whatever the store answers
-
-	Brought bool // this member has uploaded what only its volume had, as far as possible
-
-	Err error // payload only: what went wrong, for the user
+	RestoreDone bool       // payload only: the requested restore was done before, so Asked becomes false
 }
 
 // Learn implements statemachine.Facts.
@@ -206,22 +215,21 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
 		return payload // Conclude has reset the rest
 	case PeersTold:
-		f.Listing, f.Outdated, f.Free = payload.Listing, payload.Outdated, payload.Free
-		f.AllBrought, f.Settled, f.Heard = payload.AllBrought, payload.Settled, true
+		f.PeerFacts, f.Heard = payload.PeerFacts, true
 	case Flushed:
-		f.Brought = true
+		f.Uploaded = true
 	case Moved:
 		f.Volume, f.Remains, f.Lost = VolumeEmpty, false, false
 	case Installed:
 		f.Asked = payload.Asked
 	case Answered:
-		f.Told, f.Asked = payload.Told, f.Asked && !payload.RestoreDone
-		if !isKnown(f.Told) { // an earlier answer may have shown that the store has newer data
+		f.Answer, f.Asked = payload.Answer, f.Asked && !payload.RestoreDone
+		if !isKnown(f.Answer) { // an earlier answer may have shown that the store has newer data
 			f.Behind = f.Behind || payload.Behind
 			break
 		}
 		f.Heard, f.Behind = false, payload.Behind
-		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is asked
+		f.Uploaded = f.Uploaded || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is asked
 	}
 	return f
 }
@@ -230,7 +238,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 // again, and those about the store after a pause for peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
-		f.Told = ""
+		f.Answer = ""
 	}
 	if to == Examine {
 		return Facts{Never: f.Never, Store: f.Store}
@@ -240,7 +248,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 
 // hasStoreMismatch reports whether a valid volume failed the comparison with the store.
 func (f Facts) hasStoreMismatch() bool {
-	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Told)
+	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed, StoreDamaged, StoreLocked}, f.Answer)
 }
 
 // Holds implements statemachine.Facts.
@@ -279,13 +287,13 @@ func (f Facts) volumeState() VolumeState {
 		return VolumeLost
 	case f.Volume == VolumeEmpty, f.Volume == VolumeCorrupt:
 		return f.Volume
-	case f.Asked && f.Brought:
+	case f.Asked && f.Uploaded:
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
-	case f.Rejected && f.Store && !f.Never && !f.Asked && !isKnown(f.Told):
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !isKnown(f.Answer):
 		return VolumeRefused
-	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
+	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Answer == "":
 		return VolumeUnnamed
 	default:
 		return VolumeValid
@@ -293,7 +301,7 @@ func (f Facts) volumeState() VolumeState {
 }
 
 func (f Facts) peerState() PeerState {
-	confirmed := f.isLost() && f.Heard && isKnown(f.Told) && f.Listing != peers.Partial // the peers answered last
+	confirmed := f.isLost() && f.Heard && isKnown(f.Answer) && f.Listing != peers.Partial // the peers answered last
 	switch {
 	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
 		return PeersItself
@@ -307,7 +315,7 @@ func (f Facts) peerState() PeerState {
 		return PeersUnasked
 	case f.Asked && f.Listing != peers.Asking:
 		return PeersNotAgreed
-	case (f.Asked || confirmed) && !f.AllBrought:
+	case (f.Asked || confirmed) && !f.AllUploaded:
 		return PeersUnstored
 	case f.Asked:
 		return peers.Asking
@@ -331,8 +339,8 @@ func (f Facts) isLost() bool {
 }
 
 func (f Facts) storeState() StoreState {
-	if f.Told == "" && f.Store {
+	if f.Answer == "" && f.Store {
 		return StoreUnasked
 	}
-	return cmp.Or(f.Told, StoreNone)
+	return cmp.Or(f.Answer, StoreNone)
 }

@@ -265,7 +265,7 @@ func breaks(now reality, done ...reality) (all []outcome) {
 func outcomes(action Action, given input, now reality) []outcome {
 	then := now
 	next := func(events ...Event) []outcome { return append(ends(then, events...), breaks(now, then)...) }
-	untrusted := outcome{Answered, Facts{Told: StoreLocked}, now}
+	untrusted := outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLocked}}, now}
 	switch action {
 	case ReadPosition:
 		switch {
@@ -307,7 +307,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 	case AskTheStore:
 		all := append(answers(given, now), silence(given, now), outcome{event: Broke, after: now})
 		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
-			all = append(all, outcome{Answered, Facts{Told: told, RestoreDone: given.requested && !asks(given, now)}, now})
+			all = append(all, outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: told, RestoreDone: given.requested && !asks(given, now)}}, now})
 		}
 		return all
 	case TakeStore:
@@ -319,7 +319,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 		return append(append(next(""), ends(now, Missing)...), untrusted)
 	case FlushSpool:
 		then.brought = true
-		return append(append(next(""), ends(now, Stuck)...), outcome{Answered, Facts{Told: StoreAway}, now})
+		return append(append(next(""), ends(now, Stuck)...), outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreAway}}, now})
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
@@ -355,7 +355,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 // silence returns the outcome for a store that was unreachable for so long that valid data is served.
 func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
-	return outcome{Answered, Facts{Told: StoreLongAway}, now}
+	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
 }
 
 func examinations(given input, now reality) []outcome {
@@ -368,10 +368,7 @@ func examinations(given input, now reality) []outcome {
 		condition = VolumeValid
 	}
 	return []outcome{
-		{Examined, Facts{
-			Volume: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
-			Unidentified: given.unidentified && condition == VolumeValid && now.place == "original" && !now.taken,
-		}, now},
+		{Examined, Facts{VolumeFacts: VolumeFacts{Volume: condition, Alone: given.alone, Joins: given.joins, Peers: given.peers, Remains: holdsData(given, now), Unidentified: given.unidentified && condition == VolumeValid && now.place == "original" && !now.taken}, Asked: given.requested && !now.done}, now},
 		{Broke, Facts{}, now},
 	}
 }
@@ -381,7 +378,7 @@ func examinations(given input, now reality) []outcome {
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
-		return []outcome{{event: Answered, payload: Facts{Told: StoreDamaged}, after: now}}
+		return []outcome{{event: Answered, payload: Facts{StoreFacts: StoreFacts{Answer: StoreDamaged}}, after: now}}
 	}
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
@@ -391,7 +388,7 @@ func answers(given input, now reality) []outcome {
 	if owner == relation.Ours && !given.kept {
 		owner = StoreBare
 	}
-	return []outcome{{Answered, Facts{Told: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}, now}}
+	return []outcome{{Answered, Facts{StoreFacts: StoreFacts{Answer: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}}, now}}
 }
 
 // holdsData reports whether the data directory exists.
@@ -418,23 +415,23 @@ func survey(given input, now reality) (all []outcome) {
 	}
 	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
 	asked.rolled = now.rolled || allHere
-	all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true, AllBrought: true, Settled: true}, asked})
+	all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true, Settled: true}}, asked})
 	asked.rolled = now.rolled
 	if allHere {
 		if listing != peers.Asking {
-			all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+			all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true, AllUploaded: true}}, asked})
 		}
-		all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true}, asked})
+		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: listing, Outdated: outdated, Free: true}}, asked})
 	}
 	asked.free = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
-		all = append(all, outcome{PeersTold, Facts{Listing: now.listing, Outdated: outdated}, asked})
+		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: now.listing, Outdated: outdated}}, asked})
 	}
 	if runs {
-		all = append(all, outcome{PeersTold, Facts{Listing: peers.Claimed, Free: true}, asked})
+		all = append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: peers.Claimed, Free: true}}, asked})
 	}
 	outdated = outdated && byStore
-	return append(all, outcome{PeersTold, Facts{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Facts{}, now})
+	return append(all, outcome{PeersTold, Facts{PeerFacts: PeerFacts{Listing: peers.Unknown, Outdated: outdated, Free: true}}, asked}, outcome{Broke, Facts{}, now})
 }
 
 // changes returns the outcomes of a membership change.

@@ -6,20 +6,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
@@ -60,11 +66,13 @@ type history struct {
 	patience int                    // the pause in which the run is stopped
 	outcome  Result                 // result of the last run
 	asked    int                    // requests to the store before the last run
+	other    *history               // a member elsewhere with the same store; nil until a step is done there
+	keyFiles map[string]formattest.Keys
 }
 
 func newHistory(t *testing.T, kind string) *history {
 	t.Helper()
-	h := &history{patience: 12, due: map[string][]arguments{}}
+	h := &history{patience: 12, due: map[string][]arguments{}, keyFiles: map[string]formattest.Keys{}}
 	switch kind {
 	case "new":
 		h.world = newWorld(t)
@@ -102,14 +110,10 @@ func (a arguments) number(i int) int {
 	return number
 }
 
-// identity returns a word of the form CLUSTER/GENERATION, in which "ours" is this cluster.
-func (a arguments) identity(i int) (is archive.Identity) {
-	cluster, generation, _ := strings.Cut(a.word(i), "/")
-	is.Generation, _ = strconv.Atoi(generation)
-	if is.Cluster = cluster; cluster == "ours" {
-		is.Cluster = ours
-	}
-	return is
+// identity returns the first word, of the form CLUSTER/GENERATION/SESSION. "ours" is this cluster.
+func (a arguments) identity() archive.Identity {
+	parts := arguments(strings.Split(a.word(0), "/"))
+	return archive.Identity{Cluster: strings.Replace(parts.word(0), "ours", ours, 1), Generation: parts.number(1), Session: parts.word(2)}
 }
 
 // generation returns a generation by its number and the ID of a restore.
@@ -141,9 +145,14 @@ func init() { // in init, since steps refer to other steps
 		"plain-data":     func(h *history, _ arguments) { h.replaceByPlainData() },
 		"joined-by":      func(h *history, a arguments) { h.joinedBy(a...) },
 		"leave":          func(h *history, _ arguments) { h.leave() },
-		"name-data":      func(h *history, a arguments) { require.NoError(h.t, a.identity(0).Write(h.member.DataDir)) },
+		"name-data":      func(h *history, a arguments) { require.NoError(h.t, a.identity().Write(h.member.DataDir)) },
 		"unname-data":    func(h *history, _ arguments) { h.remove(h.member.DataDir, archive.IdentityFile) },
 		"forget-record":  func(h *history, _ arguments) { h.remove(h.volume, recordFile) },
+		"flip-bit":       func(h *history, _ arguments) { h.flipBit() },
+		"refuse":         func(h *history, a arguments) { h.refuse(int64(a.number(0)), int64(a.number(1)), a.word(2)) },
+		"preserve":       (*history).preserve,
+		"delete-copy":    func(h *history, a arguments) { require.NoError(h.t, os.RemoveAll(h.preservedCopies()[a.number(0)])) },
+		"room":           func(h *history, a arguments) { h.room = a.number(0) },
 		// The store.
 		"backup": func(h *history, a arguments) {
 			member := a.word(1)
@@ -164,21 +173,29 @@ func init() { // in init, since steps refer to other steps
 			require.NoError(h.t, h.archive.BeginGeneration(h.t.Context(), a.generation()))
 		},
 		"other-cluster": func(h *history, a arguments) {
-			_, err := h.archive.Create(h.t.Context(), archive.Cluster{Cluster: a.word(0), Owner: a.word(1), Created: at}, 1)
+			_, err := h.archive.Create(h.t.Context(), archive.Cluster{Cluster: a.identity().Cluster, Owner: a.word(1), Created: at}, 1)
 			require.NoError(h.t, err)
 		},
 		"reserve": func(h *history, a arguments) {
-			is, revision := a.identity(0), margin+int64(a.number(1))
+			is, revision := a.identity(), margin+int64(a.number(1))
 			reservation := archive.Reservation{Cluster: is.Cluster, Generation: is.Generation, Revision: revision, Created: at}
 			require.NoError(h.t, h.archive.Reserve(h.t.Context(), reservation))
 		},
 		"replace-keys": func(h *history, _ arguments) { h.replaceKeys() },
+		"use-keys":     func(h *history, a arguments) { h.useKeys(a.word(0), a.word(1), a.word(2)) },
+		"unsigned": func(h *history, a arguments) {
+			signed := h.archive
+			h.archive = archive.New(h.store, &format.Keys{})
+			h.step(a)
+			h.archive = signed
+		},
+		"test-backup": func(h *history, _ arguments) { h.verify() },
+		"end-session": func(h *history, a arguments) {
+			h.endSession(format.Source{Session: a.word(0), Released: a.word(1) == "released"})
+		},
 		"corrupt": func(h *history, a arguments) {
 			for _, name := range a {
-				if name == "newest-manifest" {
-					name = h.manifest()
-				}
-				h.corrupt(name)
+				h.corrupt(h.named(name))
 			}
 		},
 		"write-object": func(h *history, a arguments) { h.store.SetContent(a.word(0), []byte("x")) },
@@ -190,11 +207,16 @@ func init() { // in init, since steps refer to other steps
 		"owner": func(h *history, a arguments) {
 			h.options.Owner = func(token string) string { return a.word(0) + token }
 		},
-		"never":     func(h *history, a arguments) { h.options.Never = a.word(0) != "off" },
-		"no-store":  func(h *history, _ arguments) { h.options.Archive = nil },
-		"forced":    func(h *history, _ arguments) { h.member.Forced = true },
+		"never":    func(h *history, a arguments) { h.options.Never = a.word(0) != "off" },
+		"no-store": func(h *history, _ arguments) { h.options.Archive = nil },
+		"forced":   func(h *history, _ arguments) { h.member.ForceNewCluster = true },
+		"initial-cluster": func(h *history, a arguments) {
+			var err error
+			h.member.Members, err = types.NewURLsMap(a.word(0))
+			require.NoError(h.t, err)
+		},
 		"discovery": func(h *history, _ arguments) { h.member.Alone = false },
-		"joins":     func(h *history, _ arguments) { h.member.Joins = true },
+		"joins":     func(h *history, _ arguments) { h.member.ClusterState = embed.ClusterStateFlagExisting },
 		"served": func(h *history, a arguments) {
 			h.options.Lost = func(dir string) bool { return dir == h.member.DataDir && a.word(0) != "off" }
 		},
@@ -204,8 +226,20 @@ func init() { // in init, since steps refer to other steps
 				h.options.Request = &Request{ID: a.word(0), Target: archive.Target{Revision: int64(a.number(1))}}
 			}
 		},
-		"idle-time": func(h *history, a arguments) { h.still = h.duration(a) },
-		"clock":     func(h *history, a arguments) { h.setClock(h.duration(a)); h.store.Now = h.now },
+		"idle-time":   func(h *history, a arguments) { h.still = h.duration(a, 0) },
+		"late-mounts": func(h *history, a arguments) { h.late = h.duration(a, 0) },
+		"pass":        func(h *history, a arguments) { h.clock = h.clock.Add(h.duration(a, 0)) },
+		"clock": func(h *history, a arguments) {
+			h.setClock(h.duration(a, 0))
+			h.store.Now = func() time.Time { return h.clock.Add(h.duration(a, 1)) }
+		},
+		"spool-fails": (*history).failSpool,
+		"upload":      (*history).setUpload,
+		"fetch-fails": func(h *history, a arguments) {
+			h.options.Inspect = func(_ context.Context, path string) error {
+				return &fs.PathError{Op: "open", Path: path, Err: failures[a.word(0)]}
+			}
+		},
 		// The runs.
 		"peers":    (*history).setPeers,
 		"in-pause": func(h *history, a arguments) { h.due[a[0]] = append(h.due[a[0]], a[1:]) },
@@ -213,6 +247,11 @@ func init() { // in init, since steps refer to other steps
 		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
 		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
+		// Another member, which gets the data of this one.
+		"give-data": func(h *history, _ arguments) {
+			require.NoError(h.t, os.Rename(h.member.DataDir, h.elsewhere().member.DataDir))
+		},
+		"elsewhere": func(h *history, a arguments) { h.elsewhere().step(a) },
 		// Output.
 		"outcome": func(h *history, _ arguments) {
 			h.print("outcome: %s, %s, %d revisions are lost", h.outcome.Cause, h.outcome.Ended, h.outcome.Lost)
@@ -221,6 +260,8 @@ func init() { // in init, since steps refer to other steps
 			keys, revision := h.keys()
 			h.print("keys: %s; revision %d", strings.Join(keys, ", "), revision)
 		},
+		"reported-upload": func(h *history, _ arguments) { h.print("reported as uploaded: %t", h.peers.brought) },
+		"copies":          func(h *history, _ arguments) { h.print("copies: %s", strings.Join(h.copyNames(), ", ")) },
 		"members": func(h *history, _ arguments) {
 			h.print("members of the cluster: %d", positionOf(h.t, h.member.DataDir).Members)
 		},
@@ -251,31 +292,128 @@ func (h *history) print(form string, values ...any) { fmt.Fprintf(&h.results, fo
 
 func (h *history) remove(dir, name string) { require.NoError(h.t, os.Remove(filepath.Join(dir, name))) }
 
-func (h *history) duration(a arguments) time.Duration {
-	duration, err := time.ParseDuration(a.word(0))
+// duration returns a word as a duration, 0 if it is missing.
+func (h *history) duration(a arguments, i int) time.Duration {
+	duration, err := time.ParseDuration(cmp.Or(a.word(i), "0"))
 	require.NoError(h.t, err)
 	return duration
+}
+
+// elsewhere returns the other member.
+func (h *history) elsewhere() *history {
+	if h.other == nil {
+		h.other = newHistory(h.t, "new")
+	}
+	h.other.store, h.other.archive, h.other.options.Archive = h.store, h.archive, h.options.Archive
+	return h.other
+}
+
+// failures maps the names that histories use to errors of the store, the disk and the spool.
+var failures = map[string]error{
+	"unavailable": store.ErrUnavailable, "denied": store.ErrDenied, "missing": store.ErrNotFound, "exists": store.ErrExists, "no-bucket": store.ErrNoBucket,
+	"denied-with-advice": fmt.Errorf("403: %w: %s", store.ErrDenied, store.ErrDenied.NextStep()),
+	"timeout":            context.DeadlineExceeded, "untrusted": format.ErrUntrusted, "no-identity": format.ErrNoIdentity, "damaged": format.ErrDamaged,
+	"full": syscall.ENOSPC, "read-only": syscall.EROFS, "unreadable": syscall.EIO, "no-successor": errors.New("it does not continue from there"),
+	"lost-reply": memory.ErrUnreachable, "late": nil,
 }
 
 // fail injects a fault. Its arguments are the kind of fault, the operation or "any", and optionally a name prefix and
 // a count.
 func (h *history) fail(a arguments) {
-	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: a.word(2), Times: a.number(3)}
+	err, known := failures[a[0]]
+	require.True(h.t, known, "no such fault: %s", a)
+	fault := memory.Fault{Op: memory.Op(strings.Replace(a.word(1), "any", "", 1)), Prefix: h.named(a.word(2)), Times: a.number(3), Err: err}
 	switch a[0] {
-	case "unavailable":
-		fault.Err = store.ErrUnavailable
-	case "denied":
-		fault.Err = store.ErrDenied
-	case "missing":
-		fault.Err = store.ErrNotFound
 	case "lost-reply":
-		fault.Err, fault.ReplyLost = memory.ErrUnreachable, true
+		fault.ReplyLost = true
 	case "late":
 		fault.Prefix, fault.Hides = "", func(name string) bool { return strings.HasPrefix(name, a.word(2)) }
-	default:
-		h.t.Fatalf("no such fault: %s", a)
 	}
 	h.store.Inject(fault)
+}
+
+// named returns the name of an object, or a prefix of names.
+func (h *history) named(word string) string {
+	switch word {
+	case "newest-manifest":
+		return h.manifest()
+	case "any":
+		return ""
+	}
+	return word
+}
+
+// failSpool makes uploads of the spool fail with these errors in turn.
+func (h *history) failSpool(a arguments) {
+	h.options.SpoolDir = filepath.Join(h.volume, "backup.spool")
+	h.options.FlushSpool = func(context.Context, archive.Identity, int64) error {
+		if len(a) == 0 {
+			return nil
+		}
+		err := failures[a[0]]
+		a = a[1:]
+		return fmt.Errorf("segment 7: %w", err)
+	}
+}
+
+// setUpload makes uploads of the volume's data succeed, fail with an error, or upload nothing.
+func (h *history) setUpload(a arguments) {
+	h.options.Flush = func(context.Context, string, datadir.Position) error {
+		if a[0] == "works" {
+			h.backUp()
+		}
+		return failures[a[0]]
+	}
+}
+
+// useKeys sets the keys of the member, by name: it decrypts with one, signs with one, and trusts each of a list. A key
+// "-" is none.
+func (h *history) useKeys(decrypt, sign, trust string) {
+	named := func(name string) formattest.Keys {
+		if _, made := h.keyFiles[name]; !made && name != "-" {
+			h.keyFiles[name] = formattest.NewKeys(h.t)
+		}
+		return h.keyFiles[name]
+	}
+	files := format.KeyFiles{Recipients: named(decrypt).Recipients, Identities: named(decrypt).Identities, SigningKey: named(sign).SigningKey}
+	var trusted []string
+	for name := range strings.SplitSeq(trust, ",") {
+		trusted = append(trusted, named(name).TrustedKeys)
+	}
+	if trust != "-" {
+		files.TrustedKeys = formattest.JoinFiles(h.t, trusted...)
+	}
+	h.setKeys(formattest.LoadKeys(h.t, files))
+}
+
+// copyTimes maps the names that histories use to the times of preserved copies. A user has made the copy "mine".
+var copyTimes = map[string]string{
+	"oldest": "20260101T000000.000Z", "older": "20260102T000000.000Z", "newest": "20260103T000000.000Z", "future": "29990101T000000.000Z", "mine": "mine",
+}
+
+// preserve adds preserved copies of the data, or of the spool.
+func (h *history) preserve(a arguments) {
+	path := h.member.DataDir
+	if a[0] == "spool" {
+		path, a = h.options.SpoolDir, a[1:]
+	}
+	for _, name := range a {
+		require.NoError(h.t, os.MkdirAll(filepath.Join(path+".aside-"+copyTimes[name], "member"), 0o700))
+	}
+}
+
+// copyNames returns the names of the preserved copies and of what looks like one.
+func (h *history) copyNames() (names []string) {
+	found, err := filepath.Glob(filepath.Join(h.volume, "*.aside-*"))
+	require.NoError(h.t, err)
+	for _, path := range found {
+		of, suffix, _ := strings.Cut(filepath.Base(path), ".aside-")
+		for name, time := range copyTimes {
+			suffix = strings.Replace(suffix, time, name, 1)
+		}
+		names = append(names, of+" "+suffix)
+	}
+	return names
 }
 
 // listings maps the names that histories use to the answers of the other members.
@@ -302,7 +440,7 @@ func (h *history) setPeers(a arguments) {
 		case "etcd":
 			o.cluster = cmp.Or(id, h.etcd)
 		case "cluster":
-			identity := arguments{value}.identity(0)
+			identity := arguments{value}.identity()
 			o.id, o.of = identity.Cluster, identity.Generation
 		case "outdated":
 			o.outdated = errors.New(value)
@@ -324,6 +462,10 @@ func (h *history) setPeers(a arguments) {
 			o.other = id
 		case "own":
 			o.own = positionOf(h.t, h.member.DataDir).MemberID
+		case "size":
+			o.size = int64(arguments{value}.number(0))
+		case "late":
+			o.late = value != "off"
 		case "no-quorum":
 			o.noQuorum = true
 		default:
@@ -340,8 +482,12 @@ func (h *history) runAndReport() {
 	h.log.Reset()
 	files, objects, identity := h.onVolume(), h.stored(), h.identityText()
 	h.asked = len(h.store.Calls())
-	r, pauses, wait := h.recovery(), 0, h.wait
+	r, pauses, bounded, wait := h.recovery(), 0, 0, h.wait
 	r.wait = func(ctx context.Context, times int) {
+		if until, isBounded := ctx.Deadline(); isBounded {
+			require.LessOrEqual(h.t, time.Until(until), h.still)
+			bounded++
+		}
 		wait(ctx, times)
 		pauses++
 		h.take(strconv.Itoa(pauses))
@@ -376,6 +522,9 @@ func (h *history) runAndReport() {
 		h.print("= starts")
 	}
 	h.printIf(pauses > 0, "pauses: %d", pauses)
+	h.printIf(bounded > 0, "  %d of them end when the generation is idle", bounded)
+	h.printIf(r.Progress().Uncompared, "the status reports that the data were not compared with the store")
+	h.printIf(r.Progress().Warning, "the status has a warning")
 	changed := fmt.Sprintf("preserved copies: %d, unfinished directories: %d", len(h.preserved()), len(h.leftovers()))
 	h.printIf(files != h.onVolume(), "the volume has changed; %s", changed)
 	h.printIf(identity != h.identityText(), "the data belong to %s", h.identityText())
@@ -384,6 +533,7 @@ func (h *history) runAndReport() {
 	h.printObjects("new in the store", h.stored(), objects)
 	h.printObjects("deleted from the store", objects, h.stored())
 	if h.peers != nil {
+		h.printIf(h.peers.size > 0, "the volume needs room for %d bytes", h.needed)
 		h.printIf(len(h.peers.changes) > 0, "the cluster has %s the member", strings.Join(h.peers.changes, " and "))
 		h.peers.changes = nil
 		h.print("reported to the others: %s", h.peers.holds)
@@ -439,13 +589,17 @@ func (h *history) identityText() string {
 func (h *history) printLog() {
 	var states, messages []string
 	for line := range strings.Lines(h.log.String()) {
-		var entry struct{ Level, From, To, Message string }
+		var entry struct{ Level, From, To, Message, Error string }
 		require.NoError(h.t, json.Unmarshal([]byte(line), &entry))
 		if entry.To != "" && (len(states) == 0 || states[len(states)-1] != entry.To) {
 			states = append(states, entry.To)
 		}
 		if entry.Level == "warn" || entry.Level == "error" || entry.From == "" && entry.Level != "debug" {
-			messages = append(messages, entry.Level+": "+strings.TrimPrefix(entry.Message, "recovery: "))
+			message := entry.Level + ": " + strings.TrimPrefix(entry.Message, "recovery: ")
+			if entry.Error != "" {
+				message += " (" + entry.Error + ")"
+			}
+			messages = append(messages, message)
 		}
 	}
 	h.print("%s", strings.Join(append([]string{strings.Join(states, " > ")}, messages...), "\n"))
@@ -457,10 +611,13 @@ var varying = []struct {
 }{
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|\d{8}T\d{6}(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`at most \S+ before`), "at most a MOMENT before"},
+	{regexp.MustCompile(`at \d\d:\d\d:\d\d by`), "at a TIME by"},
+	{regexp.MustCompile(`clock-[A-Z2-7]{26}`), "clock-RANDOM"},
 	{regexp.MustCompile(ours), "ours"},
-	{regexp.MustCompile(`\b[0-9a-f]{32}\b`), "NEW-CLUSTER"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "ETCD-ID"},
 }
+
+var newCluster = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
 
 // normalized returns the results without paths, times and IDs, which differ between runs.
 func (h *history) normalized() string {
@@ -468,5 +625,11 @@ func (h *history) normalized() string {
 	for _, each := range varying {
 		text = each.match.ReplaceAllString(text, each.name)
 	}
-	return text
+	var ids []string
+	return newCluster.ReplaceAllStringFunc(text, func(id string) string {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+		return fmt.Sprintf("NEW-CLUSTER-%d", slices.Index(ids, id)+1)
+	})
 }

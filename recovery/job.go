@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"syscall"
 	"time"
 
@@ -93,7 +94,7 @@ func (j *job) build() (Event, Facts, error) {
 			Above: j.minRevision(), Inspect: j.options.Inspect,
 			Progress: func(bytes, total int64) {
 				rate := float64(bytes) / max(time.Since(started), time.Millisecond).Seconds()
-				j.progress.change(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
+				j.changeProgress(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
 			},
 		})
 		return err
@@ -187,7 +188,7 @@ func (j *job) classify(err error) (Event, Facts, error) {
 	case j.ctx.Err() != nil:
 		return "", Facts{}, j.ctx.Err()
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity):
-		return Answered, Facts{Told: StoreLocked, Err: err}, nil
+		return storeAnswer(StoreLocked, err)
 	case errors.Is(err, errMissing):
 		return Missing, Facts{Err: err}, nil
 	case store.FailureOf(err) != "":
@@ -337,23 +338,27 @@ func (j *job) noteCause() {
 	}
 }
 
-// logUnused logs that a new cluster is created although earlier data was preserved.
-func (j *job) logUnused(path string) {
-	warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s", path, j.member.DataDir)
-	j.progress.change(func(p *Progress) { p.Reason, p.Warning = warning, true })
-	j.options.Log.Warn().Msg("recovery: " + warning)
-}
-
 // reportRejoin reports which data is replaced, and from which members the new data comes.
 func (j *job) reportRejoin() (Event, Facts, error) {
 	j.replaced = true
 	j.noteCause()
 	j.outcome.Ended = Rejoined
-	if j.progress.current().Loss == "" {
-		loss := j.cluster.describeRejoin()
-		j.progress.change(func(p *Progress) { p.Loss = loss })
-		j.options.Log.Warn().Msg("recovery: " + loss)
+	if j.Progress().Restores() {
+		return "", Facts{}, nil // already logged
 	}
+	loss := "the volume is empty"
+	if why := cmp.Or(j.volume.damage, j.survey.Outdated); why != nil {
+		loss = "the data on the volume cannot be used: " + why.Error()
+	}
+	var names []string
+	for _, m := range j.survey.Others() {
+		if m.Name != "" {
+			names = append(names, m.Name)
+		}
+	}
+	loss += fmt.Sprintf("; the member gets its data from %s of cluster %s", strings.Join(names, " and "), j.survey.Cluster)
+	j.changeProgress(func(p *Progress) { p.Loss = loss })
+	j.options.Log.Warn().Msg("recovery: " + loss)
 	return "", Facts{}, nil
 }
 
@@ -362,7 +367,7 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
-		return Answered, Facts{Told: StoreLocked, Err: why}, nil
+		return storeAnswer(StoreLocked, why)
 	case why != nil && j.shouldRetry(why): // damage lasts, and is reported
 		return Missing, Facts{Err: why}, nil
 	}
@@ -394,10 +399,10 @@ func (j *job) logLost() {
 	if why := last.path.PastEnd; why != nil {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
-	if j.progress.current().Loss == loss {
+	if j.Progress().Loss == loss {
 		return // already logged, and the store has not changed since
 	}
-	j.progress.change(func(p *Progress) { p.Loss = loss })
+	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
 		Int64("reserved_revision", last.Reserved.Revision).Int64("restored_revision", last.path.Revision).Msg("recovery: " + loss)
 }

@@ -23,7 +23,7 @@ var promises = []struct {
 		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == relation.Empty || p.lot.owner == relation.Founded
 	}},
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.core.Facts.Told == "" || p.truth.brought
+		return !p.opens() || !p.isNew() || p.core.Facts.Answer == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened, unless the store was away for long", func(p place) bool {
 		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != relation.Ours && p.lot.owner != StoreUnverified

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/relation"
@@ -54,9 +53,6 @@ func New(options Options) *Recovery {
 	return r
 }
 
-// Progress returns the progress of the current or last run.
-func (r *Recovery) Progress() Progress { return r.progress.current() }
-
 // prepare makes the data directory ready for etcd. It returns the members of the existing cluster that this member
 // joins, or an empty string if its configuration applies. The error reports why etcd must not open the directory. When
 // ctx is done, prepare returns its cause, and the next run continues. The caller holds the volume's lock and has not
@@ -65,7 +61,7 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
 	now := newRun(ctx, &r.environment, member, examine, served)
-	r.progress.change(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
+	r.changeProgress(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
 	defer now.volume.release()
 	err = now.process()
 	now.job.finish(now.core.State == Refused)
@@ -195,10 +191,7 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 // memberOf returns the member that etcd's configuration describes.
 func memberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
-	member := Member{
-		DataDir: dataDir, Name: etcd.Name, PeerURLs: etcd.AdvertisePeerUrls, Token: etcd.InitialClusterToken,
-		Joins: etcd.ClusterState == embed.ClusterStateFlagExisting, Forced: etcd.ForceNewCluster,
-	}
+	member := Member{Config: etcd, DataDir: dataDir, PeerURLs: etcd.AdvertisePeerUrls}
 	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if members are discovered in another way
 	if listed := member.Members[etcd.Name]; len(member.Members) == 1 && listed != nil {
 		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these; the advertised URLs may differ
@@ -305,9 +298,17 @@ func (r *runner) allowStart() error {
 	if r.job.outcome.Ended == Restored { // an earlier run may have restored it; then this one made no decision
 		result = RestoreData
 	}
+	if result == FoundCluster { // checked before the store belongs to the new cluster
+		if err := etcdconf.CheckFounding(r.ctx, r.member.Config); err != nil {
+			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
+		}
+	}
 	err := r.backups.writeIdentity(result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
-		r.job.logUnused(copies[len(copies)-1].Path)
+		warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s",
+			copies[len(copies)-1].Path, r.member.DataDir)
+		r.changeProgress(func(p *Progress) { p.Reason, p.Warning = warning, true })
+		r.options.Log.Warn().Msg("recovery: " + warning)
 	}
 	if err == nil {
 		err = r.updateRecord(func(r *journal) { r.Refused = nil })
@@ -388,7 +389,7 @@ func (r *runner) pause(action Action) {
 	if action == PacePeers {
 		times = max(0, min(r.retries-quickRetries, 1))
 	}
-	r.progress.change(func(p *Progress) { p.Reason = r.reason + "; next attempt within " + longestWait(times).String() })
+	r.changeProgress(func(p *Progress) { p.Reason = r.reason + "; next attempt within " + longestWait(times).String() })
 	ctx, cancel := r.ctx, func() {}
 	if left := r.backups.heartbeat.until.Sub(r.now()); action == PaceStore && left > 0 {
 		ctx, cancel = context.WithTimeout(r.ctx, left)
@@ -416,7 +417,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	if event != Elapsed { // keep the reason for waiting while the request is repeated
 		r.reason = reason
 	}
-	r.progress.change(func(p *Progress) {
+	r.changeProgress(func(p *Progress) {
 		if p.State != decision.To {
 			p.State, p.Since = decision.To, r.now()
 		}
@@ -427,7 +428,7 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	switch {
 	case waits && reason != r.waitsFor, decision.Why == notCompared:
 		line, r.waitsFor = r.options.Log.Warn(), reason
-	case !waits && from != decision.To && (r.progress.current().Restores() || decision.To == Resume):
+	case !waits && from != decision.To && (r.Progress().Restores() || decision.To == Resume):
 		line = r.options.Log.Info()
 	}
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
@@ -461,7 +462,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Told == StoreLocked && r.backups.last.Cluster.Cluster == "": // so no revision can be named
+	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // so no revision can be named
 		return believe
 	}
 	way := storeWayOut(err, r.decision.WayOut)

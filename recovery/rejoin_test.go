@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,13 +14,6 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// barelyStarted leaves the directories that etcd has if it is killed right after its first start.
-func barelyStarted(w *world) {
-	w.t.Helper()
-	w.lose()
-	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
-}
-
 // Validating a large database takes longer than a quorum without data waits.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
@@ -31,34 +21,6 @@ func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	_, err := w.recovery().prepare(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
 	require.NoError(t, err)
 	assert.True(t, heard)
-}
-
-// A rejoin resumes from the cluster's member list after a crash.
-func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
-	for at := 0; ; at++ {
-		w, o := ofThree(t)
-		w.damage()
-		seen := 0
-		start, err := w.start(func(Action) error {
-			if seen++; seen > at {
-				return errCut
-			}
-			return nil
-		})
-		cut := err != nil
-		if cut {
-			require.ErrorIs(t, err, errCut)
-			start, err = w.start(nil)
-			require.NoError(t, err)
-		}
-		assert.Equal(t, takenIn, start)
-		assert.Len(t, w.preserved(), 1)
-		assert.Equal(t, []string{"removed", "added"}, o.changes)
-		if !cut {
-			require.Greater(t, at, 9)
-			return
-		}
-	}
 }
 
 // fakePeers are the two other members of a cluster.
@@ -145,50 +107,4 @@ func ofThree(t *testing.T) (*world, *fakePeers) {
 	o := &fakePeers{listing: peers.Started, cluster: positionOf(t, w.member.DataDir).ClusterID}
 	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
 	return w, o
-}
-
-const takenIn = "m-0=http://m-0,m-2=http://m-2"
-
-// Volumes that are mounted two seconds late are used. If they stay empty, the cluster is restored.
-func TestRestoreWaitsForLateVolumes(t *testing.T) {
-	for name, late := range map[string]bool{"they are": true, "they are not": false} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			kept := w.member.DataDir + ".late"
-			require.NoError(t, os.Rename(w.member.DataDir, kept))
-			o.listing = peers.Founding
-			start := w.setClock(time.Second)
-			if late {
-				w.inPause(2, func() { o.listing = peers.Unknown }) // the peers' volumes are mounted
-				w.inPause(4, func() { o.listing, o.cluster = peers.Started, positionOf(t, kept).ClusterID })
-			}
-			r := w.recovery()
-			r.lateMounts = settling
-			require.NoError(t, w.prepare(r))
-			if late {
-				assert.Contains(t, w.log.String(), "waiting 10 s for volumes that are mounted late")
-				assert.Len(t, w.generations(), 1, "nothing is restored")
-				return
-			}
-			assert.Equal(t, settling, w.now().Sub(start))
-			assert.Len(t, w.generations(), 2)
-		})
-	}
-}
-
-// If the cluster runs again, completing a claim after a crash would create a second cluster.
-func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
-	w, o := ofThree(t)
-	w.lose()
-	o.listing = peers.Founding
-	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
-	other := newWorld(t)
-	other.fill()
-	other.put("a", "b")
-	other.archive = w.archive
-	require.Equal(t, w.generations()[0].Etcd, hex(positionOf(t, other.member.DataDir).ClusterID))
-	other.backUp()
-	o.listing = peers.Started
-	w.requireRejoined() // the peers have the data
-	assert.Len(t, w.generations(), 1)
 }

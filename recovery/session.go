@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -66,14 +67,11 @@ type Request struct {
 	ID     string // a restore with this ID is done once
 }
 
-// A Member describes the member, from etcd's configuration.
+// A Member is the member that etcd's configuration describes.
 type Member struct {
+	*embed.Config
 	DataDir  string
-	Name     string
 	PeerURLs types.URLs    // advertised
-	Token    string        // initial-cluster-token
-	Joins    bool          // initial-cluster-state is "existing"
-	Forced   bool          // force-new-cluster: the user lets it continue without the others
 	Alone    bool          // initial-cluster names no other member
 	Members  types.URLsMap // from initial-cluster
 	Peers    Peers         // the other members; nil if the configuration names none
@@ -94,7 +92,7 @@ type Peers interface {
 // An environment holds what all runs of a Recovery share. Tests replace parts of it.
 type environment struct {
 	options    Options
-	progress   tracker
+	progress   atomic.Pointer[Progress]              // nil before the first run
 	checkRoom  func(seed.Seed, restore.Source) error // checks the free space
 	now        func() time.Time
 	wait       func(ctx context.Context, times int) // waits between two requests to the store or the peers
@@ -123,7 +121,7 @@ type session struct {
 func (s *session) isValid() bool { return s.facts.Volume == VolumeValid }
 
 // owner returns the owner name of this member's cluster.
-func (s *session) owner() string { return s.options.Owner(s.member.Token) }
+func (s *session) owner() string { return s.options.Owner(s.member.InitialClusterToken) }
 
 const (
 	patience = 2 * time.Minute  // limits a request to the store, an upload of the volume's data, or a claim
@@ -180,22 +178,19 @@ func (p Progress) Left() time.Duration {
 // Restores reports whether the run is restoring or has restored something.
 func (p Progress) Restores() bool { return p.Loss != "" }
 
-// A tracker holds the progress of the current or last run. Its methods may be called from any goroutine.
-type tracker struct {
-	mu  sync.Mutex
-	now Progress
+// Progress returns the progress of the current or last run. It may be called from any goroutine.
+func (e *environment) Progress() Progress {
+	if now := e.progress.Load(); now != nil {
+		return *now
+	}
+	return Progress{}
 }
 
-func (t *tracker) current() Progress {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.now
-}
-
-func (t *tracker) change(change func(*Progress)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	change(&t.now)
+// changeProgress must not be called concurrently.
+func (e *environment) changeProgress(change func(*Progress)) {
+	now := e.Progress()
+	change(&now)
+	e.progress.Store(&now)
 }
 
 // A Result describes the end of a run that had something to restore.

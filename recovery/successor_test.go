@@ -1,20 +1,14 @@
 package recovery
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.etcd.io/etcd/server/v3/storage/schema"
 
-	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/recovery/peers"
 )
@@ -46,71 +40,11 @@ func soleVoter(t *testing.T) (*world, *fakePeers) {
 	return w, o
 }
 
-// advanceStore adds revisions to the store that the volume lacks.
-func (w *world) advanceStore() {
-	w.t.Helper()
-	w.copyVolume()
-	w.put("a")
-	w.backUp()
-	w.rollBack()
-}
-
-// patient runs recovery until the third pause.
-func (w *world) patient() (string, error) {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	defer cancel()
-	pauses := 0
-	w.wait = func(context.Context, int) {
-		if pauses++; pauses == 3 {
-			cancel()
-		}
-	}
-	return w.startWithin(ctx, nil)
-}
-
-func (w *world) emptyStore() {
-	w.store = memory.New()
-	w.archive = archive.New(w.store, w.archive.Keys())
-	w.options.Archive = w.archive
-}
-
 // backUpAs stores a full snapshot of the volume, as another member.
 func (w *world) backUpAs(member string) {
 	w.t.Helper()
 	w.found(at)
 	w.uploadFullAs(member, ours, 1, at)
-}
-
-// joinedBy adds members to the closed database.
-func (w *world) joinedBy(ids ...string) {
-	w.t.Helper()
-	db, err := bolt.Open(w.database(), 0o600, nil)
-	require.NoError(w.t, err)
-	defer db.Close()
-	require.NoError(w.t, db.Update(func(tx *bolt.Tx) error {
-		members := tx.Bucket(schema.Members.Name())
-		_, first := members.Cursor().First()
-		value := bytes.Clone(first)
-		for _, id := range ids {
-			if err := members.Put([]byte(strings.Repeat("0", 16-len(id))+id), value); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-}
-
-// leave records in the closed database that the member was removed from the cluster, as etcd does.
-func (w *world) leave() {
-	w.t.Helper()
-	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
-	db, err := bolt.Open(w.database(), 0o600, nil)
-	require.NoError(w.t, err)
-	defer db.Close()
-	require.NoError(w.t, db.Update(func(tx *bolt.Tx) error {
-		return errors.Join(tx.Bucket(schema.Members.Name()).Delete(id), tx.Bucket(schema.MembersRemoved.Name()).Put(id, []byte("removed")))
-	}))
 }
 
 // A damaged volume is replaced without a comparison, even by the run after a crash.

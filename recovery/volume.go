@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/embed"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap"
@@ -79,12 +81,12 @@ func (v *localVolume) validate() (Event, Facts, error) {
 		state, v.position = VolumeEmpty, datadir.Position{}
 	}
 	valid := state == VolumeValid
-	return Examined, Facts{
-		Volume: state, Alone: alone, Joins: v.member.Joins, Peers: v.member.Peers != nil, Remains: remains, Asked: v.requested, Err: v.damage,
+	return Examined, Facts{Asked: v.requested, Err: v.damage, VolumeFacts: VolumeFacts{
+		Volume: state, Alone: alone, Joins: v.member.ClusterState == embed.ClusterStateFlagExisting, Peers: v.member.Peers != nil, Remains: remains,
 		Lost:         state == VolumeEmpty && v.served,
 		Rejected:     valid && v.refused != nil,
 		Unidentified: valid && v.position.ClusterID != 0 && !v.identity.Known(),
-	}, err
+	}}, err
 }
 
 // checkRefused records damage if the data was rejected because the disk had changed rows. It does not check data that

@@ -8,22 +8,32 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/exitcode"
+	"etcd-wrapper/internal/disk"
+	"etcd-wrapper/recovery/seed"
 )
 
 func TestMain(m *testing.M) {
@@ -45,19 +55,23 @@ type world struct {
 	archive *archive.Archive
 	options Options
 	log     bytes.Buffer
-	now     func() time.Time
+	clock   time.Time        // advances in pauses after setClock
+	now     func() time.Time // nil for the machine's clock
 	wait    func(context.Context, int)
 	still   time.Duration // idle time before a generation is replaced; 0 makes tests wait for none
+	late    time.Duration // how long a lost cluster of several waits for volumes
+	needed  int64         // bytes that the last check of the free space asked for
+	room    int           // number of preserved copies that fit on the volume; negative if all do
 }
 
 func asItsToken(token string) string { return token }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, volume: t.TempDir(), store: memory.New()}
+	w := &world{t: t, volume: t.TempDir(), store: memory.New(), room: -1}
 	w.archive = archive.New(w.store, &format.Keys{})
 	w.member = Member{
-		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Token: "etcd-cluster", Alone: true,
+		Config: embed.NewConfig(), DataDir: filepath.Join(w.volume, "new.etcd"), PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Alone: true,
 	}
 	w.options = Options{
 		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log), Owner: asItsToken,
@@ -112,7 +126,7 @@ func (w *world) uploadFullAs(member, cluster string, generation int, made time.T
 // found initializes the store for the data, as the backup writer does.
 func (w *world) found(created time.Time) {
 	w.t.Helper()
-	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
+	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.InitialClusterToken, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
 	require.NoError(w.t, err)
 	if identity, err := archive.ReadIdentity(w.member.DataDir); !identity.Known() {
 		require.NoError(w.t, err)
@@ -169,18 +183,26 @@ func (w *world) requireKeys(want ...string) {
 	require.Equal(w.t, want, keys)
 }
 
-// setClock makes the clock advance only in pauses, by the same amount each. It returns the time.
-func (w *world) setClock(each time.Duration) time.Time {
-	now := at
-	w.now = func() time.Time { return now }
-	w.wait = func(context.Context, int) { now = now.Add(each) }
-	return now
+// setClock makes the clock advance only in pauses, by the same amount each.
+func (w *world) setClock(each time.Duration) {
+	w.clock = at
+	w.now = func() time.Time { return w.clock }
+	w.wait = func(context.Context, int) { w.clock = w.clock.Add(each) }
 }
 
 // recovery returns a Recovery that does not wait unless a test asks for it.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
-	r.lateMounts, r.idleTime, r.wait = 0, w.still, w.wait
+	r.lateMounts, r.idleTime, r.wait = w.late, w.still, w.wait
+	if w.room >= 0 {
+		r.checkRoom = func(_ seed.Seed, source restore.Source) error {
+			w.needed = source.DatabaseBytes
+			if len(w.preservedCopies()) > w.room {
+				return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
+			}
+			return nil
+		}
+	}
 	if w.now != nil {
 		r.now = w.now
 	}
@@ -199,44 +221,13 @@ func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
 
-// requireRejoined requires that the peers add the member and that the run succeeds.
-func (w *world) requireRejoined() {
-	w.t.Helper()
-	start, err := w.start(nil)
-	require.NoError(w.t, err)
-	require.Equal(w.t, takenIn, start)
-}
-
 // requireStarts requires that etcd may open the volume unchanged, with the configured members.
 func (w *world) requireStarts() {
 	w.t.Helper()
-	w.requireStartsWithin(w.t.Context())
-}
-
-func (w *world) requireStartsWithin(ctx context.Context) {
-	w.t.Helper()
-	start, err := w.startWithin(ctx, nil)
+	start, err := w.start(nil)
 	require.NoError(w.t, err, w.log.String())
 	require.Empty(w.t, start)
 	require.Empty(w.t, w.preserved())
-}
-
-// forbidPauses fails the test if recovery waits.
-func (w *world) forbidPauses() {
-	w.wait = func(context.Context, int) { require.FailNow(w.t, "there is nothing to wait for", w.log.String()) }
-}
-
-// inPause calls a function in the pause with the given number, and counts pauses.
-func (w *world) inPause(which int, happens func()) (pauses *int) {
-	pause := w.wait
-	pauses = new(int)
-	w.wait = func(ctx context.Context, times int) {
-		if pause(ctx, times); *pauses == which-1 {
-			happens()
-		}
-		*pauses++
-	}
-	return pauses
 }
 
 func (w *world) start(interrupt func(Action) error) (string, error) {
@@ -338,6 +329,228 @@ func (w *world) leftovers() []string {
 	found, err := filepath.Glob(w.member.DataDir + ".restor*")
 	require.NoError(w.t, err)
 	return found
+}
+
+// preservedCopies returns the preserved copies of the data and of the spool.
+func (w *world) preservedCopies() (paths []string) {
+	for _, path := range []string{w.member.DataDir, w.options.SpoolDir} {
+		for _, old := range disk.PreservedCopies(path) {
+			paths = append(paths, old.Path)
+		}
+	}
+	return paths
+}
+
+// flipBit changes the last value on the volume, as a faulty disk may.
+func (w *world) flipBit() {
+	w.t.Helper()
+	w.updateDatabase(func(tx *bolt.Tx) error {
+		rows := tx.Bucket(schema.Key.Name())
+		key, value := rows.Cursor().Last()
+		changed := bytes.Clone(value)
+		changed[len(changed)-1] ^= 1
+		return rows.Put(bytes.Clone(key), changed)
+	})
+}
+
+// updateDatabase changes the closed database.
+func (w *world) updateDatabase(change func(*bolt.Tx) error) {
+	w.t.Helper()
+	db, err := bolt.Open(w.database(), 0o600, nil)
+	require.NoError(w.t, err)
+	defer db.Close()
+	require.NoError(w.t, db.Update(change))
+}
+
+// refuse records that a writer rejected the data in a directory named like the data directory with a suffix. Revisions
+// first to last differ from the store's; if last is 0, no rows were compared.
+func (w *world) refuse(first, last int64, suffix string) {
+	w.t.Helper()
+	why := errors.New("another copy of this data continues its backups")
+	if last > 0 {
+		why = &relation.RowsError{Err: why, First: first, Last: last}
+	}
+	require.NoError(w.t, w.recovery().RecordMismatch(w.member.DataDir+suffix, why))
+}
+
+// setKeys replaces the keys of the writer and of recovery.
+func (w *world) setKeys(keys *format.Keys) {
+	w.archive = archive.New(w.store, keys)
+	w.options.Archive = w.archive
+}
+
+// uploadSegment stores a segment with the rows that only the volume has.
+func (w *world) uploadSegment() format.Object {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
+	require.NoError(w.t, err)
+	db, err := bolt.Open(w.database(), 0, &bolt.Options{ReadOnly: true})
+	require.NoError(w.t, err)
+	defer db.Close()
+	require.NoError(w.t, db.View(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
+			row := format.Row{Key: key, Value: value}
+			if revision, err := row.Revision(); err != nil || revision <= head.Revision() {
+				return err
+			}
+			return builder.Add(&row)
+		})
+	}))
+	object, err := builder.Finish(format.Source{})
+	require.NoError(w.t, err)
+	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, object))
+	return object
+}
+
+// objects returns the names of the store's objects with a prefix.
+func (w *world) objects(prefix string) (names []string) {
+	w.t.Helper()
+	for object, err := range w.store.List(w.t.Context(), prefix, "") {
+		require.NoError(w.t, err)
+		names = append(names, object.Name)
+	}
+	return names
+}
+
+// files returns the files of all data directories.
+func (w *world) files() (found []string) {
+	w.t.Helper()
+	for _, of := range []string{"*/member/*/*", recordFile} {
+		all, err := fs.Glob(os.DirFS(w.volume), of)
+		require.NoError(w.t, err)
+		found = append(found, all...)
+	}
+	return found
+}
+
+// corrupt damages objects of the store.
+func (w *world) corrupt(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		content, exists := w.store.Content(name)
+		require.True(w.t, exists, name)
+		w.store.SetContent(name, append(content, 'x'))
+	}
+}
+
+// manifest returns the name of the newest full snapshot's manifest.
+func (w *world) manifest() string {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	return archive.ManifestName(1, head.Full.Name())
+}
+
+// statusOf returns the exit status of a refusal; 0 if recovery retries.
+func (w *world) statusOf(err error) exitcode.Code {
+	w.t.Helper()
+	require.Error(w.t, err)
+	return exitcode.StatusOf(err, exitcode.Clean)
+}
+
+// deleteAll deletes objects, as retention does.
+func (w *world) deleteAll(prefix string) {
+	w.t.Helper()
+	for _, name := range w.objects(prefix) {
+		require.NoError(w.t, w.store.Delete(w.t.Context(), name))
+	}
+}
+
+// identity returns the identity of the data.
+func (w *world) identity() archive.Identity {
+	w.t.Helper()
+	identity, err := archive.ReadIdentity(w.member.DataDir)
+	require.NoError(w.t, err)
+	return identity
+}
+
+func (w *world) clusterManifest() archive.Cluster {
+	w.t.Helper()
+	cluster, err := w.archive.Cluster(w.t.Context())
+	require.NoError(w.t, err)
+	return cluster
+}
+
+// replaceByPlainData gives the volume the data of a plain etcd.
+func (w *world) replaceByPlainData() {
+	w.t.Helper()
+	w.lose()
+	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
+}
+
+// barelyStarted leaves the directories that etcd has if it is killed right after its first start.
+func barelyStarted(w *world) {
+	w.t.Helper()
+	w.lose()
+	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
+}
+
+// advanceStore adds revisions to the store that the volume lacks.
+func (w *world) advanceStore() {
+	w.t.Helper()
+	w.copyVolume()
+	w.put("a")
+	w.backUp()
+	w.rollBack()
+}
+
+func (w *world) emptyStore() {
+	w.store = memory.New()
+	w.archive = archive.New(w.store, w.archive.Keys())
+	w.options.Archive = w.archive
+}
+
+// joinedBy adds members to the closed database.
+func (w *world) joinedBy(ids ...string) {
+	w.t.Helper()
+	w.updateDatabase(func(tx *bolt.Tx) error {
+		members := tx.Bucket(schema.Members.Name())
+		_, first := members.Cursor().First()
+		value := bytes.Clone(first)
+		for _, id := range ids {
+			if err := members.Put([]byte(strings.Repeat("0", 16-len(id))+id), value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// leave records in the closed database that the member was removed from the cluster, as etcd does.
+func (w *world) leave() {
+	w.t.Helper()
+	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
+	w.updateDatabase(func(tx *bolt.Tx) error {
+		return errors.Join(tx.Bucket(schema.Members.Name()).Delete(id), tx.Bucket(schema.MembersRemoved.Name()).Put(id, []byte("removed")))
+	})
+}
+
+// verify records a passed restore test of the newest full snapshot.
+func (w *world) verify() {
+	w.t.Helper()
+	full := w.newestFull()
+	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
+		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
+	}))
+}
+
+// endSession adds the end of a session to generation 1.
+func (w *world) endSession(source format.Source) {
+	w.t.Helper()
+	head, err := w.archive.Head(w.t.Context(), 1)
+	require.NoError(w.t, err)
+	builder, err := format.NewSegmentBuilder(w.archive.Keys(), head.Start)
+	require.NoError(w.t, err)
+	object, err := builder.Finish(source)
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
+}
+
+// replaceKeys gives the member keys that did not sign anything in the store.
+func (w *world) replaceKeys() {
+	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }
 
 func (w *world) newestFull() archive.StoredFull {
