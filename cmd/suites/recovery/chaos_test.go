@@ -20,14 +20,14 @@ const infoLevel = "--log-level=info"
 // lifetime is the number of rounds of a cluster.
 const lifetime = 12
 
-// TestChaos_singleMember injects faults into a single member under load, one after the other, and compares its data with the clients'
-// ledger of acknowledged writes after each of them.
+// TestChaos_singleMember injects faults into a single member under load, one after the other. After each, it compares the data
+// with the ledger of acknowledged writes.
 func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
 }
 
-// TestChaos_singleMemberWithServer is the same with a real S3 server, which can also be slow.
+// TestChaos_singleMemberWithServer does the same with a real S3 server, which can also be slow.
 func TestChaos_singleMemberWithServer(t *testing.T) {
 	t.Parallel()
 	chaos(t, bucket(t))
@@ -45,7 +45,7 @@ func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
 	})
 }
 
-// runClusters runs all rounds, a few of them on each cluster.
+// runClusters runs all rounds, at most lifetime of them on a cluster.
 func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
 	t.Helper()
 	seed := *seeded
@@ -60,7 +60,7 @@ func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disaster
 	}
 }
 
-// cluster is a single member, and the record of its clients' writes.
+// A cluster is a single member, and the record of its clients' writes.
 type cluster struct {
 	*harness.Pod
 	store    store
@@ -121,8 +121,8 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element whose name contains part and that is possible now. The choices of a seed do not depend on the
-// number of possibilities.
+// choose returns a random element whose name contains part and that is possible now. It draws from all elements, so that a
+// seed gives the same sequence whatever is possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
@@ -130,10 +130,10 @@ func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, ab
 		return possible && strings.Contains(name, part)
 	}
 	require.True(t, slices.ContainsFunc(all, fits),
-		"nothing with %q in its name can happen now (-%s): choose a part of another name, or one that fits what has to happen before, too", part, flag)
+		"no name that contains %q is possible now (-%s): use a part that also matches what has to happen before", part, flag)
 	for {
-		if drawn := all[dice.IntN(len(all))]; fits(drawn) {
-			return drawn
+		if one := all[dice.IntN(len(all))]; fits(one) {
+			return one
 		}
 	}
 }
@@ -163,11 +163,11 @@ func (c *cluster) readStatus() {
 
 // outcome describes what may be lost after a fault.
 type outcome struct {
-	whole   bool  // the volume was not touched: nothing may be lost
+	whole   bool  // the volume is intact, so nothing may be lost
 	exactly int64 // the restored revision, if a restore was requested
 }
 
-// recover starts the program until it is ready. Some of these starts are killed.
+// recover starts the program and waits until it is ready. It kills some starts before that.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
@@ -194,7 +194,7 @@ func (c *cluster) awaitSteps(count int) {
 	})
 }
 
-// readRestored records the revision that a run reports as restored. A later run of the same recovery may find more in the store.
+// readRestored records the revision that a run reports as restored. A later run of the same recovery may find a higher one.
 func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {

@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
+// clockAhead names the environment variable that sets how many seconds the clock of a skewed program is ahead.
 const clockAhead = "CLOCK_AHEAD"
 
-// The replacement for package time's own Now, which reads the machine's clock.
+// The change of time.Now that adds the seconds.
 const (
 	asks     = "\tsec, nsec, mono := runtimeNow()\n"
 	asksWith = asks + "\tsec += clockAhead\n"
@@ -44,8 +44,8 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, which
-// cannot be replaced. The first time it takes minutes, because everything depends on package time.
+// skewed builds the program with a clock that can be set, once for all suites. A static program reads the time from the
+// kernel, so it cannot be changed from outside. The first build takes minutes, because every package depends on time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
 		overlay, err := clockOverlay(folder)
@@ -61,7 +61,7 @@ func setClock(p *harness.Pod, ahead time.Duration) {
 	p.Program, p.Env = program, append(p.Env, fmt.Sprintf("%s=%.0f", clockAhead, ahead.Seconds()))
 }
 
-// clockOverlay writes the files that replace files of package time to a folder.
+// clockOverlay writes the changed files of package time, and the list of them for go build, to a folder.
 func clockOverlay(folder string) (path string, err error) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
 	if err != nil {
@@ -74,9 +74,9 @@ func clockOverlay(folder string) (path string, err error) {
 	}
 	altered := strings.Replace(string(source), asks, asksWith, 1)
 	if altered == string(source) {
-		return "", errors.New("package time asks for the time in another way than it did")
+		return "", errors.New("package time no longer reads the clock in the expected way")
 	}
-	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // go build ./... is to see no package there
+	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // with other endings, so that go build ./... ignores them
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
 		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): ours,
 	}})

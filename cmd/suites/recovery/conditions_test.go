@@ -14,14 +14,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// condition lasts while a fault is injected: a cluster that survives each of the two may not survive both.
+// A condition lasts while a fault is injected. A cluster that survives each of the two may not survive both.
 type condition struct {
 	name  string
 	start func(c *threeMembers, victim *member) (ends func())
 }
 
 var conditions = []condition{
-	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // not for good: an empty volume waits for it
+	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // and then reachable again, as an empty volume waits for it
 		c.depot.disconnect()
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			sleep(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
@@ -30,7 +30,7 @@ var conditions = []condition{
 	}},
 	{"there is no space", func(c *threeMembers, victim *member) func() {
 		c.raiseNoSpace(c.other(victim))
-		return func() {} // there is, so the alarm is lifted
+		return func() {} // there is space, so the alarm is lifted
 	}},
 	{"another member is suspended for a while", func(c *threeMembers, victim *member) func() {
 		still := c.other(victim).run
@@ -40,7 +40,7 @@ var conditions = []condition{
 			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // it may have been killed
 		}, c.dice)
 	}},
-	{"its disk is slow", func(_ *threeMembers, victim *member) func() { // from its next start on, until the one after this is over
+	{"its disk is slow", func(_ *threeMembers, victim *member) func() { // from its next start until the condition ends
 		before := victim.Under
 		victim.Under = slices.Concat(before, slowDisk)
 		return func() { victim.Under = before }
@@ -52,7 +52,7 @@ var conditions = []condition{
 			}
 		}, c.dice)
 	}},
-	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // no member is replaced meanwhile
+	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // until it is removed, no member is replaced
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
 			asked, cancel := context.WithTimeout(ctx, patience)
@@ -60,7 +60,7 @@ var conditions = []condition{
 			cancel()
 			sleep(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
 			for watch := harness.StartWatch(); c.remove(nowhere) != nil && watch.Duration() < recoveryTimeout; {
-				sleep(context.Background(), time.Second) // not before that is done
+				sleep(context.Background(), time.Second) // the condition ends once the member is removed
 			}
 		}, c.dice)
 	}},
@@ -89,7 +89,7 @@ var conditions = []condition{
 		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for ; ctx.Err() == nil; sleep(ctx, time.Second) {
 				if now, err := c.etcd.Get(ctx, "any", clientv3.WithCountOnly()); err == nil {
-					_, _ = c.etcd.Compact(ctx, now.Header.Revision) // as above
+					_, _ = c.etcd.Compact(ctx, now.Header.Revision) // there may be no quorum
 				}
 			}
 		}, c.dice)
@@ -130,7 +130,7 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// slowDisk runs a program for which every flush takes 20 ms longer. strace's own output is not the program's.
+// slowDisk runs a program whose fsync and fdatasync calls take 20 ms longer. The output of strace is discarded.
 var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
 	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
 

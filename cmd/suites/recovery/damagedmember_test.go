@@ -13,14 +13,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// damagedMember is a stopped single member with a damaged volume. Copies of its volume and store allow to recover it again.
+// A damagedMember is a stopped single member with a damaged volume. It can be reset and recovered repeatedly.
 type damagedMember struct {
 	*harness.Pod
 	depot
 	copies int // preserved copies after the recovery
 }
 
-// damages lists what happened to the volume, and the number of preserved copies after the recovery.
+// damages list ways to damage a volume, and the number of preserved copies after the recovery.
 var damages = []struct {
 	name   string
 	damage func(p *harness.Pod)
@@ -52,7 +52,7 @@ func (s *damagedMember) reset() {
 	s.copyAll(s.dir+".saved", s.dir)
 }
 
-// copyAll replaces the content of a directory by that of another. The directory itself stays, because it may be a mount point.
+// copyAll replaces the content of a directory with that of another. It keeps the directory, which may be a mount point.
 func (s *damagedMember) copyAll(from, to string) {
 	s.T.Helper()
 	script := `mkdir -p "$1" && find "$1" -mindepth 1 -delete && cp -a --sparse=always "$0/." "$1" && sync -f "$1"`

@@ -10,7 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// disaster is a fault of a single member, which is under load until inject calls stop. After inject, the member has recovered.
+// A disaster is a fault of a single member, which is under load until inject calls stop. inject returns when the member
+// has recovered.
 type disaster struct {
 	name       string
 	isPossible func(c *cluster) bool // nil for always
@@ -72,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // only data that are valid need not
+		c.waitForStore() // only valid data start without the store
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -109,8 +110,8 @@ func (c *cluster) copyVolume() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store has what the copy of the volume lacks. Before that, nothing distinguishes a volume that is
-// rolled back to that copy from one that was killed when the copy was made.
+// awaitNewerThanCopy waits until the store has a revision that the copy of the volume lacks. Until then, a volume that is
+// rolled back to the copy cannot be distinguished from one whose etcd was killed when the copy was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
 	copied := highestRevision(c.Pod, c.oldVolume)
@@ -120,7 +121,7 @@ func (c *cluster) awaitNewerThanCopy() {
 	})
 }
 
-// shutdown stops the clients first: the store then has all acknowledged writes.
+// shutdown stops the clients and then the program, which uploads all acknowledged writes.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()

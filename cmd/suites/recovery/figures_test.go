@@ -17,15 +17,15 @@ type figures struct {
 	disasters map[string]int
 	rounds    int
 	writes    int // acknowledged
-	undone    int // acknowledged, and neither in the store nor on a volume after a disaster
+	undone    int // acknowledged, and only on a volume that was lost
 	restores  int
-	killed    int // recoveries that were cut off
+	killed    int // recoveries that were killed
 	longest   time.Duration
 
 	takeovers          int
 	kept, lost         int           // writes that the program reported as stored, and those of them that are missing after a takeover
 	longestOverlap     time.Duration // the longest time from the return of a pod to its exit
-	longestOverlapIdle time.Duration // as on an idle machine
+	longestOverlapIdle time.Duration // the same, by a clock that is slower while the machine is busy
 }
 
 func (f *figures) add(change func(*figures)) {

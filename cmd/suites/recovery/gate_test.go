@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout is for a server that cannot be reached.
+// dialTimeout bounds how long a gate connects to an unreachable server.
 const dialTimeout = 2 * time.Second
 
-// gate is a proxy in front of a server: it forwards everything, slowly or nothing.
+// A gate is a proxy in front of a server. It can delay data and refuse connections.
 type gate struct {
 	listener net.Listener
 	server   string // host and port
@@ -20,7 +20,7 @@ type gate struct {
 
 	mu    sync.Mutex
 	shut  bool
-	pause time.Duration // before each piece is passed on
+	pause time.Duration // before each piece of data is forwarded
 	conns map[net.Conn]bool
 }
 
@@ -43,7 +43,7 @@ func newGateAt(t *testing.T, address, server string) *gate {
 	return g
 }
 
-// address returns the server's address behind the gate.
+// address returns the address at which the gate listens.
 func (g *gate) address() string { return g.listener.Addr().String() }
 
 // cut closes every connection, and refuses new ones.
@@ -52,18 +52,18 @@ func (g *gate) cut() {
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // both ends see it
+		_ = conn.Close() // both ends notice
 	}
 }
 
-// slow has every piece wait.
+// slow delays every piece of data.
 func (g *gate) slow(pause time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pause = pause
 }
 
-// open lets all connections through again.
+// open allows new connections again, and ends the delay.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,11 +80,11 @@ func (g *gate) serve() {
 	}
 }
 
-// connect joins a client with the server.
+// connect connects a client with the server.
 func (g *gate) connect(client net.Conn) {
 	server, err := net.DialTimeout("tcp", g.server, dialTimeout)
 	if err != nil {
-		_ = client.Close() // the client sees that
+		_ = client.Close() // the client notices
 		return
 	}
 	if g.admit(client, server) {
@@ -93,13 +93,13 @@ func (g *gate) connect(client net.Conn) {
 	}
 }
 
-// admit takes a pair of connections, unless the gate is shut.
+// admit registers a pair of connections. If the gate is shut, it closes them.
 func (g *gate) admit(pair ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, conn := range pair {
 		if g.shut {
-			_ = conn.Close() // its other end sees that
+			_ = conn.Close() // the other end notices
 		} else {
 			g.conns[conn] = true
 		}
@@ -107,25 +107,25 @@ func (g *gate) admit(pair ...net.Conn) bool {
 	return !g.shut
 }
 
-// pass copies until one of the two ends, and then ends both.
+// pass copies data until one connection ends, and then closes both.
 func (g *gate) pass(from, to net.Conn) {
 	piece := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(piece)
 		if n > 0 {
-			g.dawdle()
+			g.delay()
 			if _, failed := to.Write(piece[:n]); failed != nil {
 				err = failed
 			}
 		}
 		if err != nil {
-			g.dismiss(from, to)
+			g.remove(from, to)
 			return
 		}
 	}
 }
 
-func (g *gate) dawdle() {
+func (g *gate) delay() {
 	g.mu.Lock()
 	pause := g.pause
 	g.mu.Unlock()
@@ -134,11 +134,11 @@ func (g *gate) dawdle() {
 	}
 }
 
-func (g *gate) dismiss(pair ...net.Conn) {
+func (g *gate) remove(pair ...net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, conn := range pair {
-		_ = conn.Close() // it may be closed
+		_ = conn.Close() // it may be closed already
 		delete(g.conns, conn)
 	}
 }

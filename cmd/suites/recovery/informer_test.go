@@ -16,19 +16,19 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// informer lists and watches, as a controller does, until its cluster is gone. It trusts its cache.
+// An informer lists and watches all keys and keeps a cache, as a Kubernetes controller does.
 type informer struct {
 	t    *testing.T
 	etcd *clientv3.Client
 
 	mu       sync.Mutex
 	cache    map[string]string
-	revision int64 // that the cache is as of
+	revision int64 // of the cache
 	listings int
 	wrong    []string
 }
 
-// newInformer starts to watch, and ends with the test.
+// newInformer starts an informer, which ends with the test.
 func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	i := &informer{t: t, etcd: etcd}
 	ctx, stop := context.WithCancel(context.Background())
@@ -48,13 +48,13 @@ func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	return i
 }
 
-// list reads everything again.
+// list replaces the cache with all keys. It reports whether that succeeded.
 func (i *informer) list(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())
 	if err != nil {
-		select { // it is starting
+		select { // etcd is not ready yet
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -73,7 +73,7 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch follows until it has to list again. After any other end of a watch it resumes where it was.
+// watch applies events to the cache until the next revision is compacted. If the watch ends otherwise, it is resumed.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
@@ -111,17 +111,17 @@ func (i *informer) take(events []*clientv3.Event) {
 	}
 }
 
-// listed counts how often everything was read again.
+// listed returns the number of lists so far.
 func (i *informer) listed() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.listings
 }
 
-// requireRight waits until the cache equals etcd's data, and checks that it never had an earlier state again.
+// requireRight waits until the cache equals etcd's data, and checks that its revision never decreased.
 func (i *informer) requireRight() {
 	i.t.Helper()
-	harness.Eventually(i.t, "the informer believes what etcd has", func() bool {
+	harness.Eventually(i.t, "the cache equals etcd's data", func() bool {
 		ctx, cancel := context.WithTimeout(i.t.Context(), harness.Patience)
 		defer cancel()
 		reply, err := i.etcd.Get(ctx, "", clientv3.WithPrefix())
@@ -138,5 +138,5 @@ func (i *informer) requireRight() {
 	})
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	require.Empty(i.t, i.wrong, "revisions never go back")
+	require.Empty(i.t, i.wrong, "revisions never decrease")
 }

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// changing are the system calls that change something on a volume.
+// changing lists the system calls that change a volume.
 const changing = "mkdirat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,renameat,linkat,unlinkat"
 
-// TestKilledRecovery_sameResult kills recovery at each of the calls with which it changes the volume.
+// TestKilledRecovery_sameResult kills recovery at system calls that change the volume or the store.
 func TestKilledRecovery_sameResult(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -33,8 +33,8 @@ func TestKilledRecovery_sameResult(t *testing.T) {
 	}
 }
 
-// spots are the calls of a recovery on what is its own, what it builds, what it moves and where it notes how far it is, and on the
-// store, where it claims the next generation.
+// spots returns the system calls of a recovery that change its record, the directories that it builds and moves, or the
+// store.
 func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 	t.Helper()
 	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
@@ -42,17 +42,18 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 			spots = append(spots, at)
 		}
 	}
-	// The renames to and from the data directory's own name count as calls on other paths, too.
+	// strace lists a rename under both of its paths, and the data directory's path is not one of the above.
 	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
 func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	named := !strings.HasPrefix(filepath.Base(path), ".new-") // at random, so the next run has others
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a random name, which differs in the next run
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
-// dieAt kills a recovery there, if the call is made, and holds the next start against how it has to end.
+// dieAt kills a recovery at a system call and checks that the next start completes it. The recovery may end before that
+// call.
 func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	t.Helper()
 	where := fmt.Sprintf("%s on %s, number %d", at.Call, strings.TrimPrefix(at.Path, s.Volume), at.Count)
@@ -60,7 +61,7 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	s.Strace(at.Inject(fmt.Sprintf("signal=KILL:when=%d", at.Count))...)
 	run := s.Start()
 	died := false
-	harness.Eventually(t, "it is dead, or ready, at "+where, func() bool {
+	harness.Eventually(t, "the program is killed or ready, at "+where, func() bool {
 		select {
 		case <-run.Ended:
 			died = true
@@ -70,14 +71,14 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	})
 	run.Kill()
 	s.Under = nil
-	if at.Count == 1 { // strace counts the calls of each thread for itself
+	if at.Count == 1 { // strace counts calls per thread, so a later call may not be reached
 		assert.True(t, died, where)
 	}
 	s.requireRecovered(t, where)
 }
 
-// TestRecovery_syncOrder checks what a power loss cannot show: nothing replaces the data
-// before all of it is on the disk, and before it is noted what is done.
+// TestRecovery_syncOrder checks the order of system calls: the restored data and the record are synced to disk before the
+// old data are replaced. A simulated power loss may not reveal a wrong order.
 func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -97,10 +98,10 @@ func TestRecovery_syncOrder(t *testing.T) {
 	aside := next(t, calls, noted, "renameat", s.DataDir())
 	installed := next(t, calls, next(t, calls, aside, "fsync", s.Volume), "renameat", built)
 	next(t, calls, next(t, calls, installed, "fsync", s.Volume), "fsync", position+".tmp")
-	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd comes last")
+	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd opens the data last")
 }
 
-// next is the index of the next such call from an index on.
+// next returns the index of the first such call at or after an index.
 func next(t *testing.T, calls []harness.CallPoint, from int, call, path string) int {
 	t.Helper()
 	at := indexFrom(calls, from, call, path)
@@ -118,7 +119,7 @@ func indexFrom(calls []harness.CallPoint, from int, call, path string) int {
 
 const diskSize = 1 << 30
 
-// TestPowerLoss_sameResult takes the power away after each of recovery's steps.
+// TestPowerLoss_sameResult cuts the power after steps of recovery.
 func TestPowerLoss_sameResult(t *testing.T) {
 	t.Parallel()
 	for _, damaged := range damages {
@@ -130,7 +131,7 @@ func TestPowerLoss_sameResult(t *testing.T) {
 			for steps, more := 1, true; more; steps += some(5) {
 				s.reset()
 				run := s.Start()
-				harness.Eventually(t, "recovery goes on", func() bool { return s.steps(run) >= steps || run.Readyz() == 200 })
+				harness.Eventually(t, "recovery takes its next step", func() bool { return s.steps(run) >= steps || run.Readyz() == 200 })
 				more = run.Readyz() != 200
 				disk.CutPower(run)
 				s.requireRecovered(t, fmt.Sprintf("after %d steps", steps))

@@ -8,20 +8,20 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// markPrefix is the prefix of a second key, written in the same transaction as the first: it shows which one was last,
-// also if that deleted the first.
+// markPrefix is the prefix of a second key that is written in the same transaction. It shows the last attempt even if that
+// deleted the key.
 const markPrefix = "beside/"
 
-// attempt is a change of a key that a client requested.
+// An attempt is a change of a key that a client requested.
 type attempt struct {
-	token    string // that no other attempt has
+	token    string // unique
 	deletes  bool
 	lease    clientv3.LeaseID // 0 for none
-	revision int64            // 0 as long as it is not known to be done
+	revision int64            // 0 until it is known to be done
 	failed   bool             // it is known that it was not done, or was undone
 }
 
-// ledger records what clients requested: all attempts for each key, in order. One client at a time changes a key.
+// A ledger records all attempts of clients for each key, in order. Only one client changes a key at a time.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
@@ -73,9 +73,9 @@ func (l *ledger) acknowledged() int {
 // contents are etcd's keys and values by key.
 type contents map[string]*mvccpb.KeyValue
 
-// verify compares the data with what must and may exist at a revision, and returns all differences. It records the outcome of
-// attempts that were not acknowledged; over reports that no pending one can succeed any more. undone is the number of acknowledged
-// changes that were rolled back.
+// verify compares the data with the data that must or may exist at a revision, and returns the differences. It records the
+// outcome of attempts that were not acknowledged; over means that none of them can still succeed. undone is the number of
+// acknowledged changes that were rolled back.
 func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, und
 	return wrong, undone
 }
 
-// markUndone records which changes were rolled back, and which were never made.
+// markUndone marks the attempts that were rolled back or never done, and counts acknowledged ones.
 func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	newest := newestOf(attempts, at)
 	for i, each := range attempts {
@@ -118,7 +118,8 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// verifyKey returns what is wrong with a key, or "". An attempt without an answer may have been done after later attempts.
+// verifyKey describes what is wrong with a key; empty if nothing. An attempt without a response may have been done after
+// later attempts.
 func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
@@ -145,10 +146,10 @@ func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch returns what is wrong with a key that the attempt has changed last.
+// mismatch describes what is wrong with a key whose last change is the attempt; empty if nothing.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
-		a.revision = mark.ModRevision // now it is known
+		a.revision = mark.ModRevision
 	}
 	switch {
 	case mark.ModRevision != a.revision:

@@ -1,6 +1,6 @@
-// Package recovery_test checks what recovery promises, with the real program as a process: whatever happens to
-// volumes and stores, what was acknowledged and had to survive is there afterwards, nothing else is, and no client sees a
-// revision decrease. A short selection runs by default, everything with -whole.
+// Package recovery_test checks the promises of recovery with the built program: after faults of volumes and stores, all
+// acknowledged writes that had to survive exist, no other data do, and no client sees a revision decrease. A short selection
+// runs by default, and all tests with -whole.
 package recovery_test
 
 import (
@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	rounds = flag.Int("rounds", 3, "how many disasters the chaos run has")
-	seeded = flag.Uint64("seed", 1, "of what the chaos run draws; 0 draws something else each time")
-	only   = flag.String("disaster", "", "have only disasters with this in their names")
-	while  = flag.String("while", "", "have each disaster of three members happen while something with this in its name holds")
-	whole  = flag.Bool("whole", false, "run what takes longer, too")
+	rounds = flag.Int("rounds", 3, "number of disasters in the chaos tests")
+	seeded = flag.Uint64("seed", 1, "seed of the chaos tests; 0 for a random one")
+	only   = flag.String("disaster", "", "inject only disasters whose names contain this")
+	while  = flag.String("while", "", "combine each disaster of three members with a condition whose name contains this")
+	whole  = flag.Bool("whole", false, "run the long tests as well")
 )
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// some returns a stride, or 1 if everything is to be run.
+// some returns the stride of a loop: apart, or 1 with -whole.
 func some(apart int) int {
 	if *whole {
 		return 1

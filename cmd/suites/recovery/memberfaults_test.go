@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberFault is a fault of one or more members of three. After inject, all three are running.
+// A memberFault is a fault of one or more members of three. inject returns when all three are running.
 type memberFault struct {
 	name       string
 	isPossible func(c *threeMembers) bool // nil for always
@@ -107,7 +107,7 @@ var memberFaults = []memberFault{
 		emptyVolume(m.Pod)
 		m.run = m.Start(infoLevel)
 		c.sleep(4 * time.Second)
-		require.NotEqual(c.t, 200, m.run.Readyz(), "nothing but the store tells whose member this is")
+		require.NotEqual(c.t, 200, m.run.Readyz(), "only the store identifies the cluster of an empty volume")
 		c.depot.reconnect()
 		m.awaitReady()
 	}, false},
@@ -210,7 +210,7 @@ func (c *threeMembers) writeUntilStored(revision int64) {
 	})
 }
 
-// requestRestoreOfAll restarts all members with one restore request, as the runbook describes for a lost quorum.
+// requestRestoreOfAll restarts all members with the same restore request, as the runbook describes for a lost quorum.
 func (c *threeMembers) requestRestoreOfAll() {
 	c.sleep(4 * time.Second)
 	for _, each := range c.members {
@@ -235,7 +235,7 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 }
 
-// start starts a member until it is ready. Some of these starts are killed.
+// start starts a member and waits until it is ready. It kills some starts before that.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {
@@ -253,7 +253,7 @@ func (c *threeMembers) other(m *member) *member {
 	return c.members[(m.number+1+c.dice.IntN(len(c.members)-1))%len(c.members)]
 }
 
-// leader returns the member that knows itself as the leader, or else the first one.
+// leader returns the member that reports itself as the leader, or the first one if there is none.
 func (c *threeMembers) leader() *member {
 	for _, m := range c.members {
 		if document := m.run.Status(); document.MemberID != "" && document.MemberID == document.Leader {

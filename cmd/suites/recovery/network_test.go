@@ -14,17 +14,17 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// network is the network of a cluster: a namespace for each member, all of them on one bridge.
+// A network connects the members of a cluster: each has a network namespace, and one bridge connects them.
 type network struct {
 	t      *testing.T
 	name   string // prefix of all names
 	subnet string
 }
 
-// networks numbers those of one process.
+// networks counts the networks of this process.
 var networks atomic.Int32
 
-// newNetwork needs root, and skips the test without.
+// newNetwork creates a network. It skips the test if that is impossible, as without root.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	number := int(networks.Add(1))
@@ -44,12 +44,12 @@ func (n *network) ip(args ...string) {
 	require.NoError(n.t, err, "ip %s: %s", strings.Join(args, " "), out)
 }
 
-// space is the name of a member's namespace, and of its wire's end on the bridge.
+// space returns the name of a member's namespace, which is also that of its interface on the bridge.
 func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name, member) }
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// addNamespace puts a pod into a namespace. Processes outside reach it as before.
+// addNamespace runs a pod in its own namespace. Processes outside reach it at the same ports of 127.0.0.1.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -66,11 +66,11 @@ func (n *network) addNamespace(p *harness.Pod, member int) {
 	}
 }
 
-// cut takes a member's wire away, or brings it back.
+// cut disconnects a member, and join connects it again.
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// setPeers gives all pods the addresses of each other.
+// setPeers configures the members' addresses in all pods.
 func (n *network) setPeers(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}

@@ -16,9 +16,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and deletes
-// volumes of members while clients write. These processes wait 90 s for a writer of the backups, as a release does, and the writer never
-// pauses for so long.
+// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and deletes
+// volumes while clients write. As in a release, a restore waits until the backups have not been extended for 90 s, and here
+// they are extended all the time.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -63,7 +63,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	}
 }
 
-// restoredCluster is a cluster under load that was restored with flags that are still set.
+// A restoredCluster is a cluster under load that was restored, and whose restore flags are still set.
 type restoredCluster struct {
 	t       *testing.T
 	members int // that initial-cluster names
@@ -71,7 +71,7 @@ type restoredCluster struct {
 	runs    []*harness.Run
 	flags   []string
 	etcd    *clientv3.Client
-	written atomic.Int64 // keys that were acknowledged and must be there at the end
+	written atomic.Int64 // number of acknowledged keys
 	paused  atomic.Bool  // no key is written
 }
 
@@ -125,7 +125,7 @@ func (l *restoredCluster) write() {
 				l.written.Add(1)
 			}
 			stop()
-			time.Sleep(20 * time.Millisecond) // the rate of the writes
+			time.Sleep(20 * time.Millisecond) // between two writes
 		}
 	}()
 	l.requireWrites()

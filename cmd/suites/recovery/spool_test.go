@@ -20,7 +20,7 @@ func killWithSpool(p *harness.Pod, d depot) {
 	d.disconnect()
 	before := run.Status().Backup.SpoolBytes
 	p.Put("key", "acknowledged while the store is away")
-	harness.Eventually(p.T, "it waits on the volume", func() bool { return run.Status().Backup.SpoolBytes > before })
+	harness.Eventually(p.T, "it is queued on the volume", func() bool { return run.Status().Backup.SpoolBytes > before })
 	run.Kill()
 	d.reconnect()
 }
@@ -46,12 +46,12 @@ func TestSpool_survivesLostData(t *testing.T) {
 			assert.Equal(t, "acknowledged while the store is away", p.Get("key"))
 			left, err := filepath.Glob(filepath.Join(p.Volume, "backup.spool.aside-*"))
 			require.NoError(t, err)
-			assert.Empty(t, left, "all of it is in the store")
+			assert.Empty(t, left, "everything queued is in the store")
 		})
 	}
 }
 
-// A valid volume that was restored by hand does not have what is in the spool.
+// Valid data that a user restored from an old copy lack the segments in the spool.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newSpoolPod(t)

@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// store is the store of a cluster, with its faults.
+// A store is the backup store of a cluster, with functions that inject faults.
 type store struct {
 	url                   string
 	env                   []string // credentials
 	disconnect, reconnect func()
-	slow                  func() // until back; nil where it cannot be
+	slow                  func() // until reconnect; nil if the store cannot be slow
 }
 
 // configure makes a pod store its backups there.
@@ -29,7 +29,7 @@ func (s store) configure(p *harness.Pod) {
 	p.Env = append(p.Env, s.env...)
 }
 
-// depot is a folder as a store. It is in another one, like a mounted volume.
+// A depot is a folder as a store. Its parent stands for a mounted volume.
 type depot struct {
 	t     *testing.T
 	mount string
@@ -71,7 +71,7 @@ func (d depot) generations() []archive.Generation {
 // slowTransfer is the duration of each transfer with a slow store.
 const slowTransfer = 20 * time.Millisecond
 
-// bucket starts an S3 server and returns a function that makes stores in it, each with a prefix and a proxy of its own.
+// bucket starts an S3 server and returns a function that makes stores in it, each with its own prefix and proxy.
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 	t.Helper()
 	server := servers.S3(t)

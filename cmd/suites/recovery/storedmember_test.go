@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// storedMember is a stopped single member with a key in its data and in its store, and a copy of its volume with an older value
-// of that key.
+// A storedMember is a stopped single member with a key in its data and its store, and a copy of its volume with an older
+// value of the key.
 type storedMember struct {
 	*harness.Pod
 	depot

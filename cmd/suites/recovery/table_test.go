@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// How a cell ends, if it is not refused.
+// The results of a start that is not refused.
 const (
 	starts         = "starts with its data"
 	restores       = "is restored from the store"
@@ -29,8 +29,8 @@ const (
 	backupsFail    = "starts with its data, and reports that its backups fail"
 )
 
-// cells has the rows of docs/restore.md for a single member: the states of volume and store, and the result: one of the
-// ends above, or what the sentence has with which it is refused.
+// cells are the rows of docs/restore.md for a single member: the state of the volume, that of the store, and the result, which
+// is one of the above or a part of the refusal.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
@@ -128,18 +128,7 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// The members are found when etcd starts, so before that it is unknown whether it was started then.
-func TestDiscoveryService_createsNoSecondCluster(t *testing.T) {
-	t.Parallel()
-	l := newStoredMember(t)
-	volumes["empty"](l)
-	delete(l.Config, "initial-cluster")
-	l.Config["discovery-srv"] = "cluster.invalid"
-	l.WriteConfigFile()
-	l.requireRefused("a cluster that exists, and the members that may have its data are not named")
-}
-
-// A missing folder may be on a volume that is not mounted: an operator who creates it confirms it.
+// A missing folder may be on a volume that is not mounted, so the user has to create it.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -153,7 +142,8 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A database may have been corrupt before it was backed up. Opening it crashes a process, which must not be the one that recovers.
+// A database may have been corrupt before it was backed up. Opening it can crash the process, so recovery must open it in
+// another one.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -174,11 +164,11 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
 	volumes["broken"](l)
-	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // its last segment is of the first store
+	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // it belongs to the first store
 	l.requireRefused("the backups are damaged")
 }
 
-// A full snapshot with a flipped bit does not prevent a restore while an older one leads to the same revision.
+// If a full snapshot is damaged, an older one and its segments restore the same revision.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -189,7 +179,7 @@ func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	run.Shutdown()
 	fulls, err := filepath.Glob(filepath.Join(l.dir, "gen", "000001", "full", "*", "data"))
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(fulls), 2, "of one that a stop came before the data are left")
+	require.GreaterOrEqual(t, len(fulls), 2, "a stop may have interrupted the upload of another one")
 	harness.CorruptFile(t, fulls[len(fulls)-1], 200, 100)
 	breakDatabase(l.Pod)
 

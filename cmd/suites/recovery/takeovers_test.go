@@ -17,12 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// takeoversPerCluster is the number of pods that take over one cluster, each from the previous one. They mostly wait, so all
-// clusters run at the same time.
+// takeoversPerCluster is the number of pods that take over a cluster, each from the previous one. They mostly wait, so all
+// clusters run in parallel.
 const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits suspends the pod of a cluster, restores the backups in another pod and resumes the first one, which must
-// exit.
+// TestTakenOverMember_exits suspends a pod, restores its backups in another one and resumes the first, which must exit.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -35,7 +34,7 @@ func TestTakenOverMember_exits(t *testing.T) {
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer is the same with a pod that keeps running under load and only cannot reach the store.
+// TestTakenOverMember_disconnectedFromServer does the same with a pod that keeps running under load but cannot reach the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
@@ -46,13 +45,13 @@ func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	)
 }
 
-// takeOvers runs all takeovers. kept returns the function that makes the store of each pod of a cluster.
+// takeOvers runs all takeovers. kept returns a function that makes the store of each pod of a cluster.
 func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner backupWriter)) {
 	t.Helper()
 	for done := 0; done < *rounds; done += takeoversPerCluster {
 		t.Run(fmt.Sprint("from ", done), func(t *testing.T) {
 			t.Parallel()
-			h := newSuccessions(t, kept(t, fmt.Sprint("heirs-", done)))
+			h := newSuccessions(t, kept(t, fmt.Sprint("takeovers-", done)))
 			for range min(takeoversPerCluster, *rounds-done) {
 				h.takeOver(leave, comeBack)
 			}
@@ -60,7 +59,7 @@ func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store
 	}
 }
 
-// successions are pods that take over one cluster, each from the previous one.
+// successions are the pods that take over one cluster, each from the previous one.
 type successions struct {
 	t            *testing.T
 	newStore     func() store
@@ -69,7 +68,7 @@ type successions struct {
 	confirmed    []string // keys that the program reported as stored
 }
 
-// backupWriter is a pod that writes to the store.
+// A backupWriter is a pod that writes to the store.
 type backupWriter struct {
 	*harness.Pod
 	store store
@@ -90,7 +89,7 @@ func (h *successions) startWriter() backupWriter {
 	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver makes a new pod take over from the current one, which is under load, is disconnected and returns.
+// takeOver disconnects the current pod, which is under load, starts another one in its place and reconnects the first.
 func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
@@ -101,7 +100,7 @@ func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	comeBack(owner)
 	start, back := time.Now(), harness.StartWatch()
 	assert.Equal(h.t, 70, owner.run.Exit(10*time.Second), "the previous pod exits by itself")
-	wentOn, unhurried := time.Since(start), back.Duration()
+	overlap, idleOverlap := time.Since(start), back.Duration()
 	acknowledged := writes.stop()
 	h.confirmed = append(h.confirmed, writes.confirmed()...)
 	lost := h.missingKeys()
@@ -109,15 +108,15 @@ func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	sum.add(func(f *figures) {
 		f.takeovers++
 		f.kept, f.lost = f.kept+len(writes.confirmed()), f.lost+len(lost)
-		f.longestOverlap, f.longestOverlapIdle = max(f.longestOverlap, wentOn), max(f.longestOverlapIdle, unhurried)
+		f.longestOverlap, f.longestOverlapIdle = max(f.longestOverlap, overlap), max(f.longestOverlapIdle, idleOverlap)
 	})
-	h.t.Logf("takeover %d: the previous pod exited %s after its return; %d writes, %d confirmed", h.count, wentOn.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
+	h.t.Logf("takeover %d: the previous pod exited %s after its return; %d writes, %d confirmed", h.count, overlap.Round(10*time.Millisecond), acknowledged, len(writes.confirmed()))
 	h.Put("takeover", fmt.Sprint(h.count))
 	harness.Eventually(h.t, "the new pod makes backups, in a generation of its own", func() bool {
 		b := h.run.Status().Backup
 		return b != nil && b.Generation == h.count+1
 	})
-	require.NoError(h.t, os.RemoveAll(owner.Volume), "a thousand of them need space")
+	require.NoError(h.t, os.RemoveAll(owner.Volume), "many volumes need much space")
 }
 
 // missingKeys returns the confirmed keys that do not exist.
@@ -132,7 +131,7 @@ func (h *successions) missingKeys() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes records the writes to one pod, and the revisions that it reported as stored.
+// writes records the writes to one pod, and the revision that it reported as stored.
 type writes struct {
 	end, ended chan struct{}
 
@@ -164,7 +163,7 @@ func (p backupWriter) startWriting(prefix string) *writes {
 	return w
 }
 
-// writePause is the pause between two writes to a pod: many pods are under load at the same time.
+// writePause is the pause between two writes to a pod. Many pods are under load at the same time.
 const writePause = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
@@ -200,7 +199,7 @@ func (w *writes) confirmed() (keys []string) {
 	return keys
 }
 
-// stop ends the writing and returns the number of acknowledged writes.
+// stop ends the writes and returns the number of acknowledged ones.
 func (w *writes) stop() int {
 	close(w.end)
 	<-w.ended // each of its writes has a deadline

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has a network namespace of its own.
-// Afterwards all members have every write that a quorum acknowledged.
+// TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has its own network namespace.
+// Afterwards all members have every acknowledged write.
 func TestChaos_threeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
@@ -31,7 +31,7 @@ func TestChaos_threeMembers(t *testing.T) {
 	})
 }
 
-// threeMembers is a cluster of three members, and the record of its clients' writes.
+// threeMembers are the members of a cluster, and the record of its clients' writes.
 type threeMembers struct {
 	t        *testing.T
 	net      *network
@@ -47,7 +47,7 @@ type threeMembers struct {
 	restored int64  // the highest revision that members reported as restored since the fault
 }
 
-// member is a member of the cluster.
+// A member is a member of the cluster.
 type member struct {
 	*harness.Pod
 	number    int
@@ -91,8 +91,8 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout bounds how long a member may take to become ready: another one may have to be watched for a minute first, and is
-// checked every 30 s.
+// recoveryTimeout bounds how long a member takes to become ready. It may have to watch another member for a minute first,
+// which it checks every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
 func (m *member) awaitReady() {
@@ -100,7 +100,7 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
 		select {
-		case <-m.run.Ended: // the only member that knew its cluster was killed: an orchestrator starts it again
+		case <-m.run.Ended: // the only member that could describe the cluster was killed; an orchestrator would restart this one
 			require.NotEmpty(m.T, m.run.Log.FindText("the next start asks them again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:

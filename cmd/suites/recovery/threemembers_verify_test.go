@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored checks that the new cluster has what the store had, and that clients of the old one have to list again.
+// requireRestored checks that the new cluster has the stored data, and that clients of the old one have to list again.
 func (c *threeMembers) requireRestored() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -24,7 +24,7 @@ func (c *threeMembers) requireRestored() {
 	reply, err := c.etcd.Get(ctx, "", clientv3.WithPrefix())
 	require.NoError(c.t, err)
 	require.NotEqual(c.t, c.id, reply.Header.ClusterId, "it is a new cluster")
-	require.Greater(c.t, reply.Header.Revision, c.book.highest(), "no revision is handed out twice")
+	require.Greater(c.t, reply.Header.Revision, c.book.highest(), "no revision is used twice")
 	_, err = c.etcd.Get(ctx, "key", clientv3.WithRev(c.book.highest()))
 	require.ErrorIs(c.t, err, rpctypes.ErrCompacted)
 	harness.Eventually(c.t, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
@@ -32,7 +32,7 @@ func (c *threeMembers) requireRestored() {
 		c.readRestored(m)
 	}
 	at := c.restored
-	require.GreaterOrEqual(c.t, at, c.stored, "what the store had is back")
+	require.GreaterOrEqual(c.t, at, c.stored, "all stored revisions are restored")
 	wrong, undone := c.book.verify(lasting(reply.Kvs), at, true)
 	require.Empty(c.t, wrong)
 	c.id, c.stored = reply.Header.ClusterId, at
@@ -48,7 +48,7 @@ func (c *threeMembers) readRestored(m *member) {
 	}
 }
 
-// lasting returns etcd's content, without keys that expire soon.
+// lasting returns the keys that do not expire soon.
 func lasting(kvs []*mvccpb.KeyValue) contents {
 	have := contents{}
 	for _, kv := range kvs {
@@ -71,7 +71,7 @@ func (c *threeMembers) verify() {
 		c.id = reply.Header.ClusterId
 	}
 	require.Equal(c.t, c.id, reply.Header.ClusterId, "it is the same cluster")
-	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not go back")
+	require.GreaterOrEqual(c.t, reply.Header.Revision, c.book.highest(), "revisions do not decrease")
 	wrong, undone := c.book.verify(lasting(reply.Kvs), reply.Header.Revision, false)
 	require.Empty(c.t, wrong)
 	require.Zero(c.t, undone)
@@ -101,7 +101,7 @@ func (c *threeMembers) requireVoters() {
 	})
 }
 
-// requireEqual checks that all members have the same data, by etcd's own hash of all revisions since the last compaction.
+// requireEqual checks that all members have the same data: etcd hashes all revisions since the last compaction.
 func (c *threeMembers) requireEqual() {
 	c.t.Helper()
 	var seen []string
@@ -127,13 +127,13 @@ func (c *threeMembers) requireEqual() {
 	})
 }
 
-// requireTidy removes the preserved copies: each takes as much room as the data.
+// requireTidy checks that no restore is unfinished. It removes the preserved copies, each of which is as large as the data.
 func (c *threeMembers) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {
 		for _, kept := range preservedCopies(m.Pod) {
 			require.NoError(c.t, os.RemoveAll(kept))
 		}
-		assert.Empty(c.t, unfinishedFiles(m.Pod), "nothing half-done is left")
+		assert.Empty(c.t, unfinishedFiles(m.Pod), "no unfinished directory is left")
 	}
 }

@@ -28,7 +28,7 @@ func (c *cluster) verify(after *outcome) {
 	if after != nil {
 		c.requireAcknowledged(*after, restored, at)
 	}
-	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not go back")
+	require.GreaterOrEqual(c.T, revision, c.book.highest(), "revisions do not decrease")
 	wrong, undone := c.book.verify(have, at, true)
 	require.Empty(c.T, wrong)
 	c.book.observe(revision)
@@ -60,11 +60,11 @@ func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	switch {
 	case after.exactly != 0:
 		require.True(c.T, restored)
-		require.Equal(c.T, after.exactly, at, "what was asked for is back")
+		require.Equal(c.T, after.exactly, at, "the requested revision is restored")
 	case after.whole:
-		require.False(c.T, restored, "the volume had everything")
+		require.False(c.T, restored, "the volume has all data")
 	default:
-		require.GreaterOrEqual(c.T, at, c.stored, "what the store had is back")
+		require.GreaterOrEqual(c.T, at, c.stored, "all stored revisions are restored")
 	}
 }
 
@@ -74,7 +74,7 @@ func (c *cluster) requireNewHistory(revision int64) {
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
 	defer cancel()
 	seen := c.book.highest()
-	require.Greater(c.T, revision, seen, "no revision is handed out twice")
+	require.Greater(c.T, revision, seen, "no revision is used twice")
 	_, err := c.etcd.Get(ctx, "key", clientv3.WithRev(seen))
 	require.ErrorIs(c.T, err, rpctypes.ErrCompacted)
 	answer, open := <-c.etcd.Watch(ctx, "key", clientv3.WithRev(seen+1))
@@ -83,7 +83,7 @@ func (c *cluster) requireNewHistory(revision int64) {
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 }
 
-// requireLeases checks that keys have their leases with their full time, and that expired ones are deleted.
+// requireLeases checks that keys have their leases with the granted time, and that keys with an expired lease are deleted.
 func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -101,7 +101,7 @@ func (c *cluster) requireLeases(have contents) {
 		assert.Contains(c.T, []int64{leaseTime, unstated}, left.GrantedTTL)
 		assert.Greater(c.T, left.TTL, left.GrantedTTL/2, "a lease has its time")
 	}
-	harness.Eventually(c.T, "what had a lease of some seconds is gone, unless nobody knows of how many", func() bool {
+	harness.Eventually(c.T, "keys whose lease of some seconds has expired are deleted, unless the store lacks the lease", func() bool {
 		reply, err := c.etcd.Get(ctx, "brief/", clientv3.WithRange("brief/9"))
 		if err != nil {
 			return false
@@ -115,10 +115,10 @@ func (c *cluster) requireLeases(have contents) {
 	})
 }
 
-// unstated is the minimum time, in seconds, of a lease that the store does not have: its keys expire at some time.
+// unstated is the granted time, in seconds, that a restore gives at least to a lease that the store lacks.
 const unstated = 60
 
-// requireUser checks that the user exists, unless the cluster was restored to an earlier state: then it is not added again.
+// requireUser checks that the user exists. Once the cluster was restored to a revision before the user, it does not.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {
@@ -130,12 +130,12 @@ func (c *cluster) requireUser(at int64) {
 	require.Equal(c.T, []string{"somebody"}, users.Users)
 }
 
-// removeCopies removes all preserved copies but the newest: each takes as much room as the data.
+// removeCopies removes all preserved copies but the newest. Each is as large as the data.
 func (c *cluster) removeCopies() {
 	c.T.Helper()
 	all := preservedCopies(c.Pod)
 	for _, kept := range all[:max(0, len(all)-1)] {
 		require.NoError(c.T, os.RemoveAll(kept))
 	}
-	require.Empty(c.T, unfinishedFiles(c.Pod), "nothing half-done is left")
+	require.Empty(c.T, unfinishedFiles(c.Pod), "no unfinished directory is left")
 }

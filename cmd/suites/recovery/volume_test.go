@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// emptyVolume replaces the volume by an empty one.
+// emptyVolume replaces the volume with an empty one.
 func emptyVolume(p *harness.Pod) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
@@ -48,7 +48,7 @@ func restoreVolume(p *harness.Pod, old string) {
 	copyDirectory(p, old, p.Volume)
 }
 
-// copyDirectory leaves out the zeros that etcd allocates its log with.
+// copyDirectory makes sparse copies, as etcd preallocates its log with zeros.
 func copyDirectory(p *harness.Pod, from, to string) {
 	p.T.Helper()
 	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()
@@ -58,7 +58,7 @@ func copyDirectory(p *harness.Pod, from, to string) {
 // preservedCopies returns the preserved copies of the data directory, the oldest first.
 func preservedCopies(p *harness.Pod) []string { return filesNextTo(p, ".aside-*") }
 
-// unfinishedFiles returns what interrupted restores left next to the data directory.
+// unfinishedFiles returns the directories of unfinished restores.
 func unfinishedFiles(p *harness.Pod) []string { return filesNextTo(p, ".restor*") }
 
 func filesNextTo(p *harness.Pod, pattern string) []string {

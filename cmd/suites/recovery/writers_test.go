@@ -19,7 +19,7 @@ const (
 	patience  = 5 * time.Second // of a client with a request
 )
 
-// client is one that writes, while others do, to keys of its own.
+// A client writes to its own keys, concurrently with others.
 type client struct {
 	etcd  *clientv3.Client
 	book  *ledger
@@ -52,7 +52,7 @@ func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func
 	}
 }
 
-// prepare does a client's first steps: a lease that lasts, and a key that expires soon.
+// prepare grants a long lease, and puts a key that expires soon.
 func (w *client) prepare(ctx context.Context) {
 	if long, err := w.etcd.Grant(ctx, leaseTime); err == nil {
 		w.lease = long.ID
@@ -67,8 +67,8 @@ func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if w.dice.IntN(100) == 0 {
-		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd does so at 0, too, and returns the hash of the newest revision
-			_, _ = w.etcd.Compact(ctx, at) // what is too new or too old is refused
+		if at := w.book.highest() - w.dice.Int64N(50); at > 0 { // etcd also accepts revision 0
+			_, _ = w.etcd.Compact(ctx, at) // fails for a compacted revision
 		}
 		return
 	}
