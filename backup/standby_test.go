@@ -10,6 +10,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/capture"
 )
@@ -54,6 +55,20 @@ func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	history, err := archive.New(s.store, &format.Keys{}).History(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
+}
+
+// A reservation precedes the listing.
+func TestStandby_leavesTasksToTheWriter(t *testing.T) {
+	in := memory.New()
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
+	s := newSubjectIn(t, in, archive.Verified)
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the writer cannot reserve revisions")
+	s.nextRun(t)
+	in.ClearFaults()
+	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby && !f.Listed.At.IsZero() }, "it lists the store")
+	assert.Zero(t, s.reserved(t))
+	s.end(t)
 }
 
 func TestStandby_addsNothingToACompleteStore(t *testing.T) {

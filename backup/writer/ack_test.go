@@ -2,7 +2,6 @@ package writer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/ack"
 )
@@ -55,73 +53,11 @@ func (s *stand) requireConfirmed(done <-chan error) {
 	}
 }
 
-// hold makes the store keep the next uploads of segments until the returned function is called.
-func (s *stand) hold() (uploading <-chan struct{}, release func()) {
+// hold makes the store keep the next uploads of objects until the returned function is called.
+func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) {
 	begun, released := make(chan struct{}, 100), make(chan struct{})
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, First: func() { begun <- struct{}{}; <-released }})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, First: func() { begun <- struct{}{}; <-released }})
 	return begun, func() { s.store.ClearFaults(); close(released) }
-}
-
-func TestAck_repliesAreReleasedByTheUploadOfTheirRevision(t *testing.T) {
-	s := confirming(t).run()
-	s.requireConfirmed(s.stored(s.put("a", "1")))
-	uploading, release := s.hold()
-	first := s.stored(s.put("a", "2"))
-	<-uploading
-	s.requireWaits(first)
-	assert.EqualValues(t, 2, s.options.Ack.Revision())
-	before := s.store.CountCalls(memory.Put, segments)
-	var others []<-chan error
-	for i := range 10 {
-		others = append(others, s.stored(s.put(fmt.Sprint(i), "value")))
-	}
-	release()
-	for _, each := range append(others, first) {
-		s.requireConfirmed(each)
-	}
-	assert.Equal(t, before+1, s.store.CountCalls(memory.Put, segments), "what arrives during an upload is one segment")
-	s.requireAllKept()
-}
-
-func TestAck_repliesWithoutARevisionWaitForWhatChanged(t *testing.T) {
-	s := confirming(t).run()
-	s.requireConfirmed(s.stored(s.put("a", "1")))
-	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
-	for _, change := range []struct {
-		name string
-		do   func() error
-		kept func(archive.Reading) bool
-	}{
-		{"lease", func() error { _, err := s.etcd.Client.Grant(t.Context(), 100); return err }, hasOne("lease")},
-		{"user", func() error { _, err := s.etcd.Client.UserAdd(t.Context(), "user", "secret"); return err }, hasOne("authUsers")},
-		{"compaction", func() error { _, err := s.etcd.Client.Compact(t.Context(), 2); return err }, func(r archive.Reading) bool { return r.Compacted == 2 }},
-	} {
-		_, before, _ := kept(t, s.store, archive.Target{})
-		require.False(t, change.kept(before), change.name)
-		uploading, release := s.hold()
-		require.NoError(t, change.do())
-		done := s.waiting(s.options.Ack.WaitAll)
-		<-uploading
-		s.requireWaits(done)
-		release()
-		s.requireConfirmed(done)
-		_, after, _ := kept(t, s.store, archive.Target{})
-		assert.True(t, change.kept(after), change.name)
-	}
-	before := s.store.CountCalls(memory.Put, segments)
-	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
-	assert.Equal(t, before, s.store.CountCalls(memory.Put, segments), "nothing has changed, so nothing is stored")
-}
-
-func hasOne(bucket string) func(archive.Reading) bool {
-	return func(reading archive.Reading) bool {
-		for _, each := range reading.Buckets {
-			if each.Name == bucket {
-				return each.Len() == 1
-			}
-		}
-		return false
-	}
 }
 
 // A request that waits may be answered before etcd counts it as applied.
@@ -141,53 +77,6 @@ func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 		if bucket.Name == "lease" {
 			assert.Equal(t, 3, bucket.Len())
 		}
-	}
-}
-
-// Another cluster might be about to take the store over, which a read does not prevent, whether or not the volume has more than the store.
-func TestAck_startOpensTheGateOnceItsUploadIsStored(t *testing.T) {
-	for _, writes := range []int{0, 1} {
-		t.Run(fmt.Sprint(writes), func(t *testing.T) {
-			s := startedStand(t)
-			s.end()
-			s.write(writes, "not stored")
-			last := s.etcd.Revision()
-			s.options.Ack, s.options.Interval = ack.NewGate(), 0
-			uploading, release := s.hold()
-			s.run()
-			<-uploading
-			assert.False(t, s.options.Ack.IsOpen())
-			assert.LessOrEqual(t, s.options.Ack.Revision(), last-int64(writes))
-			release()
-			s.requireConfirmed(s.stored(last))
-			s.requireAllKept()
-		})
-	}
-}
-
-func TestAck_idleWriterKeepsTheGateOpen(t *testing.T) {
-	s := confirming(t)
-	s.run(func(w *Writer) { w.pace.heartbeat = 50 * time.Millisecond })
-	s.requireConfirmed(s.stored(1))
-	before := s.Facts().Segments
-	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "heartbeats are stored")
-}
-
-func TestAck_failedUploadsAreRepeatedUntilTheStoreConfirms(t *testing.T) {
-	for name, fault := range map[string]memory.Fault{
-		"reply lost":                   {Err: memory.ErrLostReply, ReplyLost: true, Times: 1},
-		"server fails":                 {Err: memory.ErrServerError, Times: 3},
-		"server asks for a long pause": {Err: &store.Unavailable{Cause: errors.New("HTTP status 503"), After: time.Hour}, Times: 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := confirming(t).run()
-			s.requireConfirmed(s.stored(s.put("a", "1")))
-			fault.Op, fault.Prefix = memory.Put, segments
-			s.store.Inject(fault)
-			s.requireConfirmed(s.stored(s.put("a", "2")))
-			s.requireAllKept()
-			s.requireChains(1)
-		})
 	}
 }
 
@@ -271,45 +160,11 @@ func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
 	assert.True(t, s.chain.isAsked(), "the last row is missing")
 }
 
-func TestAck_fullSnapshotDelaysNoReply(t *testing.T) {
-	s := confirming(t).run()
-	s.requireConfirmed(s.stored(s.put("a", "1")))
-	uploading, release := make(chan struct{}, 10), make(chan struct{})
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", First: func() { uploading <- struct{}{}; <-release }})
-	made := s.asked()
-	<-uploading
-	for i := range 5 {
-		s.requireConfirmed(s.stored(s.put("a", fmt.Sprint(i))))
-	}
-	assert.Empty(t, made)
-	s.store.ClearFaults()
-	close(release)
-	s.requireConfirmed(made)
-}
-
 func TestAck_nothingPassesOnceAnotherClusterContinues(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
 	s.do(func() { s.core.State = ended })
 	require.Eventually(t, func() bool { return !s.options.Ack.IsOpen() }, patience, poll)
-}
-
-func TestAck_lostStoreClosesTheGateUntilItHasEverythingAgain(t *testing.T) {
-	s := confirming(t)
-	s.run(func(w *Writer) { w.pace.check = 50 * time.Millisecond })
-	last := s.put("a", "1")
-	s.requireConfirmed(s.stored(last))
-	uploading, release := make(chan struct{}), make(chan struct{})
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Times: 1, First: func() { close(uploading); <-release }})
-	for object, err := range s.store.List(t.Context(), "", "") {
-		require.NoError(t, err)
-		require.NoError(t, s.store.Delete(t.Context(), object.Name))
-	}
-	<-uploading
-	assert.False(t, s.options.Ack.IsOpen())
-	close(release)
-	s.requireConfirmed(s.stored(last))
-	s.requireAllKept()
 }
 
 func TestAck_uploadsAreCutOffSoonAtFirst(t *testing.T) {

@@ -15,11 +15,9 @@ import (
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
-	"etcd-wrapper/internal/disk"
 )
 
 // names returns the names of all objects.
@@ -51,51 +49,11 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
-// Another process has restored this cluster from its backups, before this one starts or while it writes all the time.
-func TestInspection_restoredGenerationIsNotExtended(t *testing.T) {
-	for name, runs := range map[string]bool{"when it starts": false, "while it runs": true} {
-		t.Run(name, func(t *testing.T) {
-			s := startedStand(t)
-			s.end()
-			if !runs {
-				s.restored()
-			}
-			s.run(func(w *Writer) { w.pace.verifyOwner = 200 * time.Millisecond })
-			if runs {
-				s.awaitStored(s.put("a", "1"))
-				s.restored()
-			}
-			require.Eventually(t, func() bool {
-				s.put("a", fmt.Sprint(time.Now())) // etcd keeps serving
-				return s.Facts().Problem != nil
-			}, patience, poll)
-			s.requireUntouched("generation 1", "generation 2", clusterID)
-		})
-	}
-}
-
 // other stores a segment of one row as a member with another history would.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
-}
-
-func TestInspection_otherHistoryOrOlderData(t *testing.T) {
-	for says, further := range map[string]byte{"revision 3 there differs from that of the data": 1, "the data ends at revision 3": 100} {
-		t.Run(says, func(t *testing.T) {
-			s := startedStand(t)
-			s.end()
-			own := s.current()
-			row := own[len(own)-1]
-			row.Key[7] += further // revisions behind the last
-			row.Value = []byte("of another history")
-			s.other(row)
-			require.EqualValues(t, 3, s.put("a", "of this one"))
-			s.run()
-			s.requireUntouched(says, "another copy of this data")
-		})
-	}
 }
 
 // twin returns a stand with its own data and the same store; its data belong to another cluster, or to this one if copy
@@ -136,50 +94,6 @@ func (s *stand) write(count int, value string) (last int64) {
 		last = s.put(fmt.Sprint("key", i), value)
 	}
 	return last
-}
-
-// Both have one configuration, and so one cluster id of etcd's.
-func TestInspection_storeOfAnotherCluster(t *testing.T) {
-	for cluster, want := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
-		t.Run(cluster, func(t *testing.T) {
-			s := startedStand(t)
-			other := s.twin("c0ffee")
-			other.put("first", "value")
-			other.is(cluster, 1)
-			other.run()
-			other.requireUntouched(want, cluster)
-		})
-	}
-}
-
-func TestVolumeCopy_doesNotExtendTheChain(t *testing.T) {
-	for name, test := range map[string]struct {
-		behind bool // whether the first one's chain has segments behind its full
-		goes   func(other *stand)
-	}{
-		"segments":             {true, func(*stand) {}},
-		"the chain is a full":  {false, func(*stand) {}},
-		"its end is damaged":   {true, func(other *stand) { other.damage(archive.SegmentName(1, other.head().Segment.Position)) }},
-		"the last row is same": {true, func(other *stand) { other.put("a", "2") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStand(t)
-			s.write(5, "first")
-			s.run()
-			s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full")
-			if test.behind {
-				s.awaitStored(s.put("a", "1"))
-				s.awaitStored(s.put("a", "2"))
-			}
-			require.NoError(t, s.Flush(t.Context()))
-			other := s.twin(clusterID)
-			other.write(20, "other")
-			test.goes(other)
-			other.run()
-			other.requireUntouched("another copy of this data", "--adopt="+clusterID)
-			require.ErrorContains(t, <-other.superseded, "another copy of this data", "etcd is closed")
-		})
-	}
 }
 
 // Both run, and the volume of one is a copy of the other's.
@@ -261,32 +175,6 @@ func TestNewStore_interruptedCreation(t *testing.T) {
 	}
 }
 
-// compactedMeanwhile stops the stand, and compacts beyond all that the store has.
-func (s *stand) compactedMeanwhile() {
-	s.Helper()
-	s.end()
-	s.put("first", "meanwhile")
-	s.put("a", "meanwhile")
-	s.compact(s.write(10, "meanwhile"))
-}
-
-// requireContinues checks that another chain with everything starts after the gap.
-func (s *stand) requireContinues() {
-	s.Helper()
-	s.putAndFlush("a", "afterwards")
-	s.requireAllKept()
-}
-
-func TestInspection_continuesAfterAGapInTheStore(t *testing.T) {
-	s := startedStand(t)
-	first, second := s.store, memory.New()
-	for _, s.store = range []*memory.Store{first, second, first} {
-		s.compactedMeanwhile()
-		s.run()
-		s.requireContinues()
-	}
-}
-
 // founded initializes a store for a cluster.
 func (s *stand) founded(store *memory.Store, cluster string) archive.Generation {
 	s.Helper()
@@ -302,68 +190,9 @@ func (s *stand) restored() {
 	require.NoError(s, archivetest.BeginGeneration(s.Context(), s.backups(), next))
 }
 
-func TestInspection_lostGenerationIsNotCreatedAgain(t *testing.T) {
-	s := newStand(t)
-	s.founded(s.store, clusterID)
-	s.restored()
-	s.is(clusterID, 2)
-	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
-	s.run()
-	s.requireProblem("restore its generation.json")
-}
-
-func TestEmptiedStore_keepsTheGenerationOfTheData(t *testing.T) {
-	s := newStand(t)
-	s.is(clusterID, 3)
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	all, err := s.backups().Generations(t.Context())
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	assert.Equal(t, 3, all[0].Number)
-}
-
-// The spool belongs to the volume, and continues where compaction has left nothing to compare.
-func TestSpool_isUploadedAfterCompaction(t *testing.T) {
-	s := startedStand(t)
-	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-	s.put("a", "waits")
-	s.BeforeCompaction(t.Context())
-	s.end()
-	s.compact(s.put("a", "meanwhile"))
-	waited := segmentsIn(t, s.options.SpoolDir)
-	_, err := s.make()
-	require.NoError(t, err)
-	assert.Equal(t, waited, segmentsIn(t, s.options.SpoolDir))
-}
-
 // with sets the keys.
 func (s *stand) with(keys *format.Keys) {
 	s.options.Archive = archive.New(s.store, keys)
-}
-
-// As after a Secret was missing for one start: whatever had no signature would keep everybody from the backups who trusts signatures alone.
-func TestSigning_missingKeyStopsUploads(t *testing.T) {
-	s, made := newStand(t), formattest.NewKeys(t)
-	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
-	s.with(signed)
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	s.end()
-
-	s.with(&format.Keys{})
-	s.run()
-	s.requireUntouched("signed", "--backup-signing-key")
-	s.end()
-
-	s.with(signed)
-	s.run()
-	s.awaitStored(s.put("a", "2"))
-	s.end()
-	history, err := archive.New(s.store, signed).History(t.Context())
-	require.NoError(t, err)
-	require.Len(t, history.Newest().Chains, 1, "it goes on without a gap")
-	require.NoError(t, history.Newest().Chains[0].PastEnd)
 }
 
 // segmentsIn returns the names of the segments in a spool.
@@ -387,22 +216,6 @@ func waitingStand(t *testing.T) *stand {
 	s.end()
 	s.store.ClearFaults()
 	return s
-}
-
-// After a restore this may be the only copy.
-func TestSpool_ofOtherDataIsPreserved(t *testing.T) {
-	s := waitingStand(t)
-	waited := segmentsIn(t, s.options.SpoolDir)
-	s.is(clusterID, 2)
-	again, err := s.make()
-	require.NoError(t, err)
-	assert.Zero(t, again.Facts().SpoolBytes)
-	assert.Empty(t, segmentsIn(t, s.options.SpoolDir))
-	kept := disk.PreservedCopies(s.options.SpoolDir)
-	require.Len(t, kept, 1)
-	assert.Equal(t, waited, segmentsIn(t, kept[0].Path))
-	assert.Contains(t, s.log.String(), "the segments in the spool belong to other data and are preserved")
-	assert.Contains(t, s.log.String(), kept[0].Path)
 }
 
 // For example on a full volume: the next capture must not replace it.

@@ -14,7 +14,6 @@ import (
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
-	"etcd-wrapper/backup/store/memory"
 )
 
 // newest returns the newest generation in the store and its head.
@@ -65,50 +64,6 @@ func (s *stand) requireNotSuperseded() {
 	}
 }
 
-// requireSuperseded checks that the member was replaced and has stored nothing after the end.
-func (s *stand) requireSuperseded(upTo int64) {
-	s.Helper()
-	s.awaitSuperseded("another cluster was restored", "generation 2")
-	s.eventually(func(f Facts) bool { return f.Role == facts.Waiting && f.Problem != nil }, "it is told")
-	require.ErrorContains(s, s.Flush(s.Context()), "another cluster was restored")
-	_, err := s.FullNow(s.Context(), "asked for")
-	require.ErrorContains(s, err, "another cluster was restored")
-	_, head := s.newest()
-	assert.Equal(s, upTo, head.Revision())
-	assert.LessOrEqual(s, s.Facts().Revision, upTo, "what is told as stored is in the successor")
-}
-
-func TestGenerationEnd_foundAtTheNextUpload(t *testing.T) {
-	s := startedStand(t)
-	upTo := s.succeed()
-	s.put("a", "behind the end")
-	s.requireSuperseded(upTo)
-}
-
-func TestGenerationEnd_foundByAHeartbeat(t *testing.T) {
-	s := newStand(t).run(func(w *Writer) { w.pace.heartbeat = 100 * time.Millisecond })
-	s.putAndFlush("a", "1")
-	before := s.Facts().Segments
-	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "it shows that it lives")
-	s.requireAllKept()
-	s.requireSuperseded(s.succeed())
-}
-
-// The member is paused while its successor reads, and resumes before, after or across the end.
-func TestGenerationEnd_pausedWriterConfirmsNothing(t *testing.T) {
-	for name, after := range map[string]bool{"before its upload arrives": false, "with the answer on its way": true} {
-		t.Run(name, func(t *testing.T) {
-			c, member, resume := pausedMember(t, after)
-			c.put("a", "while it is paused")
-			c.pauses[0].awaitInside(t)
-			upTo := c.succeed()
-			resume()
-			c.put("a", "behind the end")
-			member.requireSuperseded(upTo)
-		})
-	}
-}
-
 // remoteEnd returns the end of the chain as far as the member knows.
 func (s *stand) remoteEnd() (end format.Position) {
 	s.Helper()
@@ -135,79 +90,6 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 	for _, member := range c.members {
 		member.awaitSuperseded("another cluster was restored", "generation 2")
 	}
-}
-
-// A full snapshot that starts a chain continues after the position where a restore ends the generation.
-func TestGenerationEnd_noChainStartsAfterIt(t *testing.T) {
-	s := startedStand(t)
-	s.compactedMeanwhile()
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
-	s.run()
-	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil && f.Problem != nil }, "another chain is about to begin")
-	upTo := s.succeed()
-	s.store.ClearFaults()
-	s.requireSupersededBeside(upTo)
-}
-
-// The caller is answered at once, although its full snapshot is being uploaded.
-func TestGenerationEnd_answersARequestThatIsBeingStored(t *testing.T) {
-	s := startedStand(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	asked := s.asked()
-	s.eventually(storesItsCopy, "it is uploaded")
-	s.succeed()
-	s.put("a", "behind the end")
-	err := <-asked
-	require.ErrorContains(t, err, "another cluster was restored from the backups of this one")
-	require.NotContains(t, err.Error(), "is made when this is resolved")
-}
-
-// requireSupersededBeside is requireSuperseded with a full snapshot after the end, which does not count.
-func (s *stand) requireSupersededBeside(upTo int64) {
-	s.Helper()
-	s.awaitSuperseded("another cluster was restored", "generation 2")
-	assert.LessOrEqual(s, s.Facts().Revision, upTo, "what is told as stored is in the successor")
-	_, head := s.newest()
-	require.NotNil(s, head.Ending(), "for whoever looks, it has ended")
-}
-
-// The process was killed between the full snapshot and the segment that makes it count.
-func TestChain_interruptedStartIsCompleted(t *testing.T) {
-	s := startedStand(t)
-	s.compactedMeanwhile()
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
-	s.run()
-	s.eventually(func(f Facts) bool { return f.Problem != nil && f.RunningFullSnapshot != nil }, "it does not count")
-	_, head := s.newest()
-	require.NotNil(t, head.Unlinked)
-	s.end()
-	s.store.ClearFaults()
-	s.run()
-	s.requireContinues()
-	_, head = s.newest()
-	require.Nil(t, head.Unlinked)
-}
-
-func TestStop_lastObjectIsFinal(t *testing.T) {
-	s := startedStand(t)
-	_, head := s.newest()
-	require.False(t, head.Newest().Released)
-	s.end()
-	etcd := Server(s.etcd.Server)
-	s.options.Etcd, s.options.Release = s.frozen(etcd.Identity()), true
-	s.run()
-	require.NoError(t, s.Flush(t.Context()))
-	require.NoError(t, s.Flush(t.Context()), "once is enough")
-	_, again := s.newest()
-	require.True(t, again.Newest().Released)
-	assert.NotEmpty(t, again.Newest().Session)
-	s.end()
-	s.options.Etcd, s.options.Release = etcd, false
-	s.run()
-	s.awaitStored(s.put("a", "2"))
-	_, on := s.newest()
-	require.False(t, on.Newest().Released, "it lives again")
-	s.requireAllKept()
 }
 
 func TestGenerationEnd_oneOfTwoStartsTheNext(t *testing.T) {

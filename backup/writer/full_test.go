@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,45 +16,10 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/internal/disk"
 	shared "etcd-wrapper/member/maintenance"
 )
-
-func TestFullSnapshot_withinAChain(t *testing.T) {
-	s := startedStand(t)
-	for round := range 3 {
-		last := s.put("a", fmt.Sprint(round))
-		done := s.full()
-		assert.GreaterOrEqual(t, done.Revision, last)
-		assert.Equal(t, "asked for", done.Reason)
-		assert.NotEqual(t, done.Name(), s.full().Name(), "one of the same revision, within a second, has a name of its own")
-	}
-	assert.Zero(t, s.Facts().Failures)
-	s.awaitStored(s.put("a", "last"))
-	s.requireWhole()
-	chain := s.history().Chains[0]
-	require.Len(t, chain.Fulls, 7)
-	assert.False(t, chain.Fulls[6].StartsChain())
-	assert.Equal(t, chain.Fulls[6].Revision, s.requireAllKept().Full.Revision)
-	_, _, path := kept(t, s.store, archive.Target{Revision: chain.Fulls[1].Revision - 1})
-	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
-}
-
-// The segments that follow a full snapshot have everything that changed since, also what is again as the segments before it have it.
-func TestFullSnapshot_changeThatIsRevertedAfterIt(t *testing.T) {
-	s := newStand(t)
-	s.options.Interval = patience * 100
-	s.run()
-	s.putAndFlush("a", "1")
-	s.addUser("somebody")
-	s.full()
-	_, err := s.etcd.Client.UserDelete(t.Context(), "somebody")
-	require.NoError(t, err)
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireUsers(0)
-}
 
 // An idle cluster makes only one full snapshot a day.
 func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
@@ -110,43 +74,6 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	s.requireChains(1)
 }
 
-// Its data are put once, even if the manifest cannot be.
-func TestFullSnapshot_retriesFromItsCopy(t *testing.T) {
-	for name, test := range map[string]struct {
-		after int // requests
-		room  error
-	}{
-		"its data":             {0, nil},
-		"its manifest":         {1, nil},
-		"its data, sealed":     {0, ErrSpoolFull},
-		"its manifest, sealed": {1, ErrSpoolFull},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStand(t).run(func(s *Writer) {
-				s.snapshots.room = func(size int64) error {
-					if size != maxSegment && size >= 16<<10 { // no segment's, but the database's
-						return test.room
-					}
-					return nil
-				}
-			})
-			s.putAndFlush("a", "1")
-			copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
-			before := copies()
-			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: test.after, Err: memory.ErrUnreachable, Times: 2})
-			done := s.full()
-			assert.EqualValues(t, 2, s.Facts().Failures)
-			assert.Equal(t, before+1, copies())
-			history := s.history()
-			require.Len(t, history.Fulls, 2)
-			assert.Equal(t, done.Name(), history.Fulls[1].Name())
-			assert.Empty(t, history.Orphans)
-			s.requireChains(1)
-			s.requireAllKept()
-		})
-	}
-}
-
 // The longer a failed attempt took, the longer the pause before the next one, up to minutes.
 func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -184,16 +111,6 @@ func TestFullSnapshot_noTransactionDuringTheUpload(t *testing.T) {
 	fulls := s.store.CountCalls(memory.Put, "gen/000001/full/")
 	assert.Equal(t, 22, fulls)
 	assert.Greater(t, s.store.CountCalls(memory.Put, "")-fulls, 10)
-}
-
-func TestFullSnapshot_hangingStore(t *testing.T) {
-	s := startedStand(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	s.asked()
-	s.eventually(storesItsCopy, "it is copied")
-	s.closesTransactions()
-	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
-	s.awaitStored(s.put("a", "segments go on"))
 }
 
 func TestFullSnapshot_idleEtcd(t *testing.T) {
@@ -261,42 +178,6 @@ func onlyForSegments(size int64) error {
 	return nil
 }
 
-// The store takes its time, and meanwhile etcd and what waits fill the volume.
-func TestFullSnapshot_copyIsRemovedOnLowSpace(t *testing.T) {
-	for prefix, until := range map[string]func(Facts) bool{"gen/000001/full/": storesItsCopy, "gen/000001/segment/": waitsForSegments} {
-		t.Run(prefix, func(t *testing.T) {
-			s := newStand(t)
-			var short atomic.Bool
-			s.run(func(w *Writer) {
-				w.snapshots.room = func(int64) error {
-					if short.Load() {
-						return ErrSpoolFull
-					}
-					return nil
-				}
-			})
-			s.awaitStored(s.put("a", "1"))
-			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, Hang: true})
-			s.put("a", "2")
-			asked := s.asked()
-			s.eventually(until, "it is copied")
-			short.Store(true)
-			require.ErrorIs(t, <-asked, ErrSpoolFull)
-			s.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Problem != nil }, "it is given up")
-			assert.Contains(t, s.Facts().Problem.Message, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error())
-			copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
-			require.NoError(t, err)
-			assert.Empty(t, copies, "the volume has its room back")
-			s.end()
-			short.Store(false)
-			s.store.ClearFaults()
-			s.run()
-			s.full()
-			s.requireChains(1)
-		})
-	}
-}
-
 func TestFullSnapshot_noSpaceEvenIfSealed(t *testing.T) {
 	s := newStand(t)
 	random := make([]byte, 1<<20)
@@ -331,27 +212,6 @@ func TestChain_failedCopyLeavesNothing(t *testing.T) {
 	assert.GreaterOrEqual(t, s.Facts().Failures, int64(3))
 	s.requireWhole()
 	s.requireNothingLoose()
-}
-
-// Its full snapshot may have been on its way when the process died, or the store was emptied.
-func TestSpool_isNotUploadedWithoutAFullSnapshot(t *testing.T) {
-	for name, writes := range map[string]int{"nothing more is written": 0, "more is": 1} {
-		t.Run(name, func(t *testing.T) {
-			s := startedStand(t)
-			s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
-			for range 3 {
-				s.put("a", "waits")
-				s.BeforeCompaction(t.Context())
-			}
-			s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
-			s.end()
-			s.store = memory.New()
-			s.run()
-			s.write(writes, "1")
-			s.requireWhole()
-			s.requireNothingLoose()
-		})
-	}
 }
 
 // requireNothingLoose checks that every segment follows the first full snapshot.
@@ -413,27 +273,6 @@ func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
 
-// The first full snapshot takes longer than the others wait for it, so another member makes one, too.
-func TestFirstFullSnapshot_laterOneIsDiscarded(t *testing.T) {
-	c := newMembers(t, 2)
-	first, second := c.members[0], c.members[1]
-	stored, storedToo := c.slowly(0), c.slowly(1)
-	first.run()
-	first.eventually(storesItsCopy, "the leader begins")
-	c.put("a", "behind the first one")
-	second.run()
-	second.eventually(storesItsCopy, "the other one takes over")
-	c.put("a", "behind both")
-	stored()
-	c.requireEventuallyStored(c.put("a", "of the leader"))
-	storedToo()
-	second.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Role == facts.Standby }, "it gives its own up")
-	assert.Nil(t, second.Facts().LastFull)
-	c.requireOneChain()
-	path := c.requireAllKept()
-	assert.Equal(t, first.Facts().LastFull.Revision, path.Full.Revision)
-}
-
 // A full snapshot that a caller waits for is made anyway, within the chain that continues.
 func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	c := newMembers(t, 2)
@@ -450,54 +289,9 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	c.requireEventuallyStored(c.put("a", "of the other one"))
 	stored()
 	require.NoError(t, (<-asked).err)
-	c.requireOneChain()
+	c.requireEventuallyStored(c.put("last", "value"))
+	c.requireChains(1)
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
-}
-
-// The chain may continue elsewhere: a member that is no longer the writer does not end it.
-func TestFormerWriter_doesNotEndTheChain(t *testing.T) {
-	c := newMembers(t, 2)
-	first := c.members[0]
-	first.run()
-	c.requireEventuallyStored(c.put("a", "1"))
-	first.end()
-	stored := c.slowly(0)
-	c.compact(c.put("a", "nobody captures this"))
-	first.run()
-	first.eventually(storesItsCopy, "it begins a chain behind the gap")
-	c.leader.Store(2)
-	stored()
-	first.eventually(func(f Facts) bool { return f.RunningFullSnapshot == nil && f.Role == facts.Standby }, "it gives it up")
-	c.requireChains(1)
-	assert.Zero(t, first.Facts().Fulls)
-	c.members[1].run()
-	c.requireEventuallyStored(c.put("a", "2"))
-	c.requireAllKept()
-}
-
-// Without any chain, a full snapshot of a member that has started one is better than none.
-func TestFirstFullSnapshot_ofAFormerWriter(t *testing.T) {
-	c := newMembers(t, 1)
-	stored := c.slowly(0)
-	c.members[0].run()
-	c.members[0].eventually(storesItsCopy, "it begins")
-	c.leader.Store(0)
-	stored()
-	c.members[0].eventually(func(f Facts) bool { return f.Fulls == 1 }, "it is stored")
-	c.requireChains(1)
-}
-
-// The response to the manifest was lost: a retry finds the full snapshot as the start of the chain.
-func TestFirstFullSnapshot_lostResponse(t *testing.T) {
-	s := newStand(t)
-	s.store.Inject(
-		memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Times: 1, Err: memory.ErrUnreachable, ReplyLost: true},
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full/", Times: 1, Err: memory.ErrUnreachable})
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	require.EqualValues(t, 1, s.Facts().Failures)
-	assert.EqualValues(t, 1, s.Facts().Fulls)
-	s.requireWhole()
 }
 
 // Objects of the previous chain are not leftovers that need attention.

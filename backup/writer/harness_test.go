@@ -49,6 +49,8 @@ type stand struct {
 	*Writer
 	superseded chan error // the reason to close etcd
 	end        func()
+	delay      *pausing // of a member of a cluster
+	resume     func()   // ends its pause
 }
 
 // newHealth returns the health of a writer that does nothing else.
@@ -91,6 +93,12 @@ func (f *faked) Identity() capture.Identity {
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()
+	return standIn(t)
+}
+
+// standIn is newStand for a test that waits for the previous one.
+func standIn(t *testing.T) *stand {
+	t.Helper()
 	dir := t.TempDir()
 	s := &stand{T: t, etcd: etcdtest.Start(t, dir), store: memory.New(), log: &logtest.Lines{}}
 	s.options = Options{

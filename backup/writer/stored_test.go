@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,70 +26,7 @@ func checked(t *testing.T) *stand {
 	return s
 }
 
-// deleteSegments deletes all segments in the store up to a revision.
-func (s *stand) deleteSegments(upTo int64) {
-	s.Helper()
-	count := 0
-	for object, err := range s.store.List(s.Context(), "gen/000001/segment/", "") {
-		require.NoError(s, err)
-		if name := object.Name[strings.LastIndex(object.Name, "/")+1:]; name < fmt.Sprintf("%019d", upTo+1) {
-			require.NoError(s, s.store.Delete(s.Context(), object.Name))
-			count++
-		}
-	}
-	require.NotZero(s, count)
-}
-
 func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
-
-func TestWriter_recapturesDeletedSegments(t *testing.T) {
-	s := checked(t)
-	last := s.Facts().Revision
-	s.deleteSegments(last)
-	s.check()
-	require.Eventually(t, func() bool {
-		path, err := s.backups().Find(t.Context(), archive.Target{})
-		return err == nil && path.Revision == last
-	}, patience, poll)
-	s.requireWhole()
-}
-
-func TestWriter_startsNewChainAfterDeletion(t *testing.T) {
-	for name, stops := range map[string]bool{"while it runs": false, "at a stop": true} {
-		t.Run(name, func(t *testing.T) {
-			s := checked(t)
-			gone := s.Facts().Revision
-			s.awaitStored(s.put("b", "behind what is deleted"))
-			s.deleteSegments(gone)
-			if stops {
-				s.end()
-				s.options.Previous = s.Writer
-				s.run()
-			} else {
-				s.check()
-				s.eventually(func(f Facts) bool { return !f.BrokenSince.IsZero() || f.Fulls > 1 }, "it is noticed")
-			}
-			require.NoError(t, s.Flush(t.Context()))
-			s.requireAllKept()
-			s.eventually(func(f Facts) bool { return f.LastFull != nil && f.BrokenSince.IsZero() }, "it is over")
-			assert.Contains(t, s.Facts().LastFull.Reason, "lost: segment ")
-			assert.Contains(t, s.log.String(), "the store has lost segments")
-			s.awaitStored(s.put("c", "goes on"))
-			s.requireAllKept()
-		})
-	}
-}
-
-func TestWriter_verifiesTheLastSegmentAtStop(t *testing.T) {
-	s := checked(t)
-	last := s.Facts().Revision
-	s.end()
-	s.deleteSegments(last)
-	s.options.Previous = s.Writer
-	s.run()
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireWhole()
-}
 
 // A check costs one request, so it may be made often.
 func TestWriter_checksWithOneRequest(t *testing.T) {

@@ -1,0 +1,220 @@
+package backup_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format"
+	. "etcd-wrapper/backup/format/formattest"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/internal/disk"
+)
+
+// waiting is a spool with segments of the revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision 10.
+type waiting struct {
+	*testing.T
+	*backup.Backups
+	store   *memory.Store
+	archive *archive.Archive
+	dir     string
+	objects []format.Object
+	log     bytes.Buffer
+	results strings.Builder
+}
+
+var unsealed = &format.Keys{}
+
+func newWaiting(t *testing.T) *waiting {
+	t.Helper()
+	w := &waiting{T: t, dir: filepath.Join(t.TempDir(), "spool")}
+	w.useStore("c")
+	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
+	for last := int64(13); last < 20; last += 3 {
+		object := Build(t, unsealed, start, Rows(last-2, last), Bucket("lease", "l", "1"))
+		w.objects, start = append(w.objects, object), object.Start()
+	}
+	w.queue(w.objects...)
+	return w
+}
+
+// queue puts segments into the spool.
+func (w *waiting) queue(objects ...format.Object) {
+	w.Helper()
+	spool, torn, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
+	require.NoError(w, err)
+	require.Empty(w, torn)
+	for _, object := range objects {
+		require.NoError(w, spool.Put(object, true))
+	}
+}
+
+// useStore replaces the store by one with a full snapshot of a cluster, or by an empty one.
+func (w *waiting) useStore(cluster string) {
+	w.Helper()
+	w.store = memory.New()
+	w.archive = archive.New(w.store, unsealed)
+	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
+	if cluster == "" {
+		return
+	}
+	_, err := w.archive.Create(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	require.NoError(w, err)
+	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
+		Cluster: cluster, Generation: 1, Revision: 10, Chain: format.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
+	}, strings.NewReader("database"))
+	require.NoError(w, err)
+}
+
+func (w *waiting) head() archive.Head {
+	w.Helper()
+	head, err := w.archive.Head(w.Context(), 1)
+	require.NoError(w, err)
+	return head
+}
+
+// queued returns the path of a queued segment.
+func (w *waiting) queued(which int) string {
+	return filepath.Join(w.dir, "segments", w.objects[which].Position.String())
+}
+
+func names(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	found, err := os.ReadDir(filepath.Join(dir, "segments"))
+	require.NoError(t, err)
+	for _, entry := range found {
+		all = append(all, entry.Name())
+	}
+	return all
+}
+
+// TestFlushSpool runs testdata/histories/spool.txt: what was done to a spool and its store, and what an upload of the
+// spool makes of it. -rewrite updates the results.
+func TestFlushSpool(t *testing.T) {
+	datadriven.RunTest(t, "../testdata/histories/spool.txt", func(t *testing.T, d *datadriven.TestData) string {
+		t.Helper()
+		w := newWaiting(t)
+		for line := range strings.Lines(d.Input) {
+			w.step(strings.Fields(line))
+		}
+		return w.results.String()
+	})
+}
+
+// step does what a line says.
+func (w *waiting) step(words []string) {
+	w.Helper()
+	word := func(i int) string { return append(words, "", "", "")[i] }
+	number := func(i int) int { is, _ := strconv.Atoi(word(i)); return is }
+	switch words[0] {
+	case "flush": // the cluster and the last revision of the data on the volume
+		w.flush(archive.Identity{Cluster: word(1), Generation: min(1, len(words)-1)}, int64(number(2)))
+	case "store": // rows of the queued segments, or rows with another value
+		rows := Rows(int64(number(1)), int64(number(2)))
+		if word(3) != "" {
+			rows = []format.Row{Row(int64(number(1)), 0, word(3)), Row(int64(number(2)), 0, word(3))}
+		}
+		require.NoError(w, archivetest.PutSegment(w.Context(), w.archive, Build(w.T, unsealed, w.head().Start, rows)))
+	case "tear":
+		require.NoError(w, os.Truncate(w.queued(number(1)), w.objects[number(1)].Size()-1))
+	case "remove":
+		require.NoError(w, os.Remove(w.queued(number(1))))
+	case "fail-once":
+		name := archive.SegmentName(1, w.objects[number(1)].Position)
+		w.store.Inject(memory.Fault{Op: memory.Put, Prefix: name, Times: 1, Err: &store.Unavailable{Cause: errors.New("HTTP status 503")}})
+	case "use-store":
+		w.useStore(word(1))
+	case "end-generation":
+		next := archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}
+		require.NoError(w, archivetest.BeginGeneration(w.Context(), w.archive, next))
+	case "sign-store":
+		for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
+			require.NoError(w, w.store.Delete(w.Context(), name))
+		}
+		keys := LoadKeys(w.T, format.KeyFiles{SigningKey: NewKeys(w.T).SigningKey})
+		_, err := archive.New(w.store, keys).Create(w.Context(), archive.Cluster{Cluster: "c", Created: Noon}, 1)
+		require.NoError(w, err)
+	default:
+		require.Fail(w, "no such step", "%s", words)
+	}
+}
+
+// flush uploads the spool and prints the warnings, the error and where each segment is now.
+func (w *waiting) flush(data archive.Identity, reach int64) {
+	w.Helper()
+	w.log.Reset()
+	failed := w.FlushSpool(w.Context(), data, reach)
+	for line := range strings.Lines(w.log.String()) {
+		var entry struct {
+			Message string
+			From    int64 `json:"from_revision"`
+		}
+		require.NoError(w, json.Unmarshal([]byte(line), &entry))
+		fmt.Fprintln(&w.results, strings.TrimSuffix(fmt.Sprintf("%s, from revision %d", entry.Message, entry.From), ", from revision 0"))
+	}
+	if failed != nil {
+		fmt.Fprintf(&w.results, "error: %s\n", failed)
+	}
+	segments, err := w.archive.Objects(w.Context(), 1, archive.Segment)
+	require.NoError(w, err)
+	for _, each := range segments {
+		manifest, err := w.archive.Manifest(w.Context(), 1, each.Start)
+		require.NoError(w, err)
+		fmt.Fprintf(&w.results, "stored: from %s to revision %d %s\n", short(each.Start.String()), manifest.End, manifest.Buckets)
+	}
+	fmt.Fprintf(&w.results, "queued: %s\n", short(names(w.T, w.dir)...))
+	for _, kept := range disk.PreservedCopies(w.dir) {
+		fmt.Fprintf(&w.results, "preserved: %s\n", short(names(w.T, kept.Path)...))
+	}
+}
+
+// short joins positions without leading zeros.
+func short(positions ...string) string {
+	for i := range positions {
+		positions[i] = strings.TrimLeft(positions[i], "0")
+	}
+	return strings.Join(positions, ", ")
+}
+
+// The spool is that of a leader that was deposed, and whose successor has changed a lease since.
+func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
+	w := newWaiting(t)
+	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
+	newer, err := format.NewSegmentBuilder(unsealed, start)
+	require.NoError(t, err)
+	require.NoError(t, newer.Add(Bucket("lease", "l", "newer")))
+	stated, err := newer.Finish(format.Source{Term: 3, Member: "2"})
+	require.NoError(t, err)
+	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, stated))
+
+	for which := range w.objects {
+		require.NoError(t, os.Remove(w.queued(which)))
+	}
+	for _, rows := range [][]format.Row{nil, nil, Rows(11, 13), nil} {
+		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))
+		w.queue(object)
+		start = object.Start()
+	}
+	w.flush(archive.Identity{}, 0)
+	assert.Equal(t, `stored: from 11.000000000 to revision 10 [lease]
+stored: from 11.000000001 to revision 13 [lease]
+stored: from 14.000000000 to revision 13 [lease]
+queued: 
+`, w.results.String())
+}
