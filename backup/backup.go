@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/backup/writer/ack"
 )
 
-// Options configure Backups. All fields are required except Gate, Ack, ScratchDir and Now.
+// Options configure Backups. Gate, Ack, ScratchDir and Now are optional.
 type Options struct {
 	Store      store.Store
 	Keys       *format.Keys
@@ -36,11 +36,10 @@ type Options struct {
 	Policy     retention.Policy
 	SpoolDir   string // a directory on the volume that only the spool uses
 	SpoolLimit int64  // bytes
-	// Verify restores a path in a separate process and returns the result. An error means that the test could not be
-	// run.
+	// Verify tests a restore of a path in a separate process. An error means that the test could not run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is the directory to which Verify restores. Commands use the same name with a suffix after a dash.
-	// Files found at the start were left by a process that was killed.
+	// ScratchDir is the directory to which Verify restores. Commands use the same name with a dash and a suffix. Files
+	// found at the start are left over from a process that was killed.
 	ScratchDir string
 
 	Gate writer.Gate
@@ -90,8 +89,7 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts making backups of an etcd that has just become ready, with its data directory. They continue until End. The owner is the cluster
-// for which a new store is initialized, NAMESPACE/NAME.
+// Begin starts making backups of an etcd that has just become ready, until End. A new store is initialized for the owner, NAMESPACE/NAME.
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
@@ -173,8 +171,8 @@ func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 // errStopping is the error of replies that wait for the store when etcd is closed.
 var errStopping = errors.New("etcd is stopping")
 
-// End stops everything that runs next to etcd, which may be closed afterwards. An error means that the writer did not
-// stop before ctx ended; it no longer reads etcd. A maintenance task may end later.
+// End stops the writer, after which etcd may be closed. An error means that a request of the writer to the store has not
+// returned before ctx was done; the writer no longer reads etcd then. A maintenance task may end later.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -207,7 +205,7 @@ func (b *Backups) Superseded() <-chan error { return b.superseded }
 // Ack returns the gate of --backup-ack=stored; nil without it.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
-// confirmLimit bounds the wait of a change for the store. After it, clients should not rely on the member.
+// confirmLimit is the time after which a member is not ready because a change still waits for the store.
 const confirmLimit = 2 * time.Second
 
 // Unconfirmed returns why replies wait for the store; empty if they do not, or for less than confirmLimit.
@@ -230,8 +228,7 @@ func (b *Backups) Unconfirmed() string {
 	return "the store of the backups does not confirm changes, and clients wait: " + reason
 }
 
-// BeforeCompaction captures what a compaction is about to remove. It takes as long as opening the spool and writing to it, or until
-// ctx is done.
+// BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool, or when ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil {
 		select {
@@ -304,8 +301,8 @@ func (f Facts) window() facts.Window {
 	return window
 }
 
-// windowsUpTo returns the windows of the last listing. The last one ends with the given window and includes the snapshot
-// made since.
+// windowsUpTo returns the windows of the last listing, the last of which ends with the given window and includes the full
+// snapshot made since.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	windows := slices.Clone(f.Listed.Windows) // the listing is shared
 	last := &windows[len(windows)-1]
@@ -354,7 +351,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	l.LastVerification.Reason = reason
 }
 
-// newContents returns what users see of a history.
+// newContents summarizes a history for users.
 func newContents(history *archive.History) *StoreContents {
 	listed := &StoreContents{history: history}
 	for _, generation := range history.Generations {

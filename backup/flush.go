@@ -27,13 +27,13 @@ const (
 
 var errStillUnreachable = errors.New("the store has not recovered from an earlier problem")
 
-// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
-// called after End and waits until the writer has ended. The writer may have ended before the last writes, so
-// each member uploads what it has and the store lacks; several may do so at once. Only the member that wrote the
-// backups copies the whole database if there is no chain to extend; others return writer.ErrNoChain.
-// writer.ErrRowsOnly means that all revisions are stored and another member stores the rest. ErrNotRunning means that
-// backups had not started. Flush returns soon after ctx is done even if a volume or a network file system hangs. It
-// leaves a goroutine behind then, since the process is about to exit.
+// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is called
+// after End and waits until the writer has ended. The writer may have ended before the last writes, so each member
+// uploads what the store lacks; several may do so at the same time. If there is no chain to extend, the member that wrote
+// the backups copies the whole database, and others return writer.ErrNoChain. writer.ErrRowsOnly means that all revisions
+// are stored and another member stores the rest. ErrNotRunning means that backups had not started. Flush returns soon
+// after ctx is done even if a volume or a network file system hangs. It then leaves a goroutine behind, since the process
+// is about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -77,8 +77,8 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 	return flush(ctx, options, shipped.Problem != nil)
 }
 
-// flush uploads a database that no process has open. No schedule applies. If the store had a problem, it waits only until
-// recoveryLimit for it to recover.
+// flush uploads a closed database, without a schedule for full snapshots. If the store had a problem, flush waits only for
+// recoveryLimit until it has recovered.
 func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	options.Schedule = func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
@@ -102,8 +102,8 @@ func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	return last.Flush(ctx)
 }
 
-// FlushAtRest uploads what the database in a data directory has and the store lacks, for a single-member cluster
-// whose etcd does not run and will not run again on this data. The error describes what is missing.
+// FlushAtRest uploads what the store lacks of the database in a data directory. It is for a single-member cluster whose
+// etcd does not run and will not run again on this data. The error describes what is missing.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
 	closed, err := capture.OpenClosed(filepath.Join(dataDir, "member", "snap", "db"), capture.Identity{
 		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
@@ -134,17 +134,16 @@ type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
 	torn     bool          // part of it cannot be read
-	matches  bool          // the store was seen to have the same history
+	matches  bool          // the store has the same history
 	head     *archive.Head // of the store; nil if it must be read
-	writable int           // the generation that this process may add to; 0 if it was not checked yet
+	writable int           // the generation that this process may add to; 0 until it is checked
 }
 
-// FlushSpool uploads the spool of an earlier run and clears it once it is stored. If there is data of a known
-// identity, the spool is left to the writer when its newest segment belongs to another identity or ends at or before
-// the revision that the data reaches; an unknown identity means that there is no usable data. It is called before
-// Begin and may be called again: it continues where it ended. Segments after an unreadable part, or of a generation
-// that a restore has ended, are preserved with a warning. Errors that may be temporary are store.ErrUnavailable and
-// the like, and context.DeadlineExceeded after two minutes for one segment.
+// FlushSpool uploads the spool of an earlier run and clears it once it is stored. data is the identity of the data on the
+// volume, unknown if there is no usable data, and reach its last revision. If the newest segment belongs to other data or
+// ends at or before reach, the spool is left to the writer. FlushSpool is called before Begin and may be called again
+// after an error, such as store.ErrUnavailable, or context.DeadlineExceeded after two minutes for one segment. Segments
+// after an unreadable part, or of a generation that a restore has ended, are preserved with a warning.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
@@ -241,8 +240,8 @@ func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	return nil
 }
 
-// mayAdd checks whether this process may add to the generation of a segment. If the generations cannot be read, it allows
-// it: other requests report that, and the spool is kept.
+// mayAdd checks whether this process may add to the generation of a segment. It allows it if the generations cannot be
+// read: other requests report that, and the spool is kept.
 func (s *spoolFlush) mayAdd(ctx context.Context, entry writer.Spooled) error {
 	if s.writable == entry.Generation {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// Intervals of the maintenance tasks. No task is urgent, and each listing costs requests.
+// Intervals of the maintenance tasks.
 const (
 	pollInterval = time.Second
 	listEvery    = time.Hour
@@ -33,7 +33,7 @@ const (
 	longestRetry = time.Minute
 )
 
-// errBlocked reports that a check forbids deletions. It is not checked again earlier than usual.
+// errBlocked reports that a check forbids deletions. It causes no early retry.
 var errBlocked = errors.New("nothing is deleted while something is in doubt")
 
 // tasks are the maintenance tasks. The goroutine that calls run owns them.
@@ -44,8 +44,8 @@ type tasks struct {
 
 	listedFulls int64 // number of full snapshots stored when the listing was last requested
 	due         map[string]time.Time
-	listing     *StoreContents            // nil before the first one, and when it lacks a result
-	testedFull  string                    // the full snapshot that this process tested, whether or not the store returns the result
+	listing     *StoreContents            // nil before the first one, and once it lacks a test result
+	testedFull  string                    // the last full snapshot that this process tested, even if its result could not be read
 	failing     map[string]*facts.Problem // failing tasks by name
 
 	replaced map[string]time.Time // when a full snapshot was last made, by reason
@@ -55,9 +55,9 @@ type tasks struct {
 	merger         *retention.Merger
 	mergedAt       time.Time // when segments were last merged
 	mergedSegments int64     // the writer's count then
-	unmerged       bool      // that run left work for later
+	unmerged       bool      // the last merge left segments for later
 
-	lossSuspected bool // the store may have lost something that the latest revision needs
+	lossSuspected bool // the store may have lost objects that the latest revision needs
 }
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
@@ -67,8 +67,7 @@ func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	}
 }
 
-// maxListingAge is the age of a listing above which prune lists again. Each listing costs requests, and nothing that
-// young is deleted.
+// maxListingAge is the age of a listing above which prune lists again. Nothing younger is deleted.
 const maxListingAge = time.Minute
 
 // task is a maintenance task with its interval and condition.
@@ -235,8 +234,8 @@ const (
 	lostSegments = "the store has lost segments"
 )
 
-// verify restores the newest full snapshot that was not tested yet. If one failed in another process, a command or an
-// earlier run, it is replaced.
+// verify restores the newest full snapshot to test it, unless it was tested. If it failed a test of a command or of an
+// earlier run, another one is made.
 func (c *tasks) verify(ctx context.Context) error {
 	full := c.lastFull()
 	switch {
@@ -261,11 +260,11 @@ func (c *tasks) verify(ctx context.Context) error {
 // errNoIdentities reports that backups are encrypted and the wrapper has no identity to open them.
 var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
 
-// errInTheClear reports flags that were probably forgotten. It ends with the next full snapshot, since it may be
-// intended.
+// errInTheClear reports that --backup-recipients was probably forgotten. It ends with the next full snapshot, since the
+// flag may have been removed on purpose.
 var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
-// canOpen reports whether this process can read what it writes: encrypted backups need an identity.
+// canOpen reports whether this process can decrypt the backups that it makes.
 func (c *tasks) canOpen() bool {
 	keys := c.backups.options.Keys
 	return !keys.Encrypts() || keys.Opens()
@@ -317,7 +316,7 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	return err
 }
 
-// replace makes a full snapshot to replace an unrestorable one, at most once per replaceEvery and reason.
+// replace makes a full snapshot to replace an unrestorable one, at most once in replaceEvery for each reason.
 func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
@@ -327,7 +326,8 @@ func (c *tasks) replace(ctx context.Context, reason string) (made bool, err erro
 	return err == nil, err
 }
 
-// testRestore restores a random revision of the window, with segments, or the latest one if something may be lost.
+// testRestore tests the restore of a random revision that needs segments, or of the latest revision if objects may be
+// lost.
 func (c *tasks) testRestore(ctx context.Context) error {
 	if c.lossSuspected {
 		return c.testLatest(ctx)
@@ -351,9 +351,9 @@ func (c *tasks) testRestore(ctx context.Context) error {
 	return nil
 }
 
-// testLatest checks whether the latest revision can be restored, since the writer reads nothing back. If a chain
-// ended and another one started, it can. Damage that a listing does not show, such as a damaged segment, is found by
-// a restore test.
+// testLatest checks whether the latest revision can be restored, since the writer does not read its uploads back. If the
+// listing does not reach that revision, it makes a full snapshot. Otherwise it runs a restore test, which also finds
+// damaged segments.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {
@@ -388,14 +388,14 @@ const restoreTries = 20
 // maxScratchAge is the age after which the directory of a command counts as abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// removeTemporaryFiles removes what killed restore tests have left on the volume: each may be as large as the database.
+// removeTemporaryFiles removes the directories of killed restore tests, each of which may be as large as the database.
 func (b *Backups) removeTemporaryFiles() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return
 	}
 	paths := []string{own}
-	siblings, _ := os.ReadDir(filepath.Dir(own)) // on the volume, which etcd was just started from
+	siblings, _ := os.ReadDir(filepath.Dir(own)) // etcd has just read this volume
 	for _, entry := range siblings {
 		info, err := entry.Info()
 		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > maxScratchAge {
@@ -427,8 +427,8 @@ func (c *tasks) reserve(ctx context.Context) error {
 const (
 	// mergeTimeout bounds one run of the merger.
 	mergeTimeout = 15 * time.Minute
-	// mergeBatch is the number of new segments that are merged soon. Fewer wait for idleMergeEvery, since each run
-	// costs listings; an idle writer makes fewer in the time after which they are merged into one object.
+	// mergeBatch is the number of new segments that are merged soon. Fewer segments wait for idleMergeEvery, since each
+	// run lists the store.
 	mergeBatch     = 60
 	idleMergeEvery = 30 * time.Minute
 )

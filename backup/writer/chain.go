@@ -25,13 +25,13 @@ type chain struct {
 
 	tail      *format.Start   // start of the next segment; nil if it is unknown
 	epoch     int             // counts the times that the tail was replaced: positions of different epochs do not compare
-	last      format.Position // of the last segment with content that this process captured, or the end that it found later
+	last      format.Position // of the last segment with changes: captured by this process, or stored by another member
 	markers   []format.Marker // since the last capture
 	lastTime  time.Time       // latest time written in this generation
 	small     bucketState
 	released  format.Position // position after the release object of an orderly stop; zero if there is none
 	complete  complete        // the last capture of everything that etcd had
-	compacted int64           // etcd's scheduled compaction in the last segment that this process captured
+	compacted int64           // etcd's scheduled compaction as of the last segment that this process captured
 
 	captured time.Time // when the last segment was captured
 	examined time.Time // when etcd was last checked for changes; zero if a flush must check again
@@ -40,7 +40,7 @@ type chain struct {
 	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not
 }
 
-// complete describes a capture of everything that etcd had, also of what has no revision.
+// complete describes a capture of everything that etcd had, including changes without a revision.
 type complete struct {
 	request uint64 // the last one in Options.Ack that it answers
 	end     format.Position
@@ -67,7 +67,7 @@ const (
 	maxMarkers = 1024
 )
 
-// observe reads etcd's revision and records when it was first seen.
+// observe reads etcd's revision and records when each revision was first seen.
 func (c *chain) observe() {
 	before := c.revision
 	if c.revision = c.options.Etcd.Revision(); c.revision <= before {
@@ -79,8 +79,8 @@ func (c *chain) observe() {
 	}
 }
 
-// time returns the current time in milliseconds, but never a time before one that was already written: times within a
-// generation never decrease, even if the clock is set back.
+// time returns the current time in milliseconds, or the latest time that was written in this generation if the clock was
+// set back.
 func (c *chain) time() time.Time {
 	c.lastTime = archive.MaxTime(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
 	return c.lastTime
@@ -111,7 +111,7 @@ func (c *chain) capture(heartbeat bool) error {
 	return nil
 }
 
-// isAsked reports whether a reply without a revision waits for a capture.
+// isAsked reports whether a reply to a request without a revision waits for a capture.
 func (c *chain) isAsked() bool { return c.options.Ack.Requests() > c.complete.request }
 
 // captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
@@ -119,7 +119,7 @@ func (c *chain) captureFailed(err error) {
 	c.health.record(opCapture, "changes cannot be captured and will be missing from backups once etcd compacts them: "+err.Error(), true)
 }
 
-// captureNow captures everything that etcd has, unless that fails.
+// captureNow captures everything that etcd has. It gives up on the first error.
 func (c *chain) captureNow() {
 	c.revision = c.options.Etcd.Revision()
 	c.urgent = true
@@ -258,9 +258,9 @@ func (d *segmentBuilder) mark(revision int64) error {
 	return nil
 }
 
-// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
-// hundredth of the time: with a million leases they are read every few seconds. If a caller waits they are always
-// read: etcd answers a client before it reports the request as applied.
+// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most
+// a hundredth of the time: with a million leases they are read every few seconds. They are always read if a caller
+// waits, since etcd replies to a client before it reports the request as applied.
 func (c *chain) shouldReadBuckets(applied uint64) bool {
 	return !c.isStale(applied) && (c.urgent || c.isAsked() || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
@@ -340,17 +340,15 @@ func (c *chain) release() bool {
 	return true
 }
 
-// isStale reports whether the leases and users of a member with the given applied index are older than the
-// chain's. Such a member captures none of them until it has caught up. A leader catches up soon; if it does not, its
-// data was rolled back.
+// isStale reports whether a member with the given applied index has older leases and users than the chain. It captures
+// none of them until it has caught up. A leader catches up soon; if it does not, its data was rolled back and counts.
 func (c *chain) isStale(applied uint64) bool {
 	outdated := c.tail != nil && applied < c.tail.Applied
 	lag := elapsed(&c.lagSince, outdated)
 	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
 }
 
-// reset forgets the tail: the database is captured again from another position. What was captured may not be stored there, so flushes wait
-// for another capture.
+// reset forgets the tail: the database is captured again from another position. Flushes wait for a new capture.
 func (c *chain) reset() {
 	c.tail, c.markers, c.gapSince, c.examined = nil, nil, time.Time{}, time.Time{}
 	c.compacted, c.complete = 0, complete{}
@@ -361,8 +359,8 @@ func (c *chain) reset() {
 // resetBuckets makes the next capture read the small buckets: their state in the chain is unknown.
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
-// branch makes the next capture record the small buckets that a full snapshot has in another state than the segments
-// before it, even if they have changed back by then: a restore may start from either.
+// branch makes the next capture include the small buckets that differ between a full snapshot and the segments before
+// it, even if they have changed back by then: a restore may start from either.
 func (c *chain) branch(snapshot map[string]format.Digest) {
 	maps.DeleteFunc(c.small.digests, func(name string, last format.Digest) bool { return snapshot[name] != last })
 }
@@ -386,8 +384,8 @@ func (c *chain) extends(head archive.Head) bool {
 	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
 }
 
-// align makes the next segment start at a head: the queued segments if they do, or else the database is captured again from there. It
-// reports whether that changed anything.
+// align makes the next segment start at a head. It keeps the queued segments that start there; otherwise the database is captured again. It
+// reports whether it changed the tail.
 func (c *chain) align(head archive.Head) bool {
 	if c.tail != nil && c.extends(head) {
 		return false
@@ -453,9 +451,9 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	return rows, err
 }
 
-// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of them,
-// or if they differ and etcd may have compacted some. Every history starts without rows, so a chain without rows
-// matches data without rows and proves nothing about other data.
+// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of them, or
+// if they differ and etcd may have compacted some. A chain without rows equals data without rows, and cannot be compared
+// with other data: every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {
@@ -476,8 +474,8 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	}
 }
 
-// compareSegment compares the rows of a segment with etcd's: two copies of the data may happen to have an identical last revision. Rows
-// that etcd has compacted count as equal.
+// compareSegment compares the rows of a segment with etcd's, since two copies of the data may have an identical last revision. Rows that
+// etcd has compacted count as equal.
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {

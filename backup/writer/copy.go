@@ -31,8 +31,8 @@ type snapshotCopy struct {
 // under a lock.
 const smallDatabase = 64 << 20
 
-// copy waits for the gate and writes the database into the spool: the plain database, which is fast, or the sealed object if the volume
-// lacks room for that. It runs in a job.
+// copy waits for the gate and copies the database into the spool. If the volume lacks room for the plain database, it writes the sealed object,
+// which is smaller but slower to write. It runs in a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	end, err := f.options.Gate.Acquire(ctx, "a full backup")
 	if err != nil {
@@ -76,7 +76,7 @@ func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 // after it was put.
 const dataLifetime = 12 * time.Hour
 
-// put uploads the data of the copy, unless that is done and only a later step failed.
+// put uploads the data of the copy, unless an earlier attempt has done so and failed in a later step.
 func (c *snapshotCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
 		return *c.stored, nil

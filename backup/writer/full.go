@@ -96,7 +96,7 @@ func resolve(requests []fullRequest, result fullResult) {
 	}
 }
 
-// rejectRequests answers the callers that wait for full snapshots which this member no longer makes.
+// rejectRequests fails the requests for full snapshots that this member no longer makes.
 func (f *snapshots) rejectRequests(why error) {
 	if f.making != nil && !f.making.storing {
 		resolve(f.making.requests, fullResult{err: why})
@@ -178,7 +178,7 @@ func (f *snapshots) scheduleNext(last time.Time) {
 	f.next = f.options.Schedule(f.remote.generation.Cluster, last)
 }
 
-// isReady reports whether the store answers and the chain is in a state to add a full snapshot.
+// isReady reports whether the store answers and a full snapshot can be added to the chain, or start one.
 func (f *snapshots) isReady() bool {
 	if !f.remote.isEndKnown() || f.health.isUnreachable() || time.Now().Before(f.notBefore) {
 		return false
@@ -189,8 +189,8 @@ func (f *snapshots) isReady() bool {
 	return f.isIn(writing) && f.chain.gapSince.IsZero() && !f.chain.isStale(f.options.Etcd.AppliedIndex())
 }
 
-// open opens a read transaction, which takes as long as a commit of etcd, and captures up to its revision: a segment ends there, so the
-// full snapshot is part of the chain. If there is no chain, the full snapshot starts one.
+// open opens a read transaction, which takes as long as a commit of etcd. If there is a chain, it captures up to the revision of the
+// transaction: the full snapshot is part of the chain because a segment ends there. Otherwise the full snapshot starts a chain.
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
@@ -263,8 +263,7 @@ func (f *snapshots) openChain(reason string) {
 	}
 }
 
-// replaceCorrupt requests, once, a full snapshot within the chain if the newest one is damaged: no restore could
-// start from that.
+// replaceCorrupt requests a full snapshot within the chain if the newest one is damaged, once for each damaged one.
 func (f *snapshots) replaceCorrupt(damaged error) {
 	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == f.replaced || !f.isWriter() || f.health.flushing {
 		return
@@ -274,9 +273,8 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 	f.request("damaged: " + f.replaced)
 }
 
-// store uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
-// the segments before it are stored first: other members continue from the newest full snapshot, so no member would
-// upload segments that are missing before it.
+// store uploads the copy of the database and retries until it succeeds. The segments before a full snapshot within a
+// chain are stored first: other members continue from the newest full snapshot, so they would never upload them.
 func (f *snapshots) store() {
 	m := f.making
 	switch {
@@ -378,8 +376,7 @@ func (f *snapshots) finish() {
 }
 
 // checkStart returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
-// made, another member may have started a chain, which readers would take for the newer one, or extended the previous
-// chain, which only the writer may end.
+// made, another member may have started a chain, or extended the previous one, which only the writer may end.
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
@@ -398,7 +395,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 	return err
 }
 
-// drop cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
+// drop cancels the full snapshot in progress: the database could not be copied, or the volume lacks room for the copy.
 func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {
@@ -429,7 +426,7 @@ func (f *snapshots) forget() *full {
 	return m
 }
 
-// leaveChain cancels a full snapshot that was to start a chain, and drops the segments after it.
+// leaveChain cancels the full snapshot that was to start a chain and drops the segments after it.
 func (f *snapshots) leaveChain(why error) {
 	m := f.forget()
 	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot of a new chain")
@@ -451,8 +448,8 @@ func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	return wait
 }
 
-// checkSpace cancels a full snapshot whose copy takes the room of segments: these are small, and without them the chain ends. It runs every
-// tick, in which no disk writes more than the spool's reserve.
+// checkSpace cancels the full snapshot in progress if its copy leaves no room for segments. Segments are small, and the chain ends without
+// them. checkSpace runs every tick: no disk fills the spool's reserve in that time.
 func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {
 		return

@@ -23,7 +23,7 @@ const (
 	opCount
 )
 
-// health records which operations fail, and paces the requests about the chain: there is at most one at a time.
+// health records which operations fail and limits the requests about the chain to one at a time.
 type health struct {
 	*driver
 	spool    *Spool
@@ -35,7 +35,7 @@ type health struct {
 	notBefore   time.Time // no request starts earlier
 }
 
-// problem is why an operation does not succeed.
+// problem describes an operation that fails.
 type problem struct {
 	facts.Problem
 	backoff *backoff.ExponentialBackOff
@@ -101,8 +101,8 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	return wait
 }
 
-// uploadTimeout bounds the upload of a segment. While clients wait for it, a request that is lost in the network is
-// repeated soon; each failure allows the next one more time, as a slow network may need it.
+// uploadTimeout bounds the upload of a segment. If clients wait for it, a request that the network has lost is repeated
+// soon. Each failure doubles the time for the next attempt, which a slow network may need.
 func (h *health) uploadTimeout() time.Duration {
 	limit := requestTimeout
 	if h.options.Ack == nil {
@@ -114,8 +114,7 @@ func (h *health) uploadTimeout() time.Duration {
 	return firstUploadTimeout
 }
 
-// succeeded clears the problem of an operation, and of those that need less of the store: if writes succeed, reads do
-// too.
+// succeeded clears the problem of an operation and of all operations before it: if writes succeed, so do reads.
 func (h *health) succeeded(operation operation) {
 	var solved *problem
 	for about := range operation + 1 {
@@ -151,7 +150,7 @@ func (h *health) isTimedOut() bool {
 	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
 }
 
-// lasting returns a problem that no request has reported. text describes it and has a verb for how long it has lasted.
+// lasting returns a problem that no request has reported. text is a format with a verb for its duration.
 func (h *health) lasting(text string, since time.Time) facts.Problem {
 	waited := time.Since(since).Truncate(time.Second)
 	return facts.Problem{Message: fmt.Sprintf(text, waited), Since: h.options.Now().Add(-waited), Count: 1}

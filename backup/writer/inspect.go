@@ -13,9 +13,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// stallLimit is the number of intervals between inspections without growth of the chain after which a member that does
-// not lead, but has something to add, takes over. emptyStallLimit is the same without a chain: starting one takes a
-// full snapshot.
+// stallLimit is the number of inspections without growth of the chain after which a follower with newer revisions takes
+// over. emptyStallLimit is the same without a chain: the leader then makes a full snapshot first, which takes longer.
 const (
 	stallLimit      = 2
 	emptyStallLimit = 5
@@ -44,8 +43,8 @@ func (w *Writer) inspectStore() {
 	})
 }
 
-// inspectNow ends the count of inspections without growth after a change of leadership, and schedules an inspection now unless the store
-// has a problem.
+// inspectNow schedules an inspection after a change of leadership, unless the store has a problem, and resets the count of inspections
+// without growth.
 func (w *Writer) inspectNow() {
 	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
@@ -53,7 +52,7 @@ func (w *Writer) inspectNow() {
 	}
 }
 
-// watchInterval returns the time between two inspections by a member that does not lead.
+// watchInterval returns the time between two inspections by a follower.
 func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
 }
@@ -149,10 +148,10 @@ func (w *Writer) isFullyStored(head archive.Head) bool {
 	return w.options.Reconciled && extended || w.options.SegmentsOnly && ahead >= 0
 }
 
-// compare returns the event for data that does not belong to the end of the chain, and why; nothing if it does, or an error that the
-// inspection is repeated for. Members of one cluster have the same rows. Data with the same identity and other rows is a copy of a
-// volume or cluster that has written on its own; the copy whose object was stored first continues. If etcd has compacted the rows, as it
-// may while a store is unreachable for long, the identity decides.
+// compare compares etcd's data with the end of the chain. If the data cannot continue there, it returns an event and the reason. It returns an
+// error without an event if the inspection must be repeated. Members of one cluster have the same rows. Data with the same identity and other
+// rows is a copy of a volume or cluster that was written to independently; the copy that uploads first continues. If etcd has compacted the
+// rows, for example while the store was unreachable for long, only the identity is compared.
 func (w *Writer) compare(head archive.Head) (Event, error) {
 	data, err := relationData(w.options, w.remote.identity, relation.NotCompared), error(nil)
 	stored := !head.Empty() || !head.PastEnd.IsZero()
@@ -196,7 +195,7 @@ func (w *Writer) continueChain(found payload) {
 	w.handleLostSegments(head)
 }
 
-// watchProgress makes this member take over once the chain has not grown for some inspections although there is something to add.
+// watchProgress makes this member take over once the chain has not grown for a number of inspections although etcd has newer revisions.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.isIn(watching, unknown) {
@@ -243,7 +242,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	w.post(broken, payload{err: fmt.Errorf("lost: segment %s is gone from the store", lost)})
 }
 
-// clearChain drops the queued segments if the store has no chain: they extend a full snapshot that does not exist.
+// clearChain drops the queued segments of a store without a chain: the full snapshot before them does not exist.
 func (w *Writer) clearChain() {
 	w.setHead(archive.Head{})
 	if w.remote.link = nil; w.remote.generation.Number > 1 {
@@ -259,8 +258,7 @@ func (w *Writer) forgetStore() {
 	w.remote.reset()
 }
 
-// startAfterCorruption starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
-// is.
+// startAfterCorruption starts another chain with a full snapshot. It leaves the damaged end of the previous chain unchanged.
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
@@ -279,14 +277,14 @@ func (w *Writer) dropSpool(err error) {
 	w.chain.drop()
 }
 
-// reject records why nothing may be written to the store, and schedules another inspection.
+// reject records why this member must not write to the store, and schedules another inspection.
 func (w *Writer) reject(why error) {
 	w.health.record(opInspect, why.Error(), false).NextRetry = w.options.Now().Add(w.pace.foreignStore)
 	w.remote.generation = archive.Generation{}
 	w.health.delayRequests(w.pace.foreignStore)
 }
 
-// endGeneration cancels what is in progress and makes the owner of etcd close it.
+// endGeneration cancels the full snapshot in progress and reports that etcd must be closed.
 func (w *Writer) endGeneration(why error) {
 	w.health.record(opInspect, why.Error(), false)
 	if w.snapshots.rejectRequests(why); w.snapshots.making != nil {
@@ -306,20 +304,20 @@ func (w *Writer) finish(why error) {
 	}
 }
 
-// inspection is an inspection of the store by a job: what to check, and what it found.
+// An inspection reads the store in a job. It has the parameters and the results.
 type inspection struct {
 	Options     // of the writer
-	storeView   // what is known before, and after
+	storeView   // before the inspection, and after it
 	canCreate   bool
 	verifyOwner bool            // verify the generation as well
 	advances    bool            // list the store only if advancing the head does not reach etcd's revision
 	queued      format.Position // of the oldest queued segment, which the store may have; zero if there is none
 
-	event     Event // set if the head does not matter, with an error that explains it
+	event     Event // set if the head does not matter; run returns the reason as an error
 	successor int   // generation that continues this one, if the event is succeeded
 }
 
-// run reads what is not known yet, and always the head of the chain.
+// run reads the head of the chain, and the cluster and generation if they are unknown.
 func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	err = i.read(ctx)
 	switch {

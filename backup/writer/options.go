@@ -38,18 +38,17 @@ type Options struct {
 	// Reconciled is set if etcd is closed and its data was verified against the chain while it ran. If another member
 	// has extended the chain since, there is nothing to upload and Flush returns ErrRowsOnly.
 	Reconciled bool
-	// SegmentsOnly makes a member upload only what others may have missed. It never starts a chain: if there is no
-	// chain to extend, Flush fails; if the chain already has its rows, Flush returns ErrRowsOnly. It is set for a
-	// closed etcd that did not write the backups.
+	// SegmentsOnly is set for a closed etcd that did not write the backups. Its member uploads only what the writer may
+	// have missed and never starts a chain: Flush returns ErrNoChain if there is no chain to extend, and ErrRowsOnly if
+	// the chain already has its rows.
 	SegmentsOnly bool
-	// Release makes Flush end with an object which declares that no more writes follow, so that a restore need not
-	// wait to see whether this cluster is active. It is set for a closed etcd that was the only member of its
-	// cluster.
+	// Release makes Flush end with an object which declares that no more writes follow. A restore then does not wait to
+	// see whether this cluster is active. It is set for a closed etcd that was the only member of its cluster.
 	Release bool
 	// Session identifies this process: random, hexadecimal.
 	Session string
-	// Previous is a Writer whose Run has returned. New adopts what it knew of the store, which saves requests. It may
-	// be nil.
+	// Previous is a Writer whose Run has returned. New adopts its state of the store, which saves requests. It may be
+	// nil.
 	Previous *Writer
 	// Gate is held during the read transaction of a full snapshot.
 	Gate Gate

@@ -55,7 +55,7 @@ func (r *remote) isEndKnown() bool {
 // needsVerification reports whether to verify again that the store is this cluster's.
 func (r *remote) needsVerification() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
 
-// lastStored returns the position of the newest segment in the store; zero if none is known.
+// lastStored returns the position of the newest known segment in the store; zero if there is none.
 func (v *storeView) lastStored() (position format.Position) {
 	if v.head.Segment != nil {
 		position = v.head.Segment.Position
@@ -72,11 +72,11 @@ func (r *remote) storedRevision() int64 {
 	return r.head.Revision()
 }
 
-// setHead records where the chain ends. This is the one place where revisions become confirmed.
+// setHead records where the chain ends. Revisions become confirmed only here.
 func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
-// reset forgets a store that had a chain and has none. Its cluster manifest is gone as well and must be written again: otherwise a
-// member that loses its volume would take the store for an unused one.
+// reset forgets a store whose chain is gone. The cluster manifest may be gone as well and is created again if so: without it, a member that
+// loses its volume would take the store for an unused one.
 func (r *remote) reset() {
 	r.damagedEnd = r.head.Position // leave alone what was stored before this was noticed
 	r.generation, r.head = archive.Generation{}, archive.Head{}
@@ -102,9 +102,9 @@ func (r *remote) hasNewerLeader() bool {
 	return elapsed(&r.newerSince, newer) < r.pace.ahead && newer
 }
 
-// recordIdentity records on the volume which cluster etcd's data belongs to, and which process last wrote backups of it, with the end of the
-// chain. It runs before anything is stored, so that the record is right even if the process is killed next, and at the end of Run; in between
-// a change of the end alone is not recorded.
+// recordIdentity records on the volume the cluster of etcd's data, the process that last wrote its backups, and the end of the chain. It runs
+// before anything is stored, so that the record is right even if the process is killed next, and at the end of Run. In between it does not
+// record a change of the end alone.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
@@ -125,8 +125,8 @@ func (r *remote) recordIdentity() {
 	}
 }
 
-// findSuccessor checks periodically whether the generation has ended at its next position: a member that writes
-// nothing does not find the end otherwise. A later generation.json alone proves nothing.
+// findSuccessor checks periodically whether an object at the next position ends the generation. A writer finds it with its next upload, other
+// members only here. A later generation.json alone proves nothing.
 func (r *remote) findSuccessor() {
 	number, next, cluster := r.generation.Number, r.head.Position, r.identity.Cluster
 	if r.link != nil {
@@ -168,9 +168,8 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 	}
 }
 
-// checkStored checks whether the store still has what was stored, if it is time: a writer knows the next position and reads nothing
-// back, so it does not notice that objects before it are deleted. Objects deleted since the last check are then missing, even if newer
-// segments follow. The newest full snapshot is checked when something was stored since, and the generation from time to time.
+// checkStored checks periodically whether stored objects still exist, since a writer does not read its uploads back: the segment that was the
+// newest one at the previous check, the newest full snapshot if a segment was stored since, and the generation at a longer interval.
 func (r *remote) checkStored() {
 	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {

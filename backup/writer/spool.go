@@ -27,7 +27,7 @@ type Spooled struct {
 
 	since  time.Time      // when its first change was observed, by the monotonic clock; zero in a segment of an earlier process
 	held   *format.Object // the segment, if it is held in memory; nil if it has a file
-	stored bool           // it is in the store; kept to show where the chain ended if the store is unreachable at the next start
+	stored bool           // it is in the store; kept as the end of the chain for a start without the store
 }
 
 // Spool queues data on the volume while the store is unreachable: segments ordered by position, and full snapshots in
@@ -80,8 +80,8 @@ func (s *Spool) Bytes() (sum int64) {
 	return sum
 }
 
-// Put adds a segment, or returns ErrSpoolFull. If synced is set, the segment survives a power failure; otherwise the
-// kernel writes it whenever it likes, and not at all if it is removed before.
+// Put adds a segment, or returns ErrSpoolFull. Only a synced segment survives a power failure. Others may never be
+// written to the disk if they are removed soon.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (s *Spool) Sync() error {
 	return s.sync(filepath.Join(s.dir, segmentsDir))
 }
 
-// Open opens a segment after verifying its digests: disks decay, also while the store is unreachable.
+// Open opens a segment after verifying its digests.
 func (s *Spool) Open(entry Spooled) (io.ReadCloser, error) {
 	if entry.held != nil {
 		return io.NopCloser(entry.held.Reader()), nil
@@ -285,8 +285,8 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	return file, entry, nil
 }
 
-// Newest keeps the newest contiguous segments and preserves the others. The first result describes those for users;
-// nil if there are none.
+// Newest keeps the newest contiguous segments and preserves the others, which left describes for users; nil if there
+// are none.
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1
@@ -301,8 +301,8 @@ func (s *Spool) Newest() (left, err error) {
 	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s", first, upTo, next, where), err
 }
 
-// Preserve moves the chosen segments to a directory next to the spool and returns its name. They belong to another
-// chain and may be the only copy of acknowledged writes. That directory is a valid spool.
+// Preserve moves the chosen segments to a directory next to the spool and returns its name. That directory is a valid
+// spool. The segments may be the only copy of acknowledged writes.
 func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
 	for _, entry := range s.entries {
@@ -316,7 +316,7 @@ func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	return where, err
 }
 
-// move moves files to a directory next to the spool. It may be called again.
+// move moves files of the spool to a new directory next to it.
 func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil

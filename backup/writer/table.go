@@ -167,8 +167,8 @@ var (
 // Table is the writer's state machine. It must not be changed at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
-// guard; the first whose guard holds applies. Elsewhere answers events without a row.
+// written is the table before expansion. Of adjacent rows with the same From and On, the first one whose guard holds
+// applies; only the last one has no guard. Elsewhere answers events without a row.
 var written = statemachine.Entries{
 	{unknown, tick, ours, unknown, []Action{look, captureRows}, "etcd compacts whether or not the store answers"},
 	{unknown, tick, always, unknown, []Action{look}, "the member that writes captures the changes"},

@@ -16,7 +16,7 @@ import (
 
 // Facts are the state of the backups at one moment. Callers may keep them.
 type Facts struct {
-	facts.Backups // what a writer knows of it: neither the store's URL nor what can be restored; Revision is the last stored one
+	facts.Backups // without the store's URL and the restorable window; Revision is the last stored one
 
 	EtcdRevision int64
 	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
@@ -213,7 +213,8 @@ func (w *Writer) capture() {
 // takeoverFactor multiplies the wait before a member that took over starts a new chain.
 const takeoverFactor = 60
 
-// handleCompaction records that rows after the tail may be missing. The chain ends unless another member extends it in time.
+// handleCompaction handles a compaction beyond the tail: rows after the tail may be missing. The chain ends unless another member extends it
+// in time.
 func (w *Writer) handleCompaction(gap error) {
 	c, limit := w.chain, w.pace.gap
 	if c.gapSince.IsZero() {
@@ -248,8 +249,8 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// rejectRequests rejects the requests for full snapshots that this member no longer makes, and clears problems that are
-// another member's now.
+// rejectRequests rejects requests for full snapshots once another member writes, and clears the problems that only the
+// writer has.
 func (w *Writer) rejectRequests() {
 	why := w.notWriterError()
 	if why == nil {
@@ -279,7 +280,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return cmp.Or(err, flushed)
 }
 
-// missing returns a clause about what is not stored.
+// missing describes what is not stored, as a clause.
 func (w *Writer) missing() string {
 	facts := w.Facts()
 	text := "it is not known whether everything is stored"
@@ -302,9 +303,9 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // without a capture the compaction proceeds anyway
 }
 
-// FullNow makes a full snapshot and returns its manifest when it is stored. If one is in progress already, another one follows it. It
-// returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
-// lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx is done.
+// FullNow makes a full snapshot and returns its manifest once it is stored. If one is in progress, another one follows it. FullNow returns
+// ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has lasted for
+// half a minute. The full snapshot is still made after that, also if ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
@@ -354,7 +355,7 @@ func (w *Writer) publish() {
 	w.facts.Store(&known)
 }
 
-// role returns the member's part: it waits while the store was not read, or must not be written.
+// role returns the member's role. A member waits until it has read the store, and while it must not write to it.
 func (w *Writer) role() facts.Role {
 	switch {
 	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
@@ -383,8 +384,8 @@ func (w *Writer) behindFor() (age time.Duration) {
 	return age
 }
 
-// currentProblem combines all problems into one; nil if there is none. A revision that should have been stored long ago is one: the writer
-// may be busy without making progress. There is no limit while a full snapshot is in progress.
+// currentProblem combines all problems into one; nil if there is none. A revision that stays unstored although no request fails is a problem
+// as well, except while a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
 	if problem != nil || w.role() != facts.Writer || len(unstored) == 0 || w.snapshots.making != nil ||

@@ -1,4 +1,4 @@
-// Package ack has the gate of --backup-ack=stored. etcd's replies wait in it until the store has confirmed every change that they depend on.
+// Package ack implements --backup-ack=stored: etcd's replies wait until the store has confirmed every change that they depend on.
 package ack
 
 import (
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Validity limits how long after the start of an upload the store counts as this cluster's. Another cluster takes the store over no earlier than
-// 90 s after the last object was added, so a member that cannot add one has stopped answering by then. An idle writer adds one every 40 s.
+// Validity is the time after the start of an upload during which the store counts as this cluster's. Another cluster takes the store over no
+// earlier than 90 s after the last upload, so a member that cannot upload has stopped replying by then. An idle writer uploads every 40 s.
 const Validity = time.Minute
 
-// A Gate knows what the store has confirmed. The writer of the backups sets that; replies wait for it. It starts closed. All methods may be
-// called from any goroutine.
+// A Gate holds replies back until the store has confirmed the changes that they depend on. It starts closed. The writer of the backups calls
+// Confirm. All methods may be called from any goroutine.
 type Gate struct {
 	wake chan struct{}    // has an element if a reply has started to wait
 	wall func() time.Time // the wall clock: the monotonic one stands still while a machine is suspended
@@ -20,8 +20,8 @@ type Gate struct {
 	mu       sync.Mutex
 	revision int64     // last revision in the store; 0 while the gate is closed
 	until    time.Time // end of the validity of the last upload
-	requests uint64    // calls of WaitAll so far
-	complete uint64    // those that are answered
+	requests uint64    // calls of WaitAll
+	complete uint64    // answered calls of WaitAll
 	err      error     // why nothing will be confirmed any more
 	changed  chan struct{}
 }
@@ -37,7 +37,7 @@ func (g *Gate) Wait(ctx context.Context, revision int64) error {
 	return g.wait(ctx, func() bool { return g.revision >= revision })
 }
 
-// WaitAll returns nil once the store has everything that changed before the call, also what has no revision, such as leases and users.
+// WaitAll returns nil once the store has all changes that precede the call, including those without a revision, such as leases and users.
 func (g *Gate) WaitAll(ctx context.Context) error {
 	g.mu.Lock()
 	g.requests++
@@ -71,7 +71,7 @@ func (g *Gate) isOpen() bool {
 	return g.revision > 0 && time.Now().Before(g.until) && g.wall().Before(g.until.Round(0))
 }
 
-// IsOpen reports whether replies pass that depend on nothing new.
+// IsOpen reports whether replies that depend on no new change pass.
 func (g *Gate) IsOpen() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +93,7 @@ func (g *Gate) Wake() <-chan struct{} {
 	return g.wake
 }
 
-// Requests returns the number of the last call of WaitAll. Whatever is read from etcd afterwards has everything that the call waits for.
+// Requests returns the number of the last call of WaitAll. A read of etcd after Requests sees everything that this call waits for.
 func (g *Gate) Requests() uint64 {
 	if g == nil {
 		return 0
@@ -103,9 +103,8 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets what the store has: all revisions up to one, and all that the calls of WaitAll up to a request wait for. A lower revision than
-// before means that the store has lost some. uploaded is when the first attempt of the last successful
-// upload started.
+// Confirm sets the last revision in the store and the last call of WaitAll that is answered. A lower revision than before means that the store
+// has lost revisions. uploaded is when the first attempt of the last successful upload started.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

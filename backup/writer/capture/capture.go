@@ -35,11 +35,11 @@ var ErrClosed = errors.New("etcd's database was closed while it was read")
 type Reader struct {
 	database func() backend.Backend
 	open     atomic.Int64
-	closed   atomic.Pointer[backend.Backend] // a database that was found closed, in which a lock may be held forever
+	closed   atomic.Pointer[backend.Backend] // a database that was closed during a read, in which a lock may be held forever
 }
 
-// NewReader returns a reader of the database that the function returns. It calls the function for each read, since etcd replaces its
-// database when it installs a snapshot of the leader.
+// NewReader returns a reader of etcd's database. It calls database for each read, since etcd replaces its database when it installs a
+// snapshot of the leader.
 func NewReader(database func() backend.Backend) *Reader { return &Reader{database: database} }
 
 // Open returns the number of open read transactions. Each of them keeps etcd from reusing the pages that it sees.
@@ -85,8 +85,8 @@ func (r *Reader) current() (backend.Backend, error) {
 	return database, nil
 }
 
-// recoverPanic turns a panic about a closed database into an error. No lock of etcd keeps the database open during a read. The panic leaves a
-// lock in it held, so that database is never read again.
+// recoverPanic converts the panic of a read from a closed database into an error. etcd may close its database during a read. The panic leaves
+// a lock of the database held, so that database is never read again.
 func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)
@@ -115,7 +115,7 @@ type Rows struct {
 	Held      time.Duration    // how long the transaction was open
 }
 
-// Number of revisions per lookup. A row costs 48 bytes until it is copied, a look-up less than a microsecond.
+// Number of revisions per lookup. A row costs 48 bytes until it is copied, a lookup less than a microsecond.
 const (
 	stride    = 256
 	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
