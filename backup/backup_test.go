@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// proof is a test restore whose outcome a test decides.
+// proof is a fake restore test.
 type proof struct {
 	mu      sync.Mutex
 	outcome archive.Outcome
@@ -74,7 +74,7 @@ func (p *proof) restoreTests() (count int) {
 	return count
 }
 
-// subject is the backups of an etcd.
+// subject is an etcd with its backups.
 type subject struct {
 	now func() time.Time // the wall clock; nil if it is right
 	*backup.Backups
@@ -85,7 +85,7 @@ type subject struct {
 	turns turns
 }
 
-// turns keeps defragmentations and snapshots apart, which would freeze etcd together.
+// turns is a gate: either a defragmentation or a snapshot runs.
 type turns chan struct{}
 
 func (t turns) Acquire(ctx context.Context, _ string) (end func(), err error) {
@@ -111,7 +111,7 @@ func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subjec
 	return s
 }
 
-// another are backups of the next run.
+// another returns the backups of the next run.
 func (s *subject) another(t *testing.T, keys *format.Keys) *backup.Backups {
 	t.Helper()
 	when, err := backup.ParseSchedule("@daily")
@@ -132,7 +132,7 @@ func (s *subject) put(t *testing.T, times int) {
 	}
 }
 
-// stored is the last revision in the store.
+// stored returns the last revision in the store.
 func (s *subject) stored(t *testing.T) int64 {
 	t.Helper()
 	head, err := archive.New(s.store, &format.Keys{}).Head(t.Context(), 1)
@@ -219,7 +219,7 @@ func TestEachFullSnapshotIsRestoredOnceToTestIt(t *testing.T) {
 	s.put(t, 10)
 	made, err := s.Now(soon(t))
 	require.NoError(t, err)
-	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == made.Revision }, "the result on the next full")
+	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == made.Revision }, "the result of the next full snapshot")
 	assert.GreaterOrEqual(t, s.Facts().Listed.Window.ToRevision, made.Revision)
 	s.end(t)
 	assert.LessOrEqual(t, s.proof.count(), 3, "one for each full, and a restore test")
@@ -228,18 +228,18 @@ func TestEachFullSnapshotIsRestoredOnceToTestIt(t *testing.T) {
 func TestAnUnrestorableFullSnapshotIsReplacedOnce(t *testing.T) {
 	s := newSubject(t, archive.Failed)
 	s.put(t, 10)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a second full snapshot")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
-	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == f.Shipped.LastFull.Revision }, "the result on it")
+	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == f.Shipped.LastFull.Revision }, "the result of the second full snapshot")
 	assert.False(t, s.Facts().Listed.LastVerification.Passed)
 	s.end(t)
-	assert.Equal(t, int64(2), s.Facts().Shipped.Fulls, "what fails again has a cause that more fulls don't mend")
+	assert.Equal(t, int64(2), s.Facts().Shipped.Fulls, "another full snapshot would fail as well")
 }
 
 func TestAnUnusableSpoolIsReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Unable != nil }, "the trouble")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Unable != nil }, "the problem")
 	assert.Contains(t, s.Facts().Unable.Message, "spool")
 	_, err := s.Now(soon(t))
 	require.ErrorIs(t, err, backup.ErrNotRunning)
@@ -273,13 +273,13 @@ func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	gate.Confirm(1, 0, time.Now())
 	assert.Empty(t, b.Unconfirmed())
 	gate.Confirm(1, 0, time.Now().Add(-ack.Validity))
-	assert.Contains(t, b.Unconfirmed(), "uploaded nothing in the last minute", "not that it never has")
+	assert.Contains(t, b.Unconfirmed(), "uploaded nothing in the last minute", "the reason is the same")
 
 	b = backup.New(backup.Options{Store: memory.New(), Keys: &format.Keys{}})
-	assert.Empty(t, b.Unconfirmed(), "nobody waits")
+	assert.Empty(t, b.Unconfirmed(), "no client waits")
 }
 
-// replace has a key file hold what others do, one behind the other, as docs/backups.md has it done.
+// replace replaces the content of a key file by the content of others, as docs/backups.md describes it.
 func replace(t *testing.T, path string, by ...string) {
 	t.Helper()
 	var all []byte
@@ -291,7 +291,7 @@ func replace(t *testing.T, path string, by ...string) {
 	require.NoError(t, os.WriteFile(path, all, 0o600))
 }
 
-// restores reads all that leads to a revision, the longest way.
+// restores reads the full snapshot and the segments that lead to a revision.
 func (s *subject) restores(t *testing.T, keys *format.Keys, revision int64) error {
 	t.Helper()
 	from := archive.New(s.store, keys)
@@ -353,7 +353,7 @@ func TestKeysAreRotatedWhileBackupsAreMade(t *testing.T) {
 	history, err := archive.New(s.store, given.Load(t)).History(t.Context())
 	require.NoError(t, err)
 	require.Len(t, history.Generations, 1)
-	assert.Len(t, history.Newest().Chains, 1, "it is one chain all the same")
+	assert.Len(t, history.Newest().Chains, 1, "the chain continues")
 	for _, revision := range []int64{before, between, made.Revision, latest} {
 		assert.NoError(t, s.restores(t, given.Load(t), revision), "with both, revision %d", revision)
 	}

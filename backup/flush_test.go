@@ -29,7 +29,7 @@ import (
 type stuck struct {
 	store.Store
 	hangs   atomic.Bool
-	waiting atomic.Int32 // how many hang
+	waiting atomic.Int32 // number of uploads that hang
 	release chan struct{}
 }
 
@@ -41,7 +41,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.Store.Put(ctx, name, content)
 }
 
-// closedBehind makes backups, ends them, and closes etcd with something that the store has not.
+// closedBehind makes backups, ends them, and closes etcd with ten revisions that the store lacks.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
 	s.start(t)
@@ -65,7 +65,7 @@ func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	case err := <-done:
 		require.ErrorContains(t, err, "does not answer")
 	case <-soon(t).Done():
-		require.Fail(t, "the stop hangs with the store")
+		require.Fail(t, "Flush hangs")
 	}
 }
 
@@ -80,7 +80,7 @@ func TestFlush_copiesTheDatabaseUntilItsContextEnds(t *testing.T) {
 	defer cancel()
 	err := s.Flush(ctx, s.database())
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "stores the copy", "what took the time is said")
+	require.ErrorContains(t, err, "stores the copy", "the error names the step")
 }
 
 func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
@@ -120,11 +120,11 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 		close(slow.release)
 	})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	require.EqualValues(t, 1, together.Load(), "nothing is begun beside what has not ended")
+	require.EqualValues(t, 1, together.Load(), "no second upload starts")
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// A process that was killed ends when it gets a processor, which others may keep busy.
+// A killed process may not end for seconds on a busy machine.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -138,7 +138,7 @@ func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	require.Equal(t, int64(11), s.stored(t))
 }
 
-// In a rolling restart the other members continue while one is closed, even the writer.
+// In a rolling restart, the other members continue while the writer is closed.
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
@@ -148,7 +148,7 @@ func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 
 	s.etcd = etcdtest.Start(t, s.dir)
 	s.Backups = s.another(t, &format.Keys{})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Writer }, "it writes")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Writer }, "this member writes")
 	s.end(t)
 	others := s.another(t, &format.Keys{})
 	others.Begin(writer.Server(s.etcd.Server), s.dir, "")
@@ -158,14 +158,14 @@ func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	require.ErrorIs(t, s.Flush(soon(t), filepath.Join(older, "member", "snap", "db")), writer.ErrRowsOnly)
 	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())
 	err := s.another(t, &format.Keys{}).FlushAtRest(soon(t), older, member, cluster)
-	require.ErrorContains(t, err, "another copy of this data", "no running etcd was compared with the store")
+	require.ErrorIs(t, err, writer.ErrNotWriter, "no running etcd was compared with the store")
 }
 
 func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
 	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
 }
 
-// A store that takes two seconds for each answer is to be done with in a stop's budget.
+// A stop must fit into its time limit even if the store takes two seconds for each request.
 func TestFlush_sendsFewRequests(t *testing.T) {
 	kept := memory.New()
 	s := newSubjectIn(t, kept, archive.Verified)
@@ -213,11 +213,11 @@ func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, head.Segment)
 	require.Contains(t, head.Segment.Buckets, "lease")
-	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "what the store has would be taken for other data's after the restore")
+	require.Empty(t, names(t, filepath.Join(filepath.Dir(s.dir), "spool")), "the restore would preserve stored segments as other data")
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
 }
 
-// Opening the spool takes long if it has many segments, and etcd already serves: a client may compact what no segment has.
+// Opening a large spool takes long. Meanwhile etcd serves, and a client may compact revisions that no segment has.
 func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
@@ -237,7 +237,7 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s.BeforeCompaction(soon(t))
 	last, known := writer.LastSpooled(spool, &format.Keys{})
 	assert.True(t, known)
-	assert.Equal(t, s.etcd.Revision(), last.End, "what is captured before the compaction")
+	assert.Equal(t, s.etcd.Revision(), last.End, "the capture before the compaction")
 	require.NoError(t, <-opened)
 	s.end(t)
 }

@@ -95,7 +95,7 @@ func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 		shift := hourly.For(cluster).shift
 		shifts[shift] = true
 		assert.Less(t, shift, time.Hour)
-		assert.Equal(t, shift, hourly.For(cluster).shift, "it stays the same")
+		assert.Equal(t, shift, hourly.For(cluster).shift, "the offset does not change")
 	}
 	assert.Greater(t, len(shifts), 500)
 	shifted := hourly.For(90)

@@ -104,8 +104,8 @@ func names(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestFlushSpool runs testdata/histories/spool.txt: what was done to a spool and its store, and what an upload of the
-// spool makes of it. -rewrite updates the results.
+// TestFlushSpool runs the histories in testdata/histories/spool.txt. Each lists what happened to a spool and its store,
+// and the results of uploading the spool. -rewrite updates the results.
 func TestFlushSpool(t *testing.T) {
 	datadriven.RunTest(t, "../testdata/histories/spool.txt", func(t *testing.T, d *datadriven.TestData) string {
 		t.Helper()
@@ -117,7 +117,7 @@ func TestFlushSpool(t *testing.T) {
 	})
 }
 
-// step does what a line says.
+// step runs one line.
 func (w *waiting) step(words []string) {
 	w.Helper()
 	word := func(i int) string { return append(words, "", "", "")[i] }
@@ -184,7 +184,7 @@ func (w *waiting) flush(data archive.Identity, reach int64) {
 	}
 }
 
-// short joins positions without leading zeros.
+// short joins positions without their leading zeros.
 func short(positions ...string) string {
 	for i := range positions {
 		positions[i] = strings.TrimLeft(positions[i], "0")
@@ -192,7 +192,7 @@ func short(positions ...string) string {
 	return strings.Join(positions, ", ")
 }
 
-// The spool is that of a leader that was deposed, and whose successor has changed a lease since.
+// The spool belongs to a member that led the cluster. The next leader has changed a lease since.
 func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	w := newWaiting(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}

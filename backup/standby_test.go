@@ -24,17 +24,17 @@ func (f follower) Identity() capture.Identity {
 	return identity
 }
 
-// watch makes the subject a standby after the writer has stored everything and ended.
+// watch makes the subject a standby of a writer that has stored everything and ended.
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "the writer stores all")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "everything is stored")
 	s.nextRun(t)
 	s.Begin(follower{writer.Server(s.etcd.Server)}, s.dir, "")
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby }, "it watches")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Standby }, "another member writes")
 }
 
-// objects are the names of all that the store has.
+// objects returns the names of all objects.
 func (s *subject) objects(t *testing.T) (names []string) {
 	t.Helper()
 	for object, err := range s.store.List(t.Context(), "", "") {
@@ -57,7 +57,7 @@ func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
 }
 
-// A reservation precedes the listing.
+// A writer reserves revisions before it lists the store.
 func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	in := memory.New()
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
@@ -80,7 +80,7 @@ func TestStandby_addsNothingToACompleteStore(t *testing.T) {
 	assert.Equal(t, before, s.objects(t))
 }
 
-// The store has every revision, but not the user, and this member cannot know which is right.
+// The store has every revision, but not the user. This member cannot know whether the user was deleted since.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)
@@ -115,7 +115,7 @@ func TestStandby_startsNoChain(t *testing.T) {
 	}
 }
 
-// empty deletes all that the store has.
+// empty deletes all objects.
 func (s *subject) empty(t *testing.T) {
 	t.Helper()
 	for _, name := range s.objects(t) {

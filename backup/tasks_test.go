@@ -35,10 +35,10 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	s.end(t)
 }
 
-// It may have been tested by a command, or the process was killed before it could replace it.
+// A command may have tested it, or the process was killed before it made another full snapshot.
 func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
 	made := s.Facts().Shipped
 	s.end(t)
 	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
@@ -46,7 +46,7 @@ func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
 	s.Backups = s.another(t, &format.Keys{})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full, which is tested as well")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full snapshot, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
 	s.end(t)
 }
@@ -54,16 +54,16 @@ func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	once := func(seen func(backup.Facts) bool, what string) {
-		s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
+		s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
 		s.put(t, 5)
 		made, err := s.Now(soon(t))
 		require.NoError(t, err)
 		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name()) }, what)
 		s.nextRun(t)
 	}
-	once(func(f backup.Facts) bool { return f.Listed.Window != nil && f.Listed.Window.ToRevision > 5 }, "something to restore")
+	once(func(f backup.Facts) bool { return f.Listed.Window != nil && f.Listed.Window.ToRevision > 5 }, "revisions to restore")
 	once(func(backup.Facts) bool { return s.proof.restoreTests() == 1 }, "a restore test")
-	once(func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a test restore of the third run")
+	once(func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a restore test of the third run")
 	assert.Equal(t, 1, s.proof.restoreTests())
 }
 
@@ -81,7 +81,7 @@ func (s *subject) has(full string) bool {
 
 func TestAFailedRestoreTestOfSegmentsIsReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "segments behind it")
 	s.end(t)
@@ -96,33 +96,33 @@ func TestAFailedRestoreTestOfSegmentsIsReported(t *testing.T) {
 func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.proof.fail(errors.New("no room"))
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
 	assert.Equal(t, "no room", s.Facts().Undone.Message)
 	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextRetry, time.Minute)
 	s.proof.fail(nil)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the test restore")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the restore test")
 	s.end(t)
 }
 
-// Otherwise the listing before the result would be used for a minute.
+// Without another listing, the previous one would be used for a minute.
 func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/verified/", Times: 1, First: func() {
 		in.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/verified/", Times: 1, Err: memory.ErrDenied})
 	}})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "it is over")
-	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "it could not be read at first")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the problem ends")
+	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "the first read failed")
 	s.end(t)
 }
 
-// Another task lists as well, and the next listing is due in an hour.
+// Another task lists the store as well. The next listing of its own is due in an hour.
 func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
 	in.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/tested/", Times: 1, Err: memory.ErrDenied})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full that was restored to test it")
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "nothing is wrong any more")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full snapshot was tested")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	assert.GreaterOrEqual(t, in.CountCalls(memory.List, "gen/000001/tested/"), 2)
 	s.end(t)
 }
@@ -130,7 +130,7 @@ func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 func TestMissingIdentitiesAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
 	assert.Contains(t, s.Facts().Undone.Message, "--backup-identities is missing")
 	assert.Zero(t, s.proof.count())
 	s.end(t)
@@ -141,16 +141,16 @@ func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: made.Recipients, Identities: made.Identities}))
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full that is encrypted")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "an encrypted full snapshot")
 	assert.Nil(t, s.Facts().Undone)
 	s.end(t)
 
 	s.Backups = s.another(t, &format.Keys{})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
 	assert.Contains(t, s.Facts().Undone.Message, "--backup-recipients is missing")
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the next full snapshot ends the problem")
 	s.end(t)
 }
 
@@ -182,7 +182,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	return s, from.Start.Revision - 1
 }
 
-// Names alone do not show that a segment is missing.
+// The names of the objects do not reveal that a segment is missing.
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
@@ -192,19 +192,19 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Listed.Window.FromRevision >= last }
 	if listed.FromRevision < last {
 		assert.Equal(t, before, listed.ToRevision)
-		s.eventually(t, made, "a full, at once, though nothing changes")
+		s.eventually(t, made, "a full snapshot, although nothing changes")
 	}
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.proof.fail(nil)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	s.end(t)
 }
 
-// A large database takes long.
+// The full snapshot of a large database takes long.
 func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "it is told")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "the problem is reported")
 	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
 	s.end(t)
 }
@@ -213,25 +213,25 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s, _ := lost(t, true)
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 1)
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot replaces it")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	s.end(t)
 }
 
-// Otherwise the growth of the store is noticed too late.
+// A store that is never pruned grows until it is full.
 func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
 	s := newSubjectIn(t, kept, archive.Verified)
-	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem is reported")
 	undone := s.Facts().Undone
 	require.Contains(t, undone.Message, "nothing is deleted while something is in doubt: ")
 	require.Contains(t, undone.Message, "a clock is, or was, wrong")
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
-// A large database takes longer than the first check of the tasks.
+// The first full snapshot of a large database takes longer than the tasks wait before their first run.
 func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
@@ -239,11 +239,11 @@ func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool {
 		require.Nil(t, f.Undone)
 		return f.Listed.LastVerification != nil
-	}, "the first full is verified")
+	}, "the first full snapshot is tested")
 	s.end(t)
 }
 
-// reserved returns the highest reserved revision; 0 if none is.
+// reserved returns the highest reserved revision; 0 if there is none.
 func (s *subject) reserved(t *testing.T) int64 {
 	t.Helper()
 	reservation, err := archive.New(s.store, &format.Keys{}).Reserved(t.Context())
@@ -270,19 +270,19 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.awaitReserved(t, archive.Margin)
 			first := s.reserved(t)
-			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restore continues above it, without a guess")
+			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restore continues above the reservation")
 			require.NoError(t, s.End(soon(t)))
 			s.Backups = s.another(t, &format.Keys{})
 			s.put(t, 1)
 			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.eventually(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing, which follows the reservation")
-			assert.Equal(t, first, s.reserved(t), "it is far ahead")
+			assert.Equal(t, first, s.reserved(t), "the reservation is far ahead")
 			require.NoError(t, s.End(soon(t)))
 		})
 	}
 }
 
-// A restore continues above the reservation, so what counts is what etcd has reached, and not what the store has of it.
+// A restore continues above the reservation, so it must be ahead of etcd, not of the store.
 func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
 	t.Parallel()
 	in := memory.New()
@@ -321,7 +321,7 @@ func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "a problem")
 	assert.Contains(t, s.Facts().Undone.Message, "cannot reserve revisions for a restore")
 	faults.ClearFaults()
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is solved")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	assert.Positive(t, s.reserved(t))
 	require.NoError(t, s.End(soon(t)))
 }
@@ -368,7 +368,7 @@ func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[stor
 func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
-	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "a look at the tests without a listing of all")
+	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "the tests are listed more often than everything")
 	s.end(t)
 }
 
@@ -378,17 +378,17 @@ func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	var jump atomic.Int64
 	s.now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
 	s.Backups = s.another(t, &format.Keys{})
-	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() && f.Undone == nil }, "the clock is watched")
+	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() && f.Undone == nil }, "the store was listed")
 	jump.Store(int64(8 * time.Hour))
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool {
 		return f.Undone != nil && strings.Contains(f.Undone.Message, "this machine's clock jumped by 8h0m0s")
-	}, "it is reported")
+	}, "the jump is reported")
 	s.end(t)
 }
 
-// littered is a store in which uploads that were cut off have left something.
+// littered is a store with the remains of interrupted uploads.
 type littered struct {
 	store.Store
 	left atomic.Int32
@@ -402,7 +402,7 @@ func TestRemainsOfInterruptedUploadsAreRemoved(t *testing.T) {
 	in := &littered{Store: memory.New()}
 	in.left.Store(3)
 	s := newSubjectIn(t, in, archive.Verified)
-	s.beginUntil(t, func(backup.Facts) bool { return in.left.Load() == 0 }, "they are removed")
+	s.beginUntil(t, func(backup.Facts) bool { return in.left.Load() == 0 }, "the remains are removed")
 	s.end(t)
 }
 

@@ -24,7 +24,7 @@ func confirming(t *testing.T) *stand {
 	return s
 }
 
-// waiting calls a method of the gate, and returns the channel of its result once the writer was woken.
+// waiting calls a method of the gate and returns the channel of its result.
 func (s *stand) waiting(wait func(ctx context.Context) error) <-chan error {
 	s.Helper()
 	done := make(chan error, 1)
@@ -37,7 +37,7 @@ func (s *stand) stored(revision int64) <-chan error {
 	return s.waiting(func(ctx context.Context) error { return s.options.Ack.Wait(ctx, revision) })
 }
 
-// requireWaits requires that a reply is not released by what the writer does next.
+// requireWaits requires that a reply is not released.
 func (s *stand) requireWaits(done <-chan error) {
 	s.Helper()
 	assert.Never(s, func() bool { return len(done) > 0 }, 10*poll, poll)
@@ -60,7 +60,7 @@ func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) 
 	return begun, func() { s.store.ClearFaults(); close(released) }
 }
 
-// A request that waits may be answered before etcd counts it as applied.
+// etcd may reply to a request before it counts the request as applied.
 func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 	s := confirming(t)
 	etcd := s.options.Etcd
@@ -101,7 +101,7 @@ func TestAck_waitWakesTheWriter(t *testing.T) {
 	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
 }
 
-// The object may exist since an attempt that failed, and others judge by it whether this cluster is active.
+// A failed attempt may have created the object, and others judge by its age whether this cluster is active.
 func TestAck_validityStartsWithTheFirstAttempt(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
@@ -121,7 +121,7 @@ func TestAck_captureOfAnEarlierChainAnswersNobody(t *testing.T) {
 	s.end()
 	require.False(t, s.chain.isAsked())
 	s.chain.reset()
-	assert.True(t, s.chain.isAsked(), "its end says nothing about another chain")
+	assert.True(t, s.chain.isAsked(), "the end of the previous chain is forgotten")
 }
 
 func TestAck_heartbeatIsDue(t *testing.T) {
@@ -157,7 +157,7 @@ func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
 	cancel()
 	require.Error(t, s.options.Ack.WaitAll(ctx))
 	require.NoError(t, s.chain.captureThrough(last))
-	assert.True(t, s.chain.isAsked(), "the last row is missing")
+	assert.True(t, s.chain.isAsked(), "the last row is not captured")
 }
 
 func TestAck_nothingPassesOnceAnotherClusterContinues(t *testing.T) {
@@ -169,7 +169,7 @@ func TestAck_nothingPassesOnceAnotherClusterContinues(t *testing.T) {
 
 func TestAck_uploadsAreCutOffSoonAtFirst(t *testing.T) {
 	h := newHealth(0)
-	assert.Equal(t, requestTimeout, h.uploadTimeout(), "nobody waits")
+	assert.Equal(t, requestTimeout, h.uploadTimeout(), "no client waits")
 	h.options.Ack = ack.NewGate()
 	assert.Equal(t, firstUploadTimeout, h.uploadTimeout())
 	for count, want := range map[int]time.Duration{1: 2 * firstUploadTimeout, 3: 8 * firstUploadTimeout, 100: requestTimeout} {

@@ -32,11 +32,11 @@ func (s *stand) names() (found []string) {
 	return found
 }
 
-// requireUntouched checks that nothing is written and that the reason is reported.
+// requireUntouched checks that nothing is written to the store, and that the problem contains the given parts.
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
-	s.eventually(func(f Facts) bool { return f.Problem != nil && f.Role == facts.Waiting }, "it is said")
+	s.eventually(func(f Facts) bool { return f.Problem != nil && f.Role == facts.Waiting }, "the problem is reported")
 	for _, part := range sentence {
 		assert.Contains(s, s.Facts().Problem.Message, part)
 	}
@@ -49,15 +49,14 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
-// other stores a segment of one row as a member with another history would.
+// other stores a segment of rows as another member would.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
-// twin returns a stand with its own data and the same store; its data belong to another cluster, or to this one if copy
-// is set. The first one has ended.
+// twin ends the writer and returns a stand with another etcd and the same store. Its data belongs to the given cluster.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
 	s.end()
@@ -87,7 +86,7 @@ func (s *stand) identified() archive.Identity {
 	return identity
 }
 
-// write makes a number of revisions, and returns the last.
+// write writes a number of keys and returns the last revision.
 func (s *stand) write(count int, value string) (last int64) {
 	s.Helper()
 	for i := range count {
@@ -96,19 +95,19 @@ func (s *stand) write(count int, value string) (last int64) {
 	return last
 }
 
-// Both run, and the volume of one is a copy of the other's.
+// Two members run, and the volume of one is a copy of the other's.
 func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
 	s.run()
-	s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Role == facts.Writer }, "a full")
+	s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Role == facts.Writer }, "a full snapshot")
 	copied := s.twin(clusterID)
 	copied.write(5, "first")
 	require.Equal(t, s.etcd.Revision(), copied.etcd.Revision())
 	copied.tune = append(copied.tune, func(w *Writer) { w.pace.heartbeat = 5 * s.options.Interval }) // so that the first one comes in between
 	s.run()
 	copied.run()
-	copied.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "it has the same rows, as a second member has")
+	copied.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "the copy has the same rows as a second member")
 	last := s.put("a", "of the first")
 	s.awaitStored(last)
 	copied.awaitSuperseded("another copy of this data", "--adopt="+clusterID)
@@ -116,13 +115,13 @@ func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s.requireAllKept()
 }
 
-// Without this record a process killed after its first upload would leave no trace of the cluster.
+// Without this record, the volume of a process that is killed after its first upload would not name the cluster.
 func TestVolume_recordsTheWriterBeforeTheFirstUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Session = "this process"
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Hang: true})
 	s.run()
-	s.eventually(storesItsCopy, "its data are in the store, and its manifest is not")
+	s.eventually(storesItsCopy, "the data is stored, the manifest is not")
 	assert.Equal(t, "this process", s.identified().Session)
 }
 
@@ -154,7 +153,7 @@ func TestNewStore_getsItsOwnID(t *testing.T) {
 	assert.Equal(t, []any{is.Cluster, "shop/etcd"}, []any{facts.Cluster, facts.Owner})
 }
 
-// The volume has the id before the store has, and a process that was killed in between starts with that.
+// The ID is written to the volume first. A process that is killed before it is in the store uses the same ID again.
 func TestNewStore_interruptedCreation(t *testing.T) {
 	for name, which := range map[string]string{"the cluster manifest": "cluster.json", "the generation": "gen/"} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +161,7 @@ func TestNewStore_interruptedCreation(t *testing.T) {
 			s.is("", 0)
 			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: which, Err: memory.ErrUnreachable})
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Problem != nil }, "it is told")
+			s.eventually(func(f Facts) bool { return f.Problem != nil }, "the problem is reported")
 			s.end()
 			is := s.identified()
 			s.store.ClearFaults()
@@ -212,13 +211,13 @@ func waitingStand(t *testing.T) *stand {
 	s := startedStand(t)
 	s.store.Inject(memory.Fault{Err: &store.Unavailable{}})
 	s.put("a", "acknowledged")
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	s.end()
 	s.store.ClearFaults()
 	return s
 }
 
-// For example on a full volume: the next capture must not replace it.
+// On a full volume, for example, the next capture must not replace the queued segments.
 func TestSpool_noBackupsIfItCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)

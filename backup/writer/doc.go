@@ -23,7 +23,7 @@
 //
 // Writer connects them: it inspects the store (inspect.go) and turns the results into events.
 //
-// A tick runs whatever is due, in this order: inspect or check the store, store a full snapshot, start one, capture, store a segment.
+// A tick does the following if it is due, in this order: inspect or check the store, store a full snapshot, start one, capture, store a segment.
 //
 // # Invariants
 //
@@ -71,6 +71,6 @@
 //
 // # Limits
 //
-// The package does not restore, test, merge or delete backups. Package relation decides how the data relates to the store. The caller tells
-// the writer when etcd stops.
+// The package does not restore, test, merge or delete backups. Package relation decides how the data relates to the store. It does not know
+// when etcd stops.
 package writer

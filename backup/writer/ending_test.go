@@ -28,7 +28,7 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 	return newest, head
 }
 
-// succeed ends the newest generation as a restore does that has read all there is, and returns the revision it has.
+// succeed ends the newest generation, as a restore does that has read all of it, and returns its last revision.
 func (s *stand) succeed() int64 {
 	s.Helper()
 	a := s.backups()
@@ -51,7 +51,7 @@ func (s *stand) awaitSuperseded(why, says string) {
 		require.ErrorContains(s, told, why)
 		assert.ErrorContains(s, told, says)
 	case <-time.After(patience):
-		require.Fail(s, "it goes on")
+		require.Fail(s, "etcd is not closed")
 	}
 }
 
@@ -82,7 +82,7 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 	watching.eventually(func(f Facts) bool {
 		end := writing.head().Position
 		return f.Role == facts.Standby && watching.remoteEnd() == end
-	}, "it knows the end of the chain")
+	}, "the end of the chain is known")
 	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour }) // only the check for a successor is left
 	c.succeed()
 	c.restored()
@@ -102,7 +102,7 @@ func TestGenerationEnd_oneOfTwoStartsTheNext(t *testing.T) {
 		return a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c" + session, Parent: 1, Session: session, Created: time.Now()})
 	}
 	require.NoError(t, begin("theirs"))
-	require.NoError(t, begin("theirs"), "its reply was lost")
+	require.NoError(t, begin("theirs"), "the reply was lost")
 	require.Error(t, begin("others"))
 	lineage, err := a.Lineage(context.Background())
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func (s *stand) requireNothingFlushed() {
 	require.Error(s, s.Flush(ctx))
 }
 
-// Everyone with write access to the store can create such objects, so they end nothing: backups continue after them.
+// Anyone with write access to the store can create such an object. It does not end the generation.
 func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
@@ -138,7 +138,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 			}
 			s.lay(end)
 			s.put("a", "behind the end")
-			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "another chain begins behind it")
+			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "another chain starts")
 			if late {
 				begin()
 			}
@@ -149,7 +149,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	}
 }
 
-// Another cluster with the same keys may have stored it. etcd's data is not a copy of that cluster's.
+// Another cluster with the same signing key may have stored the full snapshot.
 func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s := startedStand(t)
 	s.putAndFlush("a", "1")

@@ -33,26 +33,26 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	s.run()
 	isDone := func(fulls int64, what string) {
 		s.Helper()
-		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "its time has come")
+		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "the next full snapshot is scheduled")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
-		require.NoError(t, s.Flush(t.Context()), "it is seen that nothing came behind it") // before the next hour, which is not 3,600 s off
+		require.NoError(t, s.Flush(t.Context()), "the writer knows that nothing has changed") // before the next hour, which is not 3,600 s off
 	}
-	isDone(1, "the first")
+	isDone(1, "the first full snapshot")
 	for range 22 {
 		wall.Add(3600)
 		isDone(1, "nothing has changed")
 	}
 	wall.Add(3600)
-	isDone(2, "it is a day old")
+	isDone(2, "the last one is a day old")
 	wall.Add(3600)
 	isDone(2, "nothing has changed")
 	s.awaitStored(s.put("a", "1"))
 	wall.Add(3600)
-	isDone(3, "a key has")
+	isDone(3, "a key has changed")
 	s.addUser("somebody")
 	require.NoError(t, s.Flush(t.Context()))
 	wall.Add(3600)
-	isDone(4, "a user has")
+	isDone(4, "a user has changed")
 }
 
 func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
@@ -60,26 +60,26 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.NextFullSnapshot.Minute() == 0 }, "the first")
+	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.NextFullSnapshot.Minute() == 0 }, "the first full snapshot")
 	s.awaitStored(s.put("a", "1"))
 	wall.Add(1800)
-	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "the one by schedule")
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "the scheduled full snapshot")
 	assert.Equal(t, "schedule", s.Facts().LastFull.Reason)
 	s.awaitStored(s.put("a", "2"))
 	s.end()
 	wall.Add(5 * 3600)
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Fulls == 1 }, "one for all that were missed")
+	s.eventually(func(f Facts) bool { return f.Fulls == 1 }, "one for all missed times")
 	assert.Equal(t, wall.Load()+3600, s.Facts().NextFullSnapshot.Unix())
 	s.requireChains(1)
 }
 
-// The longer a failed attempt took, the longer the pause before the next one, up to minutes.
+// The pause after a failed attempt grows with its duration, up to maxFullRetry.
 func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}
 		f.driver = f.health.driver
-		assert.Equal(t, time.Second, f.backoff(time.Second), "it was not even begun")
+		assert.Equal(t, time.Second, f.backoff(time.Second), "no attempt was made")
 		f.health.record(opFull, "failed", true)
 		f.making.tried = time.Now()
 		assert.Equal(t, time.Second, f.backoff(time.Second), "only a manifest failed")
@@ -117,7 +117,7 @@ func TestFullSnapshot_idleEtcd(t *testing.T) {
 	s := newStand(t).run(func(s *Writer) { s.pace.headValid = 50 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	stored := time.Now()
-	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.headValid }, "what is known is old")
+	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.headValid }, "the known end of the chain has expired")
 	s.full()
 	s.awaitStored(s.put("a", "2"))
 	s.requireChains(1)
@@ -170,7 +170,7 @@ func TestFullSnapshot_sealedWithoutACopy(t *testing.T) {
 	s.requireWhole()
 }
 
-// onlyForSegments simulates a volume without room for the database.
+// onlyForSegments simulates a volume that has room for segments only.
 func onlyForSegments(size int64) error {
 	if size > maxSegment {
 		return ErrSpoolFull
@@ -219,11 +219,11 @@ func (s *stand) requireNothingLoose() {
 	s.Helper()
 	history := s.history()
 	for _, object := range history.Objects {
-		assert.Greater(s, object.Start.Revision, history.Fulls[0].Revision, "a segment that nothing leads to")
+		assert.Greater(s, object.Start.Revision, history.Fulls[0].Revision, "a segment without a full snapshot before it")
 	}
 }
 
-// A full snapshot includes everything before it: if the process died, the segments that it has overtaken would never be uploaded.
+// If a full snapshot were stored before earlier segments and the process died, these segments would never be uploaded.
 func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
 	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
@@ -244,9 +244,9 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.run()
-	s.eventually(storesItsCopy, "it is copied")
+	s.eventually(storesItsCopy, "the database is copied")
 	s.put("a", "behind the full")
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	s.do(func() {
 		s.health.requestedAt = time.Now()
 		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it started
@@ -273,7 +273,7 @@ func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
 
-// A full snapshot that a caller waits for is made anyway, within the chain that continues.
+// The requested full snapshot is made within the chain of the other member.
 func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
@@ -283,7 +283,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	asked := make(chan fullResult, 1)
 	first.do(func() { first.snapshots.due = append(first.snapshots.due, fullRequest{"asked for", asked}) })
 	c.leader.Store(both)
-	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
+	first.eventually(storesItsCopy, "the requested full snapshot starts a chain")
 	second.run()
 	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
 	c.requireEventuallyStored(c.put("a", "of the other one"))
@@ -294,7 +294,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// Objects of the previous chain are not leftovers that need attention.
+// Segments of the previous chain are not preserved as if they belonged to other data.
 func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]
@@ -310,9 +310,9 @@ func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	capturesAfter(100 * patience)
 	c.compact(c.put("a", "nobody captures this"))
 	capturesAfter(member.options.Interval)
-	member.eventually(storesItsCopy, "it begins a chain behind the gap")
+	member.eventually(storesItsCopy, "a full snapshot starts a chain after the gap")
 	c.put("a", "2")
-	member.eventually(func(Facts) bool { return member.waits() > 0 }, "what comes behind it waits")
+	member.eventually(func(Facts) bool { return member.waits() > 0 }, "a segment after it is queued")
 	member.end()
 	_, err := member.make()
 	require.NoError(t, err)

@@ -193,7 +193,7 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 // requireProblem waits for a problem and checks its message.
 func (s *stand) requireProblem(says string) {
 	s.Helper()
-	s.eventually(func(f Facts) bool { return f.Problem != nil }, "it is told")
+	s.eventually(func(f Facts) bool { return f.Problem != nil }, "the problem is reported")
 	assert.Contains(s, s.Facts().Problem.Message, says)
 }
 

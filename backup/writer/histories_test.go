@@ -33,7 +33,7 @@ import (
 )
 
 // TestHistories runs the histories in testdata/histories/writer. Each lists what happened to etcd, the store and the
-// writers, and what the store has afterwards. The README there describes the steps. -rewrite updates the results.
+// writers, and the results. The README there describes the steps. -rewrite updates the results.
 func TestHistories(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/histories/writer/*.txt")
 	require.NoError(t, err)
@@ -85,14 +85,14 @@ type history struct {
 	puts      int
 	compacted int64          // etcd's last compaction
 	asked     []<-chan error // answers of requests that were made and not awaited
-	volume    atomic.Value   // what it has room for
+	volume    atomic.Value   // "free", "segments-only" or "full"
 	marked    map[string][]byte
 	uploads   int             // at the last count
 	uploading <-chan struct{} // receives for each upload that is held
 	release   func()          // releases them
 	past      Etcd            // etcd at an earlier moment
 	keys      *format.Keys    // that sign the backups; nil if none do
-	stores    []*memory.Store // that were replaced
+	stores    []*memory.Store // replaced ones
 }
 
 var beginnings = map[string]int{"new": 0, "chain": 0, "member": 1, "two": 2, "three": 3}
@@ -113,7 +113,7 @@ func newHistory(t *testing.T, kind string) *history {
 	return h
 }
 
-// room limits what the volume has room for: everything, segments or nothing.
+// room returns an error unless the volume has room for size bytes.
 func (h *history) room(size int64) error {
 	const database = 16 << 10 // no segment is as large
 	if is := h.volume.Load(); is == "full" || is == "segments-only" && size != maxSegment && size >= database {
@@ -203,7 +203,7 @@ var faults = map[string]memory.Fault{
 	"unreachable": {Err: memory.ErrUnreachable},
 }
 
-// awaited are the conditions of a wait.
+// awaited maps the names of conditions to their implementations.
 var awaited = map[string]func(s *stand, f Facts, a arguments) bool{
 	"chain":          func(s *stand, _ Facts, _ arguments) bool { return s.chainHas(s.etcd.Revision()) },
 	"fulls":          func(_ *stand, f Facts, a arguments) bool { return f.Fulls == int64(a.number(0)) },
@@ -219,8 +219,10 @@ var awaited = map[string]func(s *stand, f Facts, a arguments) bool{
 	"problem": func(_ *stand, f Facts, a arguments) bool {
 		return f.Problem != nil && strings.Contains(f.Problem.Message, a.text(0))
 	},
-	"queued":        func(s *stand, _ Facts, a arguments) bool { return s.waits() >= max(1, a.number(0)) },
-	"retry":         func(_ *stand, f Facts, _ arguments) bool { return f.Problem != nil && !f.Problem.NextRetry.IsZero() },
+	"queued": func(s *stand, _ Facts, a arguments) bool { return s.waits() >= max(1, a.number(0)) },
+	"retry": func(_ *stand, f Facts, _ arguments) bool {
+		return f.Problem != nil && !f.Problem.NextRetry.IsZero()
+	},
 	"role":          func(_ *stand, f Facts, a arguments) bool { return f.Role == facts.Role(a.word(0)) },
 	"segments":      func(_ *stand, f Facts, a arguments) bool { return f.Segments >= int64(a.number(0)) },
 	"stored":        func(s *stand, f Facts, _ arguments) bool { return f.Revision >= s.etcd.Revision() },
@@ -397,7 +399,10 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 		require.Eventually(s, func() bool { return holds(s, s.known(), a[1:]) }, patience, poll, a.text(0))
 	},
 	"put-until": func(h *history, s *stand, a arguments) {
-		require.Eventually(s, func() bool { h.put(s, nil); return awaited[a[0]](s, s.known(), a[1:]) }, patience, poll, a.text(0))
+		require.Eventually(s, func() bool {
+			h.put(s, nil)
+			return awaited[a[0]](s, s.known(), a[1:])
+		}, patience, poll, a.text(0))
 	},
 	"closed": func(h *history, s *stand, _ arguments) {
 		select {
@@ -462,7 +467,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"contents": (*history).printContents,
 }
 
-// put writes a number of times; by default once, to one key, and each time another value.
+// put writes COUNT KEY VALUE. By default it writes once, and each put has another value.
 func (h *history) put(s *stand, a arguments) {
 	count := 1
 	if len(a) > 0 {
@@ -487,7 +492,7 @@ func (h *history) fail(_ *stand, a arguments) {
 	h.store.Inject(fault)
 }
 
-// named returns the name of an object that histories call by its place.
+// named returns the name of an object that a history refers to by its place.
 func (s *stand) named(name string) string {
 	switch name {
 	case "last-segment":
@@ -500,7 +505,7 @@ func (s *stand) named(name string) string {
 	return name
 }
 
-// known returns the facts of the writer; none for the cluster, which has several.
+// known returns the facts of the writer. They are empty for a cluster, which has several writers.
 func (s *stand) known() (is Facts) {
 	if s.Writer != nil {
 		is = s.Facts()
@@ -516,7 +521,8 @@ func (s *stand) flushWithin(limit time.Duration) error {
 
 func (h *history) printState(s *stand) {
 	f := s.Facts()
-	h.print("%s of generation %d, %d full snapshots; revision %d is stored, %d revisions are not", f.Role, f.Generation, f.Fulls, f.Revision, f.LagRevisions)
+	h.print("%s of generation %d, %d full snapshots; revision %d is stored, %d revisions are not",
+		f.Role, f.Generation, f.Fulls, f.Revision, f.LagRevisions)
 	if f.Problem != nil {
 		h.printError("problem", errors.New(f.Problem.Message))
 	}
@@ -543,7 +549,8 @@ func (h *history) printContents(s *stand, _ arguments) {
 	require.NoError(h, history.Chains[len(history.Chains)-1].PastEnd)
 	etcdtest.RequireSameRows(h.T, own, slices.DeleteFunc(found, func(row format.Row) bool {
 		revision, err := row.Revision()
-		return err == nil && revision <= h.compacted && !slices.ContainsFunc(own, func(o format.Row) bool { return bytes.Equal(o.Key, row.Key) })
+		isLeft := slices.ContainsFunc(own, func(o format.Row) bool { return bytes.Equal(o.Key, row.Key) })
+		return err == nil && revision <= h.compacted && !isLeft
 	}))
 	assert.Equal(h, s.etcd.Revision(), path.Revision)
 	h.print("generation %d: chains: %d, last full snapshot: %s", history.Number, len(history.Chains), path.Full.Reason)

@@ -51,7 +51,7 @@ func (s *stand) requireUnchanged(before map[string][]byte) {
 	}
 }
 
-// lay puts a segment into the store as it is.
+// lay puts a segment into the store without any check.
 func (s *stand) lay(object format.Object) {
 	s.Helper()
 	content, err := io.ReadAll(object.Reader())

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// cluster is several members with the same rows: one etcd, and a writer for each member.
+// cluster has several members with the same rows: one etcd, and a writer for each member.
 type cluster struct {
 	*stand
 	leader  atomic.Int32
@@ -30,14 +30,14 @@ type cluster struct {
 	pauses  []*pausing
 }
 
-// both is a leader of its own to each member.
+// both makes each member consider itself the leader.
 const both = -1
 
-// pausing is a store whose uploads stop where a process is paused: before they arrive, or with the answer on its way.
+// pausing is a store whose uploads can be paused, before they take effect or before their response.
 type pausing struct {
 	store.Store
-	of     string                        // the parts of the names of stops
-	after  bool                          // with the answer on its way
+	of     string                        // part of the names of the paused uploads
+	after  bool                          // paused before the response
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
 	inside atomic.Int32                  // uploads that are paused
 }
@@ -71,7 +71,7 @@ func (p *pausing) pause(after bool) (resume func()) {
 	})
 }
 
-// newCluster has all of its members run, and its leader has stored something.
+// newCluster returns a cluster whose members run and whose leader has stored a key.
 func newCluster(t *testing.T, size int) *cluster {
 	t.Helper()
 	c := newMembers(t, size)
@@ -125,18 +125,18 @@ func TestStandby_reportsNoLag(t *testing.T) {
 	})
 }
 
-// A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
+// A listing costs a dozen times as much as a read, and a thousand members may inspect a store every ten seconds.
 func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
-	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision == 2 }, "it has seen that")
+	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision == 2 }, "the follower knows the end of the chain")
 	lists, reads := c.store.CountCalls(memory.List, ""), c.store.CountCalls(memory.Get, "")
-	require.Eventually(t, func() bool { return c.store.CountCalls(memory.Get, "") >= reads+2 }, patience, poll, "it looks")
+	require.Eventually(t, func() bool { return c.store.CountCalls(memory.Get, "") >= reads+2 }, patience, poll, "the store is inspected")
 	assert.Equal(t, lists, c.store.CountCalls(memory.List, ""))
 	stored := c.put("a", "2")
-	c.members[1].eventually(func(f Facts) bool { return f.Revision == stored }, "what comes is seen all the same")
+	c.members[1].eventually(func(f Facts) bool { return f.Revision == stored }, "new segments are found without a listing")
 }
 
-// lagging returns etcd as a slow follower sees it: it applies nothing more.
+// lagging returns etcd as it is now, as a slow follower sees it later.
 func (s *stand) lagging() Etcd {
 	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Identity().Term})
 }
@@ -157,8 +157,8 @@ func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = etcd, filepath.Join(t.TempDir(), "spool")
 	s.run(slowToHear)
-	s.eventually(func(f Facts) bool { return f.Role == facts.Writer && f.Revision > 0 }, "it writes")
-	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
+	s.eventually(func(f Facts) bool { return f.Role == facts.Writer && f.Revision > 0 }, "this member writes")
+	require.NoError(t, s.Flush(t.Context()), "nothing is left to store")
 	s.do(func() { assert.False(t, s.snapshots.isReady()) })
 	assert.Equal(t, before, s.names())
 
@@ -166,13 +166,13 @@ func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	s.full()
 	head := s.head()
 	assert.Nil(t, head.Segment)
-	assert.Equal(t, etcd.AppliedIndex(), head.Applied, "it is said how new they are in the full")
+	assert.Equal(t, etcd.AppliedIndex(), head.Applied, "the full snapshot has the applied index")
 	s.addUser("someone else")
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireUsers(2)
 }
 
-// paused returns etcd as a leader of the previous term sees it that is paused at this moment.
+// paused returns etcd as it is now, as a leader of the previous term sees it that is paused.
 func (s *stand) paused() Etcd {
 	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Identity().Term - 1})
 }
@@ -202,10 +202,10 @@ func (s *stand) requireEntries(name string, count int) {
 	require.Zero(s, count, "no segment has the bucket")
 }
 
-// slowToHear lets a deposed leader consider itself the leader for the whole test.
+// slowToHear lets a member that has lost its leadership consider itself the leader for the whole test.
 func slowToHear(s *Writer) { s.pace.ahead = patience }
 
-// storeAUser stores a user and stops. A frozen etcd from before lacks that user.
+// storeAUser stores a user and stops the writer. An etcd that was frozen before lacks that user.
 func (s *stand) storeAUser() {
 	s.Helper()
 	s.addUser("someone")
@@ -235,7 +235,7 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 			s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
 			for i, name := range []string{"one", "two"} {
 				s.addUser(name)
-				s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
+				s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "a segment is queued")
 			}
 			s.end()
 			s.store.ClearFaults()
@@ -254,14 +254,15 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 			before := s.names()
 			s.options = former
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision > 0 && s.waits() == 0 }, "it waits for nothing")
+			s.eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision > 0 && s.waits() == 0 }, "nothing is queued")
 			assert.Equal(t, before, s.names())
 			s.requireUsers(0)
 		})
 	}
 }
 
-// What is stored while a process is suspended may be merged and deleted by the time it continues: the position is free again, but used.
+// While a process is suspended, another member may store a segment at the next position, and it may be merged and deleted: the name is free
+// again, but the position is taken.
 func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
 	for name, ends := range map[string]func(w *Writer, head archive.Head){
 		"in an upload": func(w *Writer, head archive.Head) {

@@ -18,7 +18,7 @@ import (
 
 const spoolLimit = 1 << 20
 
-// segmentAt is a segment of one row.
+// segmentAt returns a segment of one row.
 func segmentAt(t *testing.T, start format.Start) format.Object {
 	t.Helper()
 	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
@@ -156,18 +156,18 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			older, err := s.Newest()
 			require.NoError(t, err)
 			assert.ErrorContains(t, older, "does not follow")
-			assert.Equal(t, []int64{7, 8}, positions(s), "what begins behind the hole can be taken up once the database has been captured up to there")
+			assert.Equal(t, []int64{7, 8}, positions(s), "the segments after the hole can be used once the database was captured up to there")
 			again, torn := openAgain(t, dir)
 			assert.Empty(t, torn)
 			assert.Equal(t, []int64{7, 8}, positions(again))
 			assert.Equal(t, objects[2].Size()+objects[3].Size(), s.Bytes())
-			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, beside(t, dir), "nothing is deleted")
+			assert.ElementsMatch(t, []string{objects[0].Position.String(), objects[1].Position.String()}, preserved(t, dir), "nothing is deleted")
 		})
 	}
 }
 
-// beside returns the names of the preserved segments.
-func beside(t *testing.T, dir string) (names []string) {
+// preserved returns the names of the preserved segments.
+func preserved(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, kept := range disk.PreservedCopies(dir) {
 		names = append(names, segmentsIn(t, kept.Path)...)

@@ -28,7 +28,7 @@ func checked(t *testing.T) *stand {
 
 func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
 
-// A check costs one request, so it may be made often.
+// A check runs often, so it must not cost more than one request.
 func TestWriter_checksWithOneRequest(t *testing.T) {
 	s := checked(t)
 	require.NoError(t, s.Flush(t.Context()))
@@ -38,12 +38,12 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 		s.remote.checkStored()
 		s.pace.check = patience
 	})
-	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "it is asked")
+	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "the store is checked")
 	s.do(func() {})
 	assert.Len(t, s.store.Calls(), before+1)
 }
 
-// An inspection may end while the store is checked. The deleted generation is noticed anyway.
+// An inspection may end while the store is checked. The check still detects that the generation was deleted.
 func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"
@@ -56,7 +56,7 @@ func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, exists := s.store.Content(name)
 		return exists
-	}, patience/2, poll, "it is created again")
+	}, patience/2, poll, "the generation is created again")
 }
 
 func TestMain(m *testing.M) {
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The request in flight at that moment succeeds or not, and its response is lost.
+// The request in flight takes effect or not, and its response is lost.
 func TestKill_losesNothing(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
@@ -74,7 +74,7 @@ func TestKill_losesNothing(t *testing.T) {
 	}
 }
 
-// died runs the writer on an empty store until the given call, restarts it, and returns the number of calls of the first run.
+// died runs the writer on an empty store, kills it at the given call, restarts it, and returns the number of calls of the first run.
 func (s *stand) died(last int, happens bool) int {
 	s.Helper()
 	s.store = memory.New()
@@ -87,7 +87,7 @@ func (s *stand) died(last int, happens bool) int {
 	var confirmed int64
 	for i := range 4 {
 		written := s.put("a", fmt.Sprint(last, i))
-		s.eventually(func(f Facts) bool { return f.Revision >= written || len(s.store.Calls()) >= last }, "it dies or goes on")
+		s.eventually(func(f Facts) bool { return f.Revision >= written || len(s.store.Calls()) >= last }, "the revision is stored, or the writer is killed")
 		confirmed = max(confirmed, s.Facts().Revision)
 	}
 	calls := len(s.store.Calls())

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// It stopped all backups without a sign: each segment was captured, rejected and captured again.
+// Each segment would be captured, rejected and captured again without a problem being reported.
 func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -41,10 +41,10 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(ours.SigningKey, own, 0o600))
 	s.awaitStored(last)
-	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
 }
 
-// A disk may return different bytes than were written, at each read.
+// A disk may return other bytes than were written.
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s := startedStand(t)
 	s.end()
@@ -64,7 +64,7 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	require.ErrorContains(t, err, "cannot be read back")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
-	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
 }
 
 func TestWriter_reportsNoProgress(t *testing.T) {
@@ -73,7 +73,7 @@ func TestWriter_reportsNoProgress(t *testing.T) {
 	last := s.put("a", "1")
 	s.requireProblem(fmt.Sprintf("revision %d is not stored after ", last))
 	s.do(func() { s.health.notBefore = time.Time{} })
-	s.eventually(func(f Facts) bool { return f.Problem == nil }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Problem == nil }, "the problem ends")
 }
 
 func TestLag_keepsTheOldestTime(t *testing.T) {
@@ -116,7 +116,7 @@ func TestFullSnapshot_waitsForTheGate(t *testing.T) {
 	})
 	s.run()
 	asked := s.asked()
-	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil }, "it waits")
+	s.eventually(func(f Facts) bool { return f.RunningFullSnapshot != nil }, "a segment is queued")
 	s.awaitStored(s.put("a", "2"))
 	s.closesTransactions()
 	close(open)
@@ -163,7 +163,7 @@ func TestFailures_areCounted(t *testing.T) {
 		s.health.problems[opCapture] = nil
 		assert.Nil(t, s.currentProblem())
 		s.health.failed(opFull, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.currentProblem().Count, "it begins anew")
+		assert.Equal(t, 1, s.currentProblem().Count, "the count starts again")
 	})
 }
 
@@ -179,14 +179,14 @@ func TestSegment_replacedByAnotherCluster(t *testing.T) {
 		seen, err := inspection{Options: Options{Archive: s.backups()}, storeView: storeView{generation: generation}, queued: object.Position}.run(t.Context())
 		if gone {
 			require.NoError(t, err)
-			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")
+			assert.Equal(t, head.Position, seen.head.Position, "the chain continues there")
 		} else {
 			require.ErrorContains(t, err, "its listing ends at revision")
 		}
 	}
 }
 
-// mergeAll merges all segments and deletes them but for the last, and what was merged as well: as if a listing's page were lost.
+// mergeAll merges all segments and deletes them, except for the last one.
 func (s *stand) mergeAll() {
 	s.Helper()
 	a := s.backups()

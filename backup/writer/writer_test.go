@@ -24,9 +24,9 @@ import (
 
 func TestWrites_areUploadedAndReadable(t *testing.T) {
 	s := newStand(t)
-	s.put("before", "the first full")
+	s.put("before", "the first full snapshot")
 	s.run()
-	s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full is made")
+	s.eventually(func(f Facts) bool { return f.LastFull != nil }, "a full snapshot is made")
 	for i := range 100 {
 		s.put(fmt.Sprint("key", i%10), fmt.Sprint(i))
 	}
@@ -36,7 +36,7 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 	path := s.requireAllKept()
 	assert.Equal(t, last, path.Revision)
 	assert.Equal(t, "there was no full snapshot yet", path.Full.Reason)
-	require.NotNil(t, path.Full.Hash, "a small database's is asked for")
+	require.NotNil(t, path.Full.Hash, "the hash of a small database is recorded")
 	s.requireChains(1)
 	assert.Equal(t, facts.Writer, s.Facts().Role)
 	assert.Equal(t, 1, s.Facts().Generation)
@@ -115,7 +115,7 @@ func TestTimes_neverDecrease(t *testing.T) {
 		if i%2 == 0 {
 			s.end()
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "it writes again")
+			s.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "this member writes again")
 		}
 	}
 	require.NoError(t, s.Flush(t.Context()))
@@ -172,13 +172,13 @@ func TestLag_clockWasAhead(t *testing.T) {
 	start := time.Now()
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "4")
-	s.eventually(func(f Facts) bool { return f.Lag > 500*time.Millisecond && f.LagSeconds == f.Lag.Seconds() }, "it is told, and grows")
+	s.eventually(func(f Facts) bool { return f.Lag > 500*time.Millisecond && f.LagSeconds == f.Lag.Seconds() }, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	s.store.ClearFaults()
-	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "it is over")
+	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "the problem ends")
 }
 
-// Within a history, times never decrease after a clock was ahead.
+// The time of the previous history, whose clock was ahead, does not apply.
 func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 	for name, begin := range map[string]func(s *stand){
 		"at another place": func(s *stand) {
@@ -198,7 +198,7 @@ func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 			s.eventually(func(f Facts) bool {
 				s.put("a", "anew")
 				return f.LastFull != nil && (f.LastFull.Name() != first || f.Fulls == 1)
-			}, "another beginning")
+			}, "another chain starts")
 			s.awaitStored(s.put("a", "behind it"))
 			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
 			assert.Less(t, s.history().Chains[0].End.Unix(), wall.Load()+60)
@@ -214,12 +214,12 @@ func TestLag_survivesARestart(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "2")
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	for clock, behind := range map[time.Duration]time.Duration{time.Hour: time.Hour, -time.Hour: 0} {
 		s.end()
 		ahead.Store(int64(clock))
 		s.run()
-		s.eventually(func(f Facts) bool { return f.Lag > 0 }, "it is told")
+		s.eventually(func(f Facts) bool { return f.Lag > 0 }, "the problem is reported")
 		assert.InDelta(t, behind, s.Facts().Lag, float64(patience))
 	}
 }
