@@ -139,12 +139,7 @@ func TestDatabase_schedulesACompaction(t *testing.T) {
 	h := newHistory(t, 11)
 	h.live(20)
 	from, to := h.fulls[0], h.moments[len(h.moments)-1]
-	source, path := h.source(from, to), filepath.Join(t.TempDir(), "db")
-	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
-		_, err := rows(ctx, row)
-		return archive.Reading{Compacted: to.revision - 1}, err
-	}
+	source, path := returning(h.source(from, to), archive.Reading{Compacted: to.revision - 1}), filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})
 	require.NoError(t, err)
 	inDatabase(t, path, func(tx *bolt.Tx) {
@@ -264,12 +259,7 @@ func TestLeasesOfKeysAreRestored(t *testing.T) {
 		"never recorded":                        {nil, nil, map[int64]int64{id: 60}},
 		"never recorded, another one is longer": {[]*format.Bucket{other}, nil, map[int64]int64{7: 500, id: 500}},
 	} {
-		source, path := h.source(h.fulls[0], to), filepath.Join(t.TempDir(), "db")
-		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
-			_, err := rows(ctx, row)
-			return archive.Reading{Buckets: example.buckets}, err
-		}
+		source, path := returning(h.source(h.fulls[0], to), archive.Reading{Buckets: example.buckets}), filepath.Join(t.TempDir(), "db")
 		source.Recorded = example.recorded
 		_, err := Database(t.Context(), source, path, Options{Above: 1000})
 		require.NoError(t, err)
@@ -294,12 +284,8 @@ func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 		h, _ := leased(t)
 		require.NoError(t, change(h))
 		h.look()
-		source, path := h.source(h.fulls[0], h.moments[len(h.moments)-1]), filepath.Join(t.TempDir(), "db")
-		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
-			_, err := rows(ctx, row)
-			return archive.Reading{}, err
-		}
+		source := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{})
+		path := filepath.Join(t.TempDir(), "db")
 		source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, errors.New("asked") }
 		_, err := Database(t.Context(), source, path, Options{})
 		require.NoError(t, err, what)
@@ -309,12 +295,7 @@ func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 
 func TestAnErrorOfTheLeaseLookupIsReturned(t *testing.T) {
 	h, id := leased(t)
-	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
-	rows, lost := source.Rows, errors.New("the store is away")
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
-		_, err := rows(ctx, row)
-		return archive.Reading{}, err
-	}
+	source, lost := returning(h.source(h.fulls[0], h.moments[len(h.moments)-1]), archive.Reading{}), errors.New("the store is away")
 	source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, lost }
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})

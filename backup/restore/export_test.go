@@ -188,19 +188,9 @@ func TestAbove_usesNoRevisionTwice(t *testing.T) {
 
 // Buckets are recorded at the end of a segment, and a target revision may be within one.
 func TestAKeyKeepsALeaseGrantedAfterTheLastBucket(t *testing.T) {
-	h := newHistory(t, 10)
-	h.look()
-	h.full()
-	before := h.moments[0]
-	require.NoError(t, h.grant(t.Context()))
-	h.look()
-	after := h.moments[1]
-	source := h.source(h.fulls[0], after)
-	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
-		_, err := rows(ctx, row)
-		return archive.Reading{Buckets: before.buckets}, err
-	}
+	h, _ := leased(t)
+	before, after := h.moments[0], h.moments[1]
+	source := returning(h.source(h.fulls[0], after), archive.Reading{Buckets: before.buckets})
 	source.Recorded = func(context.Context) (*format.Bucket, error) { return after.bucketOf("lease"), nil }
 	exported := filepath.Join(t.TempDir(), "exported")
 	_, err := Export(t.Context(), source, exported, Options{})

@@ -202,6 +202,16 @@ func (h *history) source(from full, to moment) Source {
 	return source
 }
 
+// returning replaces what a source returns after its rows.
+func returning(source Source, reading archive.Reading) Source {
+	rows := source.Rows
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
+		_, err := rows(ctx, row)
+		return reading, err
+	}
+	return source
+}
+
 // between returns the rows after one revision and up to another.
 func (h *history) between(from, to int64) (rows []format.Row) {
 	for _, row := range h.rows {
