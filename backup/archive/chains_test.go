@@ -56,7 +56,7 @@ func TestFallback_usesACrossedFull(t *testing.T) {
 	assert.EqualValues(t, 25, result.full)
 }
 
-// A segment that cannot be read ends the chain, because it may have reached across.
+// An unreadable segment ends the chain, because it may cross the full snapshot.
 func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
@@ -159,7 +159,7 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// Nothing follows the full snapshot yet, and a segment that is part of no chain reaches across it.
+// No segment follows the full snapshot yet, and a segment outside every chain crosses it.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
@@ -188,7 +188,7 @@ func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 }
 
-// The name of a merged object confirms where the next chain starts, so nothing else has read it.
+// The name of the merged object gives the start of the next chain, so no other code has read its content.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores a target and takes another path as long as there is one.
+// instead restores a target and uses fallbacks until one succeeds or none is left.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -113,23 +113,15 @@ func TestFallback_endsBeforeAnUnusableSegment(t *testing.T) {
 	})
 }
 
-func TestFallback_readsTheStartOfADamagedMergedObject(t *testing.T) {
-	w := begin(t, &format.Keys{}, steps(12, 20, 2)...)
-	segments := w.objects(archive.Segment)
-	merged := w.merge(archive.Minute, segments[:4]...)
-	content, _ := w.store.Content(merged.Name())
-	w.damage(merged.Name(), 8*(len(content)*5/8))
-	result, path, err := w.instead(archive.Target{})
-	require.NoError(t, err)
-	assert.EqualValues(t, 14, path.Revision)
-	assert.Equal(t, revisions(11, 14), result.revisions)
-}
-
 func TestFallback_readsTheSourcesOfADamagedMergedObject(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
 	require.NoError(t, err)
 	w.damage(merged.Name(), 8*int(merged.Size)-40)
+	head := w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.NoError(t, head.Damaged)
+	assert.Zero(t, head.PastEnd)
 	result, path, err := w.instead(archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, revisions(11, 16), result.revisions)
@@ -146,28 +138,6 @@ func TestFallback_fullAfterAMissingSegment(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 12, path.Revision, "neither by the full nor by what is before it")
 	assert.Equal(t, revisions(11, 12), result.revisions)
-}
-
-// The manifest of the last object has the end of the chain.
-func TestFind_lastSegmentIsDamaged(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 12)
-	last := w.segment(14)
-	w.damage(archive.SegmentName(1, last.Position), 300)
-	path := w.find(archive.Target{})
-	assert.EqualValues(t, 12, path.Revision)
-	assert.Error(t, path.PastEnd)
-	result, err := w.follow(path)
-	require.NoError(t, err)
-	assert.Equal(t, revisions(11, 12), result.revisions)
-	assert.NoError(t, w.find(archive.Target{Revision: 11}).PastEnd)
-	_, err = w.Find(w.ctx, archive.Target{Revision: 13})
-	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualValues(t, 12, w.find(archive.Target{Time: TimeAt(12)}).Revision)
-	_, err = w.Find(w.ctx, archive.Target{Time: TimeAt(13)})
-	assert.ErrorIs(t, err, archive.ErrNotKept, "what was there at that time, or nothing")
-	head := w.head()
-	assert.Error(t, head.Damaged)
-	assert.EqualValues(t, 12, head.Revision())
 }
 
 func TestFallback_returnsOtherErrors(t *testing.T) {
@@ -265,10 +235,10 @@ func TestFind_timeAmongSegmentsWithoutMarkers(t *testing.T) {
 	assert.EqualValues(t, 16, w.find(archive.Target{Time: TimeAt(16)}).Revision)
 }
 
-// backlog makes a segment without markers, as a writer does that has fallen behind.
+// backlog stores a segment without markers, like a writer that is catching up.
 func (w *world) backlog(last int64) { w.ahead(last, time.Time{}) }
 
-// ahead makes a segment whose marker comes from another clock.
+// ahead stores a segment whose marker has the given time.
 func (w *world) ahead(last int64, at time.Time) {
 	w.t.Helper()
 	w.add(w.rows(w.next, last, at))
@@ -313,7 +283,7 @@ func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
-// If no member has continued, the store's clock may be the wrong one.
+// Every marker is ahead of the store's clock, so the store's clock may be the wrong one.
 func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
@@ -325,7 +295,7 @@ func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
 }
 
-// Markers of a burst can have one time, and a store may round times to seconds.
+// All markers of a burst can have the same time, and a store may round times to seconds.
 func TestFind_timeWithinABurst(t *testing.T) {
 	w, clock := timed(t)
 	w.gapAt(20, *clock)
@@ -336,7 +306,7 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// The times of segments that no listing has yet are not those of a clock that was ahead either.
+// Unlisted segments of one second do not mean that a member's clock was ahead.
 func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
 	at := TimeAt(30)
@@ -349,7 +319,7 @@ func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	}
 }
 
-// Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
+// The last revision was current until the cluster was restored.
 func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
@@ -406,7 +376,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
 }
 
-// Its listed size would have required an impossible volume.
+// A restore would need a volume of the listed size.
 func TestFind_skipsAnInflatedObject(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()

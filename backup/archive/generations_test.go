@@ -273,7 +273,7 @@ func TestLineage_strayWithBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "nothing in the store ends generation 1")
 }
 
-// Otherwise a new cluster would be created next to the existing backups.
+// An incomplete listing must fail, or a new cluster would be created next to the existing backups.
 func TestGenerations_unlisted(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(blind)
@@ -301,7 +301,7 @@ func TestGenerations_contradictoryStatements(t *testing.T) {
 	}
 }
 
-// The next one would have no name.
+// The generation after the highest number would have no valid name.
 func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
@@ -326,7 +326,7 @@ func TestMayAdd(t *testing.T) {
 	assert.NoError(t, open.MayAdd(unsigned))
 }
 
-// Nothing is read, so nothing is verified.
+// LastNamed reads only names, so its result is not verified.
 func TestLastNamed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
@@ -363,7 +363,7 @@ func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
 
-// Both have checked before, and there was none.
+// Both members have checked that no cluster exists before one of them creates it.
 func TestCreateCluster_concurrent(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
@@ -392,7 +392,7 @@ func TestIdentity_isStoredInTheDataDirectory(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
 }
 
-// A damaged file does not mean that the data name no cluster.
+// A damaged identity file must not be treated as a missing one.
 func TestReadIdentity_reportsDamage(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", `{"cluster":"c1"}`} {
 		dir := t.TempDir()

@@ -2,7 +2,6 @@ package archive_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,37 +38,6 @@ func TestHead(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 	w.gap(30)
 	assert.Equal(t, w.next, w.head().Start, "a full behind a hole begins anew")
-}
-
-func TestHead_inMergedObjects(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for last := int64(11); last <= 20; last++ {
-		w.segment(last, Bucket("lease", "key", strings.Repeat("random enough to be long", 20_000)))
-	}
-	segments := w.objects(archive.Segment)
-	first, second := w.merge(archive.Minute, segments[:4]...), w.merge(archive.Minute, segments[4:]...)
-	assert.Equal(t, w.next, w.head().Start, "every segment was merged and deleted")
-	assert.EqualValues(t, 20, w.head().Segment.End)
-	w.merge(archive.Hour, first, second)
-	assert.Equal(t, w.next, w.head().Start)
-	w.segment(21)
-	assert.Equal(t, w.next, w.head().Start)
-	w.full()
-	w.segment(22)
-	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	assert.Equal(t, w.next, w.head().Start, "it begins before the newest full")
-}
-
-func TestHead_ignoresALateSegmentWithinAMergedObject(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	slow := w.again()
-	w.segments(12, 14)
-	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	slow.segment(13)
-	assert.Equal(t, w.next, w.head().Start)
-	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
-	w.segment(16)
-	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
 }
 
 func TestPutStored_lateUpload(t *testing.T) {
@@ -111,21 +79,6 @@ func TestHead_mergedDuringTheListing(t *testing.T) {
 		assert.Equal(t, w.next, w.head().Start, "merged after listing %d", listing)
 		assert.True(t, merged)
 	}
-}
-
-func TestPutStored_twoWriters(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	loser := w.again()
-	mine := loser.build(12)
-	winner := w.segment(14)
-	assert.ErrorIs(t, archivetest.PutSegment(w.ctx, loser.Archive, mine), store.ErrExists)
-	manifest, err := loser.Manifest(w.ctx, 1, mine.Position)
-	require.NoError(t, err)
-	assert.Equal(t, winner.Manifest, manifest)
-	loser.next = manifest.Start()
-	loser.segment(16)
-	assert.Equal(t, loser.next, w.head().Start)
-	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
 }
 
 func TestAdvance_needsNoListing(t *testing.T) {
@@ -245,17 +198,6 @@ func TestHead_newChainAfterADamagedSegment(t *testing.T) {
 	assert.Equal(t, revisions(13, 14), w.restore(archive.Target{}).revisions)
 }
 
-func TestHead_damagedMergedObjectWithItsSources(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12, 14)
-	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
-	require.NoError(t, err)
-	defer w.damage(merged.Name(), 100)()
-	head := w.head()
-	assert.Equal(t, w.next, head.Start)
-	assert.NoError(t, head.Damaged)
-	assert.Zero(t, head.PastEnd)
-}
-
 func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	lay := func(position format.Position) func() {
@@ -278,7 +220,7 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
 }
 
-// Anyone who can create objects chooses their names.
+// Anyone who can create objects can choose their names.
 func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
@@ -305,7 +247,7 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
 }
 
-// Garbage after a full snapshot does not hide the segment that continues across it.
+// Garbage after a full snapshot must not hide the segment that crosses it.
 func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	w.again().gap(25)

@@ -185,6 +185,13 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			w.store.SetContent("gen/000001/hour/0000000000000000040.000000000_0000000000000000050.000000000", []byte("x"))
 			w.store.SetContent("gen/000001/hour/0000000000000000012.000000000_0000000000000000050.000000000", []byte("x"))
 		}, 30, 0, ""},
+		"a segment of another cluster, where another one continues": {func(w *world) {
+			foreign := w.next
+			foreign.Cluster = "7e27652122e8b2ae"
+			w.putSegment(Build(w.t, w.Keys(), foreign, Rows(31, 32)))
+			w.next = w.build(32).Start()
+			w.segment(34)
+		}, 30, 2, archive.SegmentName(1, format.After(30)) + " in memory://test/ is another cluster's: of cluster 7e27652122e8b2ae"},
 		"a full behind a gap that failed its test": {func(w *world) {
 			w.result(w.Archive, w.gap(40), archive.Failed, 41, false)
 		}, 30, 10, "of a reason"},
@@ -206,6 +213,8 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 				assert.ErrorContains(t, path.PastEnd, example.beyond)
 			}
 			assert.Zero(t, w.find(archive.Target{Revision: example.latest}).Lost(), "it was asked for")
+			_, err := w.Find(w.ctx, archive.Target{Revision: example.latest + 1})
+			assert.ErrorIs(t, err, archive.ErrNotKept)
 			assert.Equal(t, example.latest, w.find(archive.Target{Time: TimeAt(example.latest)}).Revision)
 			for _, later := range []time.Duration{time.Millisecond, time.Hour} {
 				_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(example.latest).Add(later)})
@@ -242,7 +251,7 @@ func TestFind_timeWithinAHole(t *testing.T) {
 	assert.GreaterOrEqual(t, path.Lost(), int64(14))
 }
 
-// A restored cluster without backups of its own is what was restored, and nothing that came after that.
+// The latest revision of a restored cluster without backups is the revision that it was restored to.
 func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -257,7 +266,7 @@ func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 
-// Fallback stays within what was restored.
+// Fallback never returns revisions after the one that the cluster was restored to.
 func TestFallback_staysWithinWhatWasRestored(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)
@@ -342,7 +351,7 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.NoError(t, chains[2].PastEnd)
 }
 
-// A segment's name does not have its end.
+// The name of a segment does not contain its end, so History must read its manifest.
 func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
@@ -385,7 +394,7 @@ func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	}
 }
 
-// Without merges for a day there is one for each second of the day.
+// A day without merges leaves one segment for each second.
 func TestHistory_readsEachSegmentOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()

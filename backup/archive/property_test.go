@@ -191,7 +191,7 @@ func TestRead_flippedBits(t *testing.T) {
 	}
 }
 
-// statementsOf returns the objects of an archive that consist of a statement.
+// statementsOf lists the objects of an archive that consist of one statement.
 var statementsOf = []string{
 	"cluster.json", "gen/000001/generation.json", "reservation/0000000000000000100",
 	"gen/000001/full/0000000000000000010-20261122T120010Z/manifest.json",
@@ -232,7 +232,7 @@ func FuzzManifests(f *testing.F) {
 	})
 }
 
-// checked ends a line with its checksum.
+// checked appends the checksum to a line.
 func checked(begin []byte) []byte {
 	return fmt.Appendf(bytes.Clone(begin), ",\"sha256\":\"%x\"}\n", sha256.Sum256(begin))
 }
@@ -264,7 +264,7 @@ type step struct {
 	do    func(*scene) step
 }
 
-// writes stores a segment with one row, then another one, until it collides with other rows.
+// writes acts as a writer that stores segments of one row until it collides with other rows.
 func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
@@ -374,7 +374,7 @@ func looks() step {
 // restores reads the generation, ends it, and creates the next one with that content.
 func restores(session string) step { return succeeds("restores", session) }
 
-// adopts does so with the data of an unrelated copy.
+// adopts acts like restores, but with the data of an unrelated copy.
 func adopts(session string) step { return succeeds("adopts", session) }
 
 func succeeds(how, session string) step {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -95,24 +94,6 @@ func TestRead_namesAMissingSegment(t *testing.T) {
 	assert.ErrorContains(t, err, "nothing starts at 0000000000000000013.000000000 in memory://test/")
 }
 
-func TestFind_segmentOfAnotherCluster(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	foreign := w.next
-	foreign.Cluster = "7e27652122e8b2ae"
-	object := Build(t, w.Keys(), foreign, Rows(11, 12))
-	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
-	path := w.find(archive.Target{})
-	assert.EqualValues(t, 10, path.Revision)
-	require.ErrorIs(t, path.PastEnd, archive.ErrForeign)
-	assert.ErrorContains(t, path.PastEnd, archive.SegmentName(1, object.Position))
-
-	w.next = w.build(12).Start() // which has replaced it
-	w.segment(14)
-	path = w.find(archive.Target{})
-	assert.EqualValues(t, 10, path.Revision)
-	assert.ErrorIs(t, path.PastEnd, archive.ErrForeign)
-}
-
 func TestRead_returnsTheErrorOfTheCaller(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(format.Row) error { return assert.AnError })
@@ -139,17 +120,26 @@ func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The next one starts at the end in its name.
-func TestFallback_truncatedMergedObject(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12, 14, 16)
-	segments := w.objects(archive.Segment)
-	merged := w.merge(archive.Minute, segments[:2]...)
-	content, _ := w.store.Content(merged.Name())
-	w.store.SetContent(merged.Name(), content[:segments[0].Size])
-	result, path, err := w.instead(archive.Target{})
-	require.NoError(t, err)
-	assert.EqualValues(t, 12, path.Revision)
-	assert.Equal(t, revisions(11, 12), result.revisions)
+// The object after a merged object starts at the end in the name, so a chain must not continue after a partial one.
+func TestFallback_readsTheStartOfAMergedObject(t *testing.T) {
+	for name, spoil := range map[string]func(w *world, name string, content []byte, second int64){
+		"damaged": func(w *world, name string, _ []byte, second int64) { w.damage(name, 8*int(second+second/2)) },
+		"truncated": func(w *world, name string, content []byte, second int64) {
+			w.store.SetContent(name, content[:second])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, &format.Keys{}, steps(12, 20, 2)...)
+			segments := w.objects(archive.Segment)
+			merged := w.merge(archive.Minute, segments[:4]...)
+			content, _ := w.store.Content(merged.Name())
+			spoil(w, merged.Name(), content, segments[0].Size)
+			result, path, err := w.instead(archive.Target{})
+			require.NoError(t, err)
+			assert.EqualValues(t, 12, path.Revision)
+			assert.Equal(t, revisions(11, 12), result.revisions)
+		})
+	}
 }
 
 func TestRead_singleFull(t *testing.T) {
@@ -223,21 +213,6 @@ func TestRecorded_otherChain(t *testing.T) {
 	w.segment(22, Bucket("lease", "a", "1"))
 	assert.Empty(t, w.statedAt(11))
 	assert.Equal(t, "1", w.statedAt(20))
-}
-
-// A key of a revision may belong to a lease that only the end of its segment has.
-func TestRecorded_laterRevision(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(14, Bucket("lease", "a", "before"))
-	w.segment(20, Bucket("lease", "a", "later"))
-	for revision, want := range map[int64]string{14: "before", 17: "before", 20: "later"} {
-		reading := w.restore(archive.Target{Revision: revision})
-		require.Len(t, reading.Buckets, 1)
-		for _, value := range reading.Buckets[0].Entries() {
-			require.Equal(t, want, string(value))
-		}
-	}
-	require.Equal(t, "later", w.statedAt(17))
 }
 
 func TestFetch_resumes(t *testing.T) {

@@ -50,20 +50,6 @@ func TestMerge_refusesHolesAndDamage(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
 }
 
-func TestMerge_replacesItsSources(t *testing.T) {
-	w := begin(t, &format.Keys{}, steps(11, 16, 1)...)
-	segments := w.objects(archive.Segment)
-	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
-	require.NoError(t, err)
-	_, err = w.Merge(w.ctx, archive.Hour, []archive.Object{minute.Object, segments[3], segments[4], segments[5]})
-	require.NoError(t, err)
-	w.deleteMerged()
-	assert.Empty(t, w.objects(archive.Minute))
-	assert.Len(t, w.objects(archive.Segment), 1, "the newest stays")
-	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
-	assert.Len(t, w.find(archive.Target{}).Objects, 1)
-}
-
 func TestMerge_mayBeRepeated(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	segments := w.objects(archive.Segment)
@@ -125,17 +111,6 @@ func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 			assert.NoError(t, err, "a name stops nothing")
 		})
 	}
-}
-
-// Two mergers group the same segments differently.
-func TestMerge_overlapsAnotherMergedObject(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), 11, 12, 13, 14)
-	segments := w.objects(archive.Segment)
-	_, err := w.Merge(w.ctx, archive.Minute, segments[1:])
-	require.NoError(t, err)
-	w.merge(archive.Minute, segments[:3]...)
-	require.NoError(t, w.store.Delete(w.ctx, segments[3].Name()))
-	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 }
 
 // The page alone has to describe every field of a statement.

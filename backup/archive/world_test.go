@@ -30,7 +30,7 @@ type world struct {
 	t     T
 	ctx   context.Context
 	store *memory.Store
-	next  format.Start  // what it continues from
+	next  format.Start  // start of the next segment
 	fulls map[int64]int // number of full snapshots of a revision
 	stale bool          // its position may be merged
 }
@@ -57,7 +57,7 @@ func (w *world) through(s store.Store) *world {
 	return other
 }
 
-// restart forgets what this process knows.
+// restart discards everything that this process has cached.
 func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 
 // database returns the content of a full snapshot.
@@ -216,7 +216,7 @@ func (w *world) try(target archive.Target) (restored, error) {
 	return w.follow(path)
 }
 
-// follow restores what a path leads to.
+// follow restores a path.
 func (w *world) follow(path archive.Path) (result restored, err error) {
 	result.full = path.Full.Revision
 	content, err := w.OpenFull(w.ctx, path.Full)

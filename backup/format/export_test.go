@@ -1,6 +1,6 @@
 package format
 
-// Forge makes an object of records that nothing checked, with a manifest that fits their bytes.
+// Forge returns an object of unchecked records, with a manifest whose checksums match them.
 func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	var data chunkBuffer
 	sealed, err := keys.Seal(&data)
@@ -20,5 +20,5 @@ func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	return Object{Manifest: manifest, Line: line, data: data}, err
 }
 
-// WithChecksum ends a line that lacks its closing brace, for tests that forge some.
+// WithChecksum completes a line that lacks its closing brace.
 func WithChecksum(line []byte) []byte { return withChecksum(line) }

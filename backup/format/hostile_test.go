@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// empty is the manifest of a segment without rows.
+// empty returns the manifest of a segment without rows.
 func empty() format.Manifest {
 	begin := start()
 	return format.Manifest{
@@ -34,7 +34,7 @@ func forged(t testing.TB, manifest format.Manifest, records string) io.Reader {
 	return object.Reader()
 }
 
-// record is one with numbers.
+// record encodes a record of varints.
 func record(kind string, numbers ...uint64) string {
 	bytes := []byte(kind)
 	for _, n := range numbers {
@@ -151,7 +151,7 @@ func TestManifest_ofOtherRecordsIsDamage(t *testing.T) {
 	}
 }
 
-// recordsOf are those of a segment that is not encrypted.
+// recordsOf returns the decompressed records of an unencrypted segment.
 func recordsOf(t testing.TB, object format.Object) string {
 	t.Helper()
 	plain, err := new(format.Keys).Open(bytes.NewReader(contents(object)[len(object.Line):]), false)
@@ -194,7 +194,7 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
-// FuzzRecords puts records under a manifest that fits them, as far as its checksums go.
+// FuzzRecords reads arbitrary records under a manifest whose checksums match them.
 func FuzzRecords(f *testing.F) {
 	seed := example(f, &format.Keys{})
 	f.Add([]byte(recordsOf(f, seed)))
@@ -211,7 +211,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// known requires one of the documented errors.
+// known requires that err is nil or a documented error.
 func known(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -241,7 +241,7 @@ func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
 	}
 }
 
-// skipAll reads no records.
+// skipAll reads all manifests but no records.
 func skipAll(r io.Reader, keys *format.Keys) error {
 	reader := format.NewSegmentReader(r, keys)
 	for {

@@ -67,7 +67,7 @@ func load(t *testing.T, files format.KeyFiles) (keys *format.Keys, err error) {
 	}
 }
 
-// silentPipe is a pipe whose other end is open.
+// silentPipe creates a pipe that is open for writing but empty.
 func silentPipe(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pipe")

@@ -62,7 +62,7 @@ func TestLine_onlyTrustedSignaturesAreAccepted(t *testing.T) {
 	assert.NoError(t, new(format.Keys).Check(foreign, "number", new(number)), "without trusted keys signatures are not looked at")
 }
 
-// forge changes what a line states and makes its checksum right again.
+// forge changes a line and corrects its checksum.
 func forge(t *testing.T, line []byte) []byte {
 	t.Helper()
 	changed := strings.Replace(string(line), `"number":1`, `"number":2`, 1)
@@ -139,7 +139,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// zeros are without end.
+// zeros is an endless reader of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

@@ -13,7 +13,7 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 )
 
-// history is rows from revision 7 on, by revision: transactions of several changes, tombstones, and revisions without rows.
+// history draws rows from revision 7 on, grouped by revision: transactions, tombstones, and revisions without rows.
 func history(t *rapid.T) (revisions [][]format.Row) {
 	revision := int64(6)
 	for range rapid.IntRange(0, 12).Draw(t, "revisions") {
@@ -31,7 +31,7 @@ func history(t *rapid.T) (revisions [][]format.Row) {
 	return revisions
 }
 
-// cut makes segments of a history, as one writer may do it.
+// cut divides a history into segments at random revisions.
 func cut(t *rapid.T, tb testing.TB, keys *format.Keys, revisions [][]format.Row) (segments []format.Object) {
 	next := start()
 	for len(revisions) > 0 {
@@ -92,7 +92,7 @@ func text(rows []format.Row) (lines []string) {
 	return lines
 }
 
-// rowsOf reads segments as a merged object has them.
+// rowsOf reads concatenated segments, as in a merged object.
 func rowsOf(t testing.TB, keys *format.Keys, segments []format.Object) (rows []format.Row) {
 	t.Helper()
 	var readers []io.Reader

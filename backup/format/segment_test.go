@@ -27,7 +27,7 @@ func start() format.Start {
 	}
 }
 
-// content is everything that is in a segment.
+// content is a decoded segment.
 type content struct {
 	format.Manifest
 	rows    []format.Row
@@ -36,7 +36,7 @@ type content struct {
 	buckets []*format.Bucket
 }
 
-// readAll reads segments until the error that ends them, which is nil for the end.
+// readAll reads segments until the end or an error.
 func readAll(r io.Reader, keys *format.Keys) (all []content, err error) {
 	reader := format.NewSegmentReader(r, keys)
 	for {
@@ -85,7 +85,7 @@ func contents(o format.Object) []byte {
 	return all
 }
 
-// example has one of everything.
+// example returns a segment with every kind of record.
 func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
 	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
@@ -207,17 +207,17 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 	}
 }
 
-// tombstone is the row of a change that deleted a key.
+// tombstone returns the row of a deletion.
 func tombstone(revision, sub int64, value string) format.Row {
 	row := Row(revision, sub, value)
 	row.Key = append(row.Key, 't')
 	return row
 }
 
-// fence is a block of code.
+// fence matches a code block in a page.
 var fence = regexp.MustCompile("(?s)```\n(.*?)```")
 
-// page is one of the documentation.
+// page returns a page of the documentation.
 func page(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
@@ -233,7 +233,7 @@ func documented(t *testing.T) (line, body, records []byte) {
 	return []byte(blocks[0][1]), undump(t, blocks[1][1]), undump(t, blocks[2][1])
 }
 
-// undump reads what hex.Dump wrote.
+// undump parses the output of hex.Dump.
 func undump(t *testing.T, dump string) (all []byte) {
 	t.Helper()
 	for line := range strings.Lines(dump) {
@@ -263,7 +263,7 @@ func TestDocumentedExample(t *testing.T) {
 	assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, read[0].rows)
 }
 
-// jsonName is the name of a field in a line of JSON.
+// jsonName matches the name of a field in a line of JSON.
 var jsonName = regexp.MustCompile(`"(\w+)":`)
 
 func TestManifest_fieldsAreDocumented(t *testing.T) {

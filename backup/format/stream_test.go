@@ -165,7 +165,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), format.ErrDamaged)
 }
 
-// repeated is a text without end.
+// repeated is a reader that repeats a text without end.
 type repeated struct {
 	text string
 	at   int

@@ -58,7 +58,7 @@ func TestPlan_failedChecks(t *testing.T) {
 	}
 }
 
-// It is there for good, and does not grow.
+// A hole before a later chain is permanent and does not block deletions.
 func TestPlan_holeBeforeALaterChain(t *testing.T) {
 	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
 	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
@@ -67,14 +67,14 @@ func TestPlan_holeBeforeALaterChain(t *testing.T) {
 	assert.NotEmpty(t, p.Deletes())
 }
 
-// A failure that a later verification has made good is over.
+// A failed verification no longer blocks deletions once a later one has succeeded.
 func TestPlan_earlierFailure(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[40].Result = result(archive.Failed, 1, fulls[40].Time)
 	assert.Empty(t, plan(history(chain(fulls...))).Unsafe)
 }
 
-// What was made while a clock was behind looks old, and must not have what is before it go.
+// A full snapshot with a time in the past must not cause earlier ones to be deleted.
 func TestPlan_clockWasBehind(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	window := len(fulls) - 25 // the first one within points
@@ -87,7 +87,7 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
 
-// A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
+// A folder uses the machine's clock, so only the history reveals that it has jumped ahead.
 func TestPlan_clockJumpedAhead(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
@@ -104,7 +104,7 @@ func TestPlan_clockJumpedAhead(t *testing.T) {
 	assert.NotEmpty(t, p.Deletes())
 }
 
-// A process that starts while the clock is wrong knows nothing of a jump.
+// A process that starts while the clock is wrong cannot notice the jump.
 func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	before := hourly(5*day, 8*time.Hour)
 	h := history(chain(append(before, fullAt(now))...))

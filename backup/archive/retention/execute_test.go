@@ -20,7 +20,7 @@ import (
 
 var hour = Policy{Points: time.Hour}
 
-// aged is a cluster that has made a verified full each hour, with a segment after it, of which the last three are to stay.
+// aged returns a cluster with a verified full snapshot each hour. The policy `hour` keeps the last three.
 func aged(t *testing.T, hours int) *world {
 	w := newWorld(t)
 	for range hours {
@@ -38,7 +38,7 @@ func (w *world) look(policy Policy) Plan {
 	return plan
 }
 
-// lookAny is look for a plan that may be unsafe.
+// lookAny returns a plan that may be unsafe.
 func (w *world) lookAny(policy Policy) Plan {
 	history, err := w.archive.History(context.Background())
 	require.NoError(w.t, err)
@@ -47,7 +47,7 @@ func (w *world) lookAny(policy Policy) Plan {
 	return plan
 }
 
-// names are those of all objects below a prefix.
+// names returns the names of all objects with a prefix.
 func (w *world) names(prefix string) (names []string) {
 	for object, err := range w.store.List(context.Background(), prefix, "") {
 		require.NoError(w.t, err)
@@ -82,22 +82,6 @@ func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 	_, err := plan.Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Len(t, w.names("gen/000001/verified/"), 4)
-}
-
-func TestExecute_deletesManifestsFirst(t *testing.T) {
-	w := aged(t, 5)
-	_, err := w.look(hour).Execute(t.Context(), w.archive, nil)
-	require.NoError(t, err)
-	var full []string
-	for _, call := range w.store.Calls() {
-		if call.Op == memory.Delete && strings.Contains(call.Name, "/full/") {
-			full = append(full, call.Name[strings.LastIndex(call.Name, "/"):])
-		}
-	}
-	require.Len(t, full, 6)
-	for pair := range slices.Chunk(full, 2) {
-		assert.Equal(t, []string{"/manifest.json", "/data"}, pair)
-	}
 }
 
 func TestExecute_lockedObjects(t *testing.T) {
@@ -135,7 +119,7 @@ func TestExecute_denied(t *testing.T) {
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
-// The listing may be wrong; the content of objects is not.
+// The listing may be wrong, so Execute reads the full snapshots that stay before it deletes others.
 func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
@@ -183,7 +167,7 @@ func TestExecute_oldGeneration(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/"))
 }
 
-// A full snapshot after a hole leads to nothing before it.
+// The revisions before a hole cannot be restored from the full snapshot after it.
 func TestPlan_fullAfterAHole(t *testing.T) {
 	w := newWorld(t)
 	w.judge(w.fulls[0], archive.Verified)
@@ -227,7 +211,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	}
 }
 
-// The names of segments do not show it, as they do not contain their ends.
+// The names of segments do not reveal a hole, because they do not contain their ends.
 func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {

@@ -31,13 +31,13 @@ func newMerging(t *testing.T) *merging {
 	return w
 }
 
-// restart forgets what was seen.
+// restart discards everything that the merger has cached.
 func (w *merging) restart() {
 	w.merger = NewMerger(w.archive, w.now)
 	w.merger.clock = w.now
 }
 
-// segments stores so many.
+// segments stores count segments of one row.
 func (w *merging) segments(count int) {
 	for range count {
 		next := w.head.Position.Revision
@@ -45,10 +45,10 @@ func (w *merging) segments(count int) {
 	}
 }
 
-// last is the highest revision.
+// last returns the highest revision.
 func (w *merging) last() int64 { return w.head.Position.Revision - 1 }
 
-// each stores a segment every ten seconds for a while, and merges after the given number of them.
+// each stores a segment every ten seconds and runs the merger after every `merges` segments.
 func (w *merging) each(lasting time.Duration, merges int) {
 	w.t.Helper()
 	for i := range int(lasting / (10 * time.Second)) {
@@ -68,7 +68,7 @@ func (w *merging) run() Merged {
 	return done
 }
 
-// merged merges some segments, which stay for now.
+// merged merges the segments; their sources remain during the grace period.
 func (w *merging) merged() Merged {
 	w.t.Helper()
 	w.pass(maxSpan + 2*time.Minute)
@@ -82,7 +82,7 @@ func (w *merging) objects(level archive.Level) []archive.Object {
 	return objects
 }
 
-// requireWhole requires that everything written up to some revisions can be read.
+// requireWhole requires that the given revisions can be restored with all their rows.
 func (w *merging) requireWhole(revisions ...int64) {
 	w.t.Helper()
 	for _, revision := range revisions {
@@ -198,7 +198,7 @@ func TestCovered(t *testing.T) {
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
 }
 
-// Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes two in an hour.
+// Each merged object costs a PUT. An idle cluster, which stores only heartbeats, creates two an hour.
 func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -246,7 +246,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked counts the requests of a kind during a function.
+// asked counts the requests of one kind during do.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -291,7 +291,7 @@ func (w *merging) plant(level archive.Level, from, to format.Position, content s
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
-// later merges until everything is merged, and deleted, that may be.
+// later runs the merger until all merges and deletions that are due are done.
 func (w *merging) later() {
 	for range 5 {
 		w.pass(2 * archive.Grace)
@@ -315,7 +315,7 @@ func TestRun_namesDeleteNothing(t *testing.T) {
 	}
 }
 
-// An object that holds true segments, but not all that its name covers, is not what they were merged to.
+// An object with valid segments, but fewer than its name covers, does not replace its sources.
 func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
@@ -328,7 +328,7 @@ func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w.requireWhole(6)
 }
 
-// The segment differs from the one that was merged, and it is unknown which of the two is right.
+// The segment differs from the merged one, and the merger cannot decide which of the two is right.
 func TestRun_keepsADifferentSegment(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
@@ -351,7 +351,7 @@ func TestRun_readsNothingTwice(t *testing.T) {
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
 }
 
-// A process that has just started has not read either, and reads both.
+// A process that has just started must read both the segments and the merged object.
 func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)
@@ -364,7 +364,7 @@ func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w.requireWhole(7)
 }
 
-// However often the merger runs: what was read is remembered.
+// The merger remembers the objects that it has read.
 func TestRun_thousandsOfNames(t *testing.T) {
 	const names = 1000
 	w := newMerging(t)
@@ -379,7 +379,7 @@ func TestRun_thousandsOfNames(t *testing.T) {
 	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
 }
 
-// A bucket may be locked as a whole, for weeks, or its user not be allowed to delete.
+// A bucket may be locked for weeks, or its user may lack the permission to delete.
 func TestRun_lockedSegments(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})

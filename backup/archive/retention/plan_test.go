@@ -38,7 +38,7 @@ func TestPlan_deletesSegmentsBeforeTheWindow(t *testing.T) {
 	assert.Equal(t, 26, p.Items[i].Objects)
 }
 
-// Nothing after it can be reached from there: the chain that continues starts earlier.
+// No later revision can be restored from a crossed full snapshot, because the chain that continues starts earlier.
 func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	assert.Equal(t, "the window of points starts with it", why(plan(history(chain(fulls...))))[25])
@@ -101,7 +101,7 @@ func TestPlan_countsVerifiedFulls(t *testing.T) {
 		"the window begins with a verified one, what cannot be read stays for now, and another one is the last of its day")
 }
 
-// Beyond a gap there is another way only if that is verified, too.
+// A full snapshot after a gap replaces the base before the gap only if it is verified.
 func TestPlan_unverifiedChainIntoTheWindow(t *testing.T) {
 	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
 	for i := range 10 {
@@ -185,7 +185,7 @@ var (
 	policy = Policy{Points: 24 * time.Hour, Hourly: 3, Daily: 2, Weekly: 2}
 )
 
-// past is a time before now.
+// past returns the time that is d before now.
 func past(d time.Duration) time.Time { return now.Add(-d) }
 
 // result returns the result of a test restore at a time.
@@ -193,7 +193,7 @@ func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Resu
 	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
 }
 
-// fullAt is a verified full, whose revision is the minutes since 1 November.
+// fullAt returns a verified full snapshot whose revision is 100,000 plus the minutes since 1 November.
 func fullAt(at time.Time) archive.StoredFull {
 	revision := int64(at.Sub(time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC))/time.Minute) + 100_000
 	return archive.StoredFull{
@@ -217,7 +217,7 @@ func chain(fulls ...archive.StoredFull) archive.Chain {
 	return c
 }
 
-// history of one generation that consists of chains.
+// history returns the history of one generation with these chains.
 func history(chains ...archive.Chain) *archive.History {
 	g := archive.GenerationContents{Generation: archive.Generation{Number: 1, Created: past(1000 * day)}, Chains: chains}
 	for _, c := range chains {
@@ -247,7 +247,7 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes are the names of objects of a kind that go.
+// goes returns the names of the objects of one kind that the plan deletes.
 func goes(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {

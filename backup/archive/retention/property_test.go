@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// live lets a cluster make backups for a few days.
+// live simulates a cluster that makes backups for a few days.
 func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
@@ -78,7 +78,7 @@ func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	return points
 }
 
-// slots are the hours, days and weeks before a time that a verified full is kept of, by the definition.
+// slots returns the hours, days and weeks before a time for which a verified full snapshot must be kept.
 func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool {
 	history, err := w.archive.History(context.Background())
 	if err != nil {
@@ -99,7 +99,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// After any execution of a plan, complete or not, everything that the policy promises is kept.
+// Everything that the policy promises is kept, whether the plan was executed completely or not.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -126,7 +126,7 @@ func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	require.NotZero(t, went, "nothing ever went")
 }
 
-// breakDown lets one of the deletions fail: for a full snapshot, between its manifest and its data.
+// breakDown makes one deletion fail. A full snapshot fails between its manifest and its data.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
@@ -140,7 +140,7 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again executes plans until there is nothing left to do: deleting a merged object reveals the ones that it hid.
+// again executes plans until nothing is left to delete. Deleting a merged object can reveal objects that it hid.
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
 		plan := w.look(policy)
@@ -180,7 +180,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a store into which a cluster makes backups. Its revisions are the seconds of its clock.
+// world is a store with the backups of a cluster. Its revisions are the seconds of its clock.
 type world struct {
 	t          formattest.T
 	store      *memory.Store
@@ -214,7 +214,7 @@ func (w *world) now() time.Time { return formattest.TimeAt(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 
-// read is the way to a target, and what was read on it.
+// read finds the path to a target and reads it.
 func (w *world) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
 	if path, err = w.archive.Find(context.Background(), target); err == nil {
 		reading, err = w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
@@ -222,7 +222,7 @@ func (w *world) read(target archive.Target) (path archive.Path, reading archive.
 	return path, reading, err
 }
 
-// write makes a segment with rows, the last one at this moment.
+// write stores a segment with rows. The last row has the present time.
 func (w *world) write(rows int64) {
 	first := max(w.head.Position.Revision, w.clock-rows+1)
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, formattest.Rows(first, w.clock)))
@@ -231,7 +231,7 @@ func (w *world) write(rows int64) {
 	}
 }
 
-// grant makes a segment in which only a small bucket has changed.
+// grant stores a segment without rows, in which only a small bucket has changed.
 func (w *world) grant() {
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, nil, formattest.Bucket("lease", "id", w.now().String())))
 }
@@ -244,7 +244,7 @@ func (w *world) put(object format.Object) {
 	w.head = object.Start()
 }
 
-// full makes a full snapshot, at the head of the chain or, after a gap, at this moment.
+// full stores a full snapshot at the head of the chain or, after a gap, at the present revision.
 func (w *world) full(gap bool) archive.Full {
 	made := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
@@ -265,7 +265,7 @@ func (w *world) full(gap bool) archive.Full {
 	return made
 }
 
-// judge stores the outcome of a test restore.
+// judge stores the result of a test restore.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
@@ -273,7 +273,7 @@ func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	w.pass(time.Second)
 }
 
-// merge merges what was not merged yet, and deletes all of that but the newest.
+// merge merges the unmerged segments and deletes all of them except the newest.
 func (w *world) merge() {
 	if len(w.unmerged) < 2 {
 		return

@@ -20,12 +20,12 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Keys is the files of one age identity and one signing key, and of what belongs to them.
+// Keys contains the paths of the key files of one age identity and one signing key.
 type Keys struct {
 	format.KeyFiles
 }
 
-// NewKeys makes new keys in files of the test's.
+// NewKeys generates keys and writes them to files that are deleted after the test.
 func NewKeys(t testing.TB) Keys {
 	t.Helper()
 	identity, err := age.GenerateX25519Identity()
@@ -44,10 +44,10 @@ func NewKeys(t testing.TB) Keys {
 	}}
 }
 
-// Load loads all of them.
+// Load loads all key files.
 func (p Keys) Load(t testing.TB) *format.Keys { return LoadKeys(t, p.KeyFiles) }
 
-// LoadKeys loads files that must be right.
+// LoadKeys loads key files and fails the test if one is invalid.
 func LoadKeys(t testing.TB, files format.KeyFiles) *format.Keys {
 	t.Helper()
 	keys, err := format.LoadKeys(files)
@@ -55,7 +55,7 @@ func LoadKeys(t testing.TB, files format.KeyFiles) *format.Keys {
 	return keys
 }
 
-// WriteFile makes a file and returns its path.
+// WriteFile writes content to a temporary file and returns its path.
 func WriteFile(t testing.TB, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
@@ -75,25 +75,25 @@ func JoinFiles(t testing.TB, paths ...string) string {
 	return WriteFile(t, all.String())
 }
 
-// PEM encodes a block.
+// PEM encodes bytes as a PEM block.
 func PEM(kind string, bytes []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}))
 }
 
-// T is implemented by tests and by those of rapid.
+// T is implemented by testing.TB and rapid.T.
 type T interface {
 	require.TestingT
 	Helper()
 }
 
-// Row is the one of a change: the number of those of its revision before it is sub.
+// Row returns the row of a change. sub counts the changes before it in the same revision.
 func Row(revision, sub int64, value string) format.Row {
 	key := binary.BigEndian.AppendUint64(nil, uint64(revision))
 	key = binary.BigEndian.AppendUint64(append(key, '_'), uint64(sub))
 	return format.Row{Key: key, Value: []byte(value)}
 }
 
-// Rows are one row for each revision from first to last.
+// Rows returns one row for each revision from first to last.
 func Rows(first, last int64) (rows []format.Row) {
 	for revision := first; revision <= last; revision++ {
 		rows = append(rows, Row(revision, 0, fmt.Sprintf("value %d", revision)))
@@ -104,10 +104,10 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// TimeAt returns the time of a revision: there is one every second.
+// TimeAt returns the time of a revision. Tests write one revision a second.
 func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
-// Build makes a segment of rows and buckets, with a marker behind each revision.
+// Build returns a segment of rows and buckets, with a marker after each revision.
 func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, buckets ...*format.Bucket) format.Object {
 	t.Helper()
 	var records []format.Record
@@ -123,7 +123,7 @@ func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, bucket
 	return Segment(t, keys, start, format.Source{Term: 2, Member: "8e9e05c52164694d"}, records...)
 }
 
-// Segment makes one of records.
+// Segment returns a segment of records.
 func Segment(t T, keys *format.Keys, start format.Start, source format.Source, records ...format.Record) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(keys, start)
@@ -143,7 +143,7 @@ func revisionOf(t T, row format.Row) int64 {
 	return revision
 }
 
-// Bucket makes one of keys and values in turn.
+// Bucket returns a bucket. The entries alternate between keys and values.
 func Bucket(name string, entries ...string) *format.Bucket {
 	bucket := format.NewBucket(name)
 	for i := 0; i < len(entries); i += 2 {
