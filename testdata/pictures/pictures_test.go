@@ -1,5 +1,5 @@
-// Package pictures draws the pictures of the documentation: docs/pictures/NAME.svg of docs/pictures/NAME.d2. It is a module of its
-// own, so that the program does not depend on D2. `make pictures` calls it.
+// Package pictures draws docs/pictures/NAME.svg from docs/pictures/NAME.d2 for `make pictures`. It is a separate
+// module, so that the program does not depend on D2.
 package pictures
 
 import (
@@ -46,7 +46,7 @@ func TestPictures_matchTheirSources(t *testing.T) {
 	}
 }
 
-// draw lays a text out, in light colours and, where the reader prefers these, in dark ones.
+// draw renders a D2 text with light colours, and with dark ones for readers who prefer these.
 func draw(t *testing.T, text string) []byte {
 	t.Helper()
 	ruler, err := textmeasure.NewRuler()

@@ -3,9 +3,9 @@
 
     read_backups.py [--identities FILE] FOLDER REVISION
 
-It is written from docs/backup-format.md alone and needs Python's standard library, zstd and, for encrypted backups, age. It checks
-everything but signatures. What it prints is JSON: the keys as a client saw them, and the small buckets. If the revision cannot be
-read exactly, it says what is missing first, and ends with status 1.
+It was written from docs/backup-format.md alone. It needs Python's standard library, zstd and, for encrypted backups, age. It checks
+everything except signatures and prints JSON: the keys as a client would read them, and the small buckets. If it cannot read exactly
+this revision, it prints the reason and exits with status 1.
 """
 
 import argparse
@@ -22,14 +22,14 @@ MAX_LINE = 1 << 20
 
 
 class Unusable(Exception):
-    """What was read is missing, damaged, or does not fit together."""
+    """An object is missing, damaged or inconsistent with another one."""
 
 
 # Objects
 
 
 class Folder:
-    """The objects below a directory. Names that begin with a dot are files that are being written."""
+    """A store in a directory. Files whose names start with a dot are incomplete uploads."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -53,7 +53,7 @@ class Folder:
 
 
 def statement(line, kind, name):
-    """The statement of a line, which its checksum is compared with."""
+    """Return the statement in a line after verifying its checksum."""
     parts = re.fullmatch(rb'(\{"statement":.*),"sha256":"([0-9a-f]{64})"\}\n', line, re.DOTALL)
     if len(line) > MAX_LINE or not parts:
         raise Unusable(f"{name} is not a statement")
@@ -133,7 +133,7 @@ class Chain:
         self.rows.update(counted(key) + counted(value))
 
     def close(self):
-        """Ends the revision whose rows were added, and returns the digest behind it."""
+        """Add the current revision to the chain and return the chain's digest."""
         if self.revision:
             self.digest = hashlib.sha256(self.digest + self.revision.to_bytes(8, "big") + self.rows.digest()).digest()
         self.revision, self.rows = 0, hashlib.sha256()
@@ -144,14 +144,14 @@ class Chain:
 
 
 class Records:
-    """The records of a segment's body."""
+    """Parses the records of a segment's body."""
 
     def __init__(self, content, name):
         self.content, self.at, self.name = content, 0, name
 
     def bytes(self, length):
         if length > len(self.content) - self.at:
-            raise Unusable(f"{self.name} is cut off")
+            raise Unusable(f"{self.name} is truncated")
         self.at += length
         return self.content[self.at - length : self.at]
 
@@ -172,11 +172,11 @@ class Records:
         end = self.at + length
         entries = [(self.counted(), self.counted()) for _ in range(count)]
         if self.at != end:
-            raise Unusable(f"{self.name}: the entries of bucket {name} do not fit it")
+            raise Unusable(f"{self.name}: the entries of bucket {name} do not have the stated length")
         return name, entries
 
     def all(self):
-        """The rows and the buckets. Markers and hashes are passed over."""
+        """Return the rows and the buckets. Skip markers and hashes."""
         rows, buckets, read = [], {}, 0
         while True:
             kind = self.bytes(1)
@@ -191,18 +191,18 @@ class Records:
                 buckets[name] = entries
             elif kind == b"Z":
                 if self.number() != read or self.at != len(self.content):
-                    raise Unusable(f"{self.name} does not end where its records do")
+                    raise Unusable(f"{self.name} has a wrong count of records, or data after them")
                 return rows, buckets
             else:
                 raise Unusable(f"{self.name} has a record of unknown type {kind!r}")
             read += 1
 
 
-# A full: a bbolt database
+# Full snapshots: bbolt databases
 
 
 class Bolt:
-    """A database of etcd's, as bbolt writes it on a machine that is little-endian."""
+    """Reads a bbolt database that was written on a little-endian machine."""
 
     BRANCH, LEAF, BUCKET = 1, 2, 1
 
@@ -223,7 +223,7 @@ class Bolt:
         return int.from_bytes(self.content[at : at + 8], "little")
 
     def buckets(self):
-        """All buckets by name, with their entries in order."""
+        """Return all buckets by name, with their entries in order."""
         found = {}
         for flags, name, value in self.entries(self.root * self.size):
             if flags & self.BUCKET:
@@ -257,7 +257,7 @@ class Reader:
         self.folder, self.sealing = folder, sealing
 
     def read(self, revision):
-        """The rows and the small buckets at a revision, from the newest full that leads there."""
+        """Return the rows and small buckets at a revision, from the newest full snapshot that allows it."""
         why = []
         for generation in reversed(self.generations()):
             for manifest in self.fulls(generation, revision):
@@ -265,7 +265,7 @@ class Reader:
                     return self.from_full(manifest, revision)
                 except Unusable as unusable:
                     why.append(str(unusable))
-        raise Unusable("; ".join(why) or f"nothing leads to revision {revision}")
+        raise Unusable("; ".join(why) or f"no full snapshot leads to revision {revision}")
 
     def generations(self):
         found = []
@@ -275,7 +275,7 @@ class Reader:
         return found
 
     def fulls(self, generation, revision):
-        """The manifests of a generation's fulls up to a revision, the newest first."""
+        """Return the manifests of a generation's full snapshots up to a revision, the newest first."""
         prefix = f"gen/{generation['number']:06d}/full"
         manifests = []
         for name in reversed(self.folder.list(prefix)):
@@ -291,7 +291,7 @@ class Reader:
         return manifests
 
     def from_full(self, full, revision):
-        new, changed = self.follow(full, revision)  # first: most fulls that lead nowhere need not be opened
+        new, changed = self.follow(full, revision)  # before the full snapshot is read, which is large
         name = full["data_name"]
         data = self.folder.read(name)
         check_body(data, full["data"], name)
@@ -299,20 +299,23 @@ class Reader:
         database, trailer = snapshot[:-32], snapshot[-32:]
         check_body(database, full["database"], name)
         if hashlib.sha256(database).digest() != trailer:
-            raise Unusable(f"{name} does not end with its digest")
+            raise Unusable(f"{name} does not end with the SHA-256 of its database")
         buckets = Bolt(database).buckets()
         rows = buckets.pop("key")
         return rows + new, {**buckets, **changed}
 
     def follow(self, full, revision):
-        """What segments have behind a full, up to the revision and not one less. Behind it those count that have no rows."""
+        """Return the rows and buckets of the segments after a full snapshot, up to exactly this revision.
+
+        Segments without rows right after the revision belong to it: they hold later changes of the buckets.
+        """
         position = (full["next"]["revision"], full["next"]["part"])
         digest, end, rows, buckets = full["chain"], full["revision"], [], {}
         while end <= revision:
             try:
                 segment, body, name = self.segment(full, position)
                 if segment["before"] != digest:
-                    raise Unusable(f"{name} does not go on from what is before it")
+                    raise Unusable(f"{name} does not continue the chain")
                 if end == revision and segment["rows"] > 0:
                     break
                 new, small = self.records(segment, body, name)
@@ -325,7 +328,7 @@ class Reader:
                 chain.add(key, value)
             digest = chain.close()
             if digest != segment["after"]:
-                raise Unusable(f"the rows of {name} are not those of the chain")
+                raise Unusable(f"the rows of {name} do not match the digest of the chain")
             rows += [row for row in new if int.from_bytes(row[0][:8], "big") <= revision]
             if segment["end"] <= revision:
                 buckets.update(small)
@@ -336,7 +339,7 @@ class Reader:
         return rows, buckets
 
     def segment(self, full, position):
-        """The manifest of the segment at a position, its body, and the object's name."""
+        """Return the manifest and body of the segment at a position, and the name of its object."""
         generation = f"gen/{full['generation']:06d}"
         names = [name for level in ("hour", "minute") for name in self.folder.list(f"{generation}/{level}") if covers(name, position)]
         why = []
@@ -345,16 +348,16 @@ class Reader:
                 for segment, body in self.segments(name):
                     at = (segment["position"]["revision"], segment["position"]["part"])
                     if (segment["cluster"], segment["generation"]) != (full["cluster"], full["generation"]):
-                        raise Unusable(f"{name} is another cluster's")
+                        raise Unusable(f"{name} belongs to another cluster or generation")
                     if at == position:
                         return segment, body, name
-                why.append(f"nothing in {name} begins at {position_name(position)}")
+                why.append(f"{name} has no segment at {position_name(position)}")
             except Unusable as unusable:
                 why.append(str(unusable))
-        raise Unusable(f"nothing leads on at position {position_name(position)}: {', '.join(why)}")
+        raise Unusable(f"no segment continues the chain at position {position_name(position)}: {', '.join(why)}")
 
     def segments(self, name):
-        """The manifests and bodies of the segments in an object."""
+        """Yield the manifest and body of each segment in an object."""
         content = self.folder.read(name)
         while content:
             line, newline, rest = content.partition(b"\n")
@@ -368,7 +371,7 @@ class Reader:
         content = self.sealing.open(body, segment.get("encrypted", False), name)
         rows, buckets = Records(content, name).all()
         if len(content) != segment["raw_bytes"] or len(rows) != segment["rows"] or list(buckets) != segment.get("buckets", []):
-            raise Unusable(f"{name} does not hold what its statement says")
+            raise Unusable(f"{name} does not match its statement")
         return rows, buckets
 
 
@@ -378,11 +381,11 @@ def covers(name, position):
     return first and following and first <= position < following
 
 
-# What clients see
+# Keys as clients read them
 
 
 def key_value(message):
-    """An mvccpb.KeyValue, as Protocol Buffers encode it."""
+    """Decode an mvccpb.KeyValue from the Protocol Buffers wire format."""
     fields, records = {}, Records(message, "a row")
     while records.at < len(message):
         tag = records.number()

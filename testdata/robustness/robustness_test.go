@@ -1,6 +1,6 @@
-// Package robustness runs etcd's own robustness suite against our members: its clients' traffic, and its validators,
-// which replay the members' logs and compare every answer and every event with them. It is a separate module, because it
-// is not part of the program. make test-robustness runs it.
+// Package robustness runs etcd's own robustness suite against members of etcd-wrapper: its traffic generators, and
+// its validators, which replay the members' logs and compare them with every response and watch event. It is a
+// separate module, because its dependencies are not those of the program. `make test-robustness` runs it.
 package robustness
 
 import (
@@ -30,7 +30,7 @@ var rounds = flag.Int("rounds", 1, "how many clusters of each kind are put under
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// traffics are etcd's own.
+// traffics lists traffic generators of etcd's suite.
 var traffics = []struct {
 	name    string
 	traffic traffic.Traffic
@@ -42,7 +42,8 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic must succeed before the failure for a round to be meaningful, also on a shared machine.
+// leastTraffic is the number of requests per second that must succeed before the failure. It is low, so that the test
+// also passes on a shared machine.
 const leastTraffic = 5
 
 func TestLinearizability_standaloneWithBackups(t *testing.T) {
@@ -73,7 +74,7 @@ func TestLinearizability_withSidecar(t *testing.T) {
 	}
 }
 
-// withstand subjects a cluster to traffic and failures, and validates the result.
+// withstand exposes a cluster to traffic and failures, and validates the result.
 func (c *cluster) withstand(troubles []trouble, round int) {
 	c.Helper()
 	for _, p := range c.pods {
@@ -102,7 +103,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate has clients write, read and watch, and the trouble happen meanwhile.
+// simulate runs clients that write, read and watch, and calls cause meanwhile.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()
@@ -115,11 +116,11 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 	var g errgroup.Group
 	g.Go(func() error {
 		defer close(caused)
-		<-time.After(time.Second) // of traffic before
+		<-time.After(time.Second) // traffic before the failure
 		injection := report.FailpointInjection{Start: time.Since(began), Name: c.Name()}
 		cause()
 		injection.End = time.Since(began)
-		<-time.After(time.Second) // of traffic after
+		<-time.After(time.Second) // traffic after the failure
 		caused <- injection
 		return nil
 	})
@@ -137,7 +138,7 @@ func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause fu
 	return append(written, watched...)
 }
 
-// process is a member for etcd's suite, which needs only its endpoint.
+// process adapts a member to etcd's suite, which needs only its endpoint.
 type process struct {
 	e2e.EtcdProcess
 
@@ -155,7 +156,8 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// persisted returns the requests in the logs of data directories, without the members' own requests with leases of reserved IDs.
+// persisted returns the clients' requests from the logs in data directories. It leaves out the members' own lease
+// requests, which have reserved IDs.
 func (c *cluster) persisted(dirs ...string) (ofClients []model.EtcdRequest) {
 	c.Helper()
 	persisted, err := report.PersistedRequestsDirs(zap.NewNop(), dirs)

@@ -20,20 +20,20 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// cluster is members, each with a run.
+// cluster is the members of a cluster, each with its current run.
 type cluster struct {
 	*testing.T
 
 	pods  []*harness.Pod
 	runs  []*harness.Run
-	links []proxy.Server // the way to each member's peer URL
-	lost  []int          // members that have lost their volumes, and so the beginning of their logs
+	links []proxy.Server // proxies to each member's peer URL
+	lost  []int          // members that have lost their volumes and with them the start of their logs
 
-	began    time.Time // of the traffic
-	restored []restore // of a single member
+	began    time.Time // start of the traffic
+	restored []restore // restores of a single member
 }
 
-// trouble is something that happens to a cluster; at its end every member is ready again.
+// trouble is a failure that a cluster must withstand. When it returns, every member is ready again.
 type trouble struct {
 	name  string
 	cause func(*cluster)
@@ -84,7 +84,7 @@ func pause(c *cluster) {
 	c.runs[i].AwaitReady()
 }
 
-// link has the others reach each member by a way that can be cut.
+// link puts a proxy in front of each member's peer URL, so that its connections can be cut.
 func (c *cluster) link() {
 	c.Helper()
 	for _, p := range c.pods {
@@ -103,8 +103,8 @@ func (c *cluster) link() {
 	}
 }
 
-// drain drops a link's reports of connections to a member that is down: a link with sixteen unread reports
-// takes no more connections, so a member that was down for some seconds would never be reached again.
+// drain discards a proxy's reports about connections to a member that is down. A proxy with sixteen unread reports
+// accepts no more connections.
 func drain(link proxy.Server) {
 	for {
 		select {
@@ -115,7 +115,7 @@ func drain(link proxy.Server) {
 	}
 }
 
-// cutLink blocks the connections of others to a member, in both directions, for longer than an election takes.
+// cutLink blocks the peer connections to a member, in both directions, for longer than an election takes.
 func cutLink(c *cluster) {
 	c.Helper()
 	i := rand.IntN(len(c.pods))
@@ -172,7 +172,7 @@ func moveLeader(c *cluster) {
 	})
 }
 
-// leader is the member that leads.
+// leader returns the index of the leader.
 func (c *cluster) leader() (leads int) {
 	c.Helper()
 	harness.Eventually(c.T, "somebody leads", func() bool {
@@ -187,7 +187,7 @@ func (c *cluster) leader() (leads int) {
 	return leads
 }
 
-// wholeLogs returns the data directories of the members whose logs reach back to their cluster's start.
+// wholeLogs returns the data directories of the members whose logs reach back to the start of the cluster.
 func (c *cluster) wholeLogs() (dirs []string) {
 	for i, p := range c.pods {
 		if !slices.Contains(c.lost, i) {

@@ -1,5 +1,5 @@
-// Package rules tests the alert rules of deploy with Prometheus' own parser and engine: each fires when it should, and is
-// quiet when it should be.
+// Package rules tests the alert rules of deploy with Prometheus' own parser and engine: each alert fires when it
+// should, and only then.
 package rules
 
 import (
@@ -21,10 +21,11 @@ import (
 
 const folder = "../../deploy/chart/files/"
 
-// pod is the labels of a member.
+// pod is the start of a selector with the labels of a member.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
-// series are scraped every minute, in promtool's notation; the rules are evaluated after ten days.
+// series holds, by alert, input series in promtool's notation. They have a sample per minute, and the rules are
+// evaluated after ten days.
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {
 		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
@@ -185,7 +186,7 @@ func TestRules_fireOnlyWhenTheyShould(t *testing.T) {
 	}
 }
 
-// answer evaluates an expression ten days after 1970, for series with one value for all that time.
+// answer evaluates an expression ten days after 1970, for series with constant values.
 func answer(t *testing.T, load, expression string) []string {
 	t.Helper()
 	const days10 = 864000
@@ -210,7 +211,7 @@ func answer(t *testing.T, load, expression string) []string {
 
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
-// Grafana replaces its variables by values before the expression is parsed.
+// Grafana replaces its variables before the expression is parsed.
 func TestDashboard_expressions(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)

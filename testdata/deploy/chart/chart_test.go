@@ -1,4 +1,5 @@
-// Package chart renders the chart of deploy with helm, without a cluster, and checks its output and its refusals.
+// Package chart renders the Helm chart of deploy without a cluster and checks the rendered objects and the values
+// that the chart rejects.
 package chart
 
 import (
@@ -35,12 +36,12 @@ func path(parts ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout(), "deploy"}, parts...)...)
 }
 
-// helm returns its output and its errors.
+// helm runs helm with the values on its standard input.
 func helm(values string, args ...string) (printed, complaint string, err error) {
 	return run("helm", values, args...)
 }
 
-// run runs one of the two programs, helm or helm3/helm.
+// run is like helm for the given program: helm or helm3/helm.
 func run(program, values string, args ...string) (printed, complaint string, err error) {
 	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
 	var out, complaints bytes.Buffer
@@ -60,7 +61,7 @@ func rendered(t *testing.T, values, release, namespace string) map[string]docume
 
 type document = map[string]any
 
-// objects are those that a chart gives, by kind and name.
+// objects returns the objects that a chart renders, by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
@@ -89,7 +90,7 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The tests of deploy hold the renderings against the program, and need no helm for it.
+// The tests of deploy compare these renderings with the program, so that they do not need helm.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)
@@ -222,7 +223,7 @@ func TestAMemberThatLosesNothingNeedsNoClaim(t *testing.T) {
 	assert.Contains(t, env, document{"name": "ETCD_WRAPPER_BACKUP_ACK", "value": "stored"})
 }
 
-// A namespace does not separate networks, and two releases may share one.
+// Namespaces do not separate networks, and two releases may share a namespace.
 func TestReleases_areIndependent(t *testing.T) {
 	const values = `{replicas: 3, store: {url: s3://bucket}, leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}}`
 	blue, green := rendered(t, values, "blue", "one"), rendered(t, values, "green", "one")
@@ -240,10 +241,10 @@ func TestReleases_areIndependent(t *testing.T) {
 	assert.Len(t, ids, 6)
 }
 
-// block is an indented one of a guide.
+// block matches an indented code block in a guide.
 var block = regexp.MustCompile(`(?m)(?:^    .*\n)+`)
 
-// Remaining members are not restarted when some are added or removed.
+// Adding or removing members does not restart the remaining ones.
 func TestReplicas_keepThePodTemplate(t *testing.T) {
 	template := func(replicas int) any {
 		set := rendered(t, fmt.Sprintf("{replicas: %d, store: {url: s3://b}}", replicas), "etcd", "blue")["StatefulSet/etcd"]

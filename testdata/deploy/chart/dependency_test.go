@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// parent returns a chart that has this one as a dependency, with values for it.
+// parent returns a chart that depends on this one and passes values to it.
 func parent(t *testing.T, values string) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "shop")
@@ -50,7 +50,7 @@ func TestHelm3RendersTheSame(t *testing.T) {
 		older, complaint, err := run("helm3/helm", string(values), "template", "etcd-main", path("chart"), "--namespace=etcd", "--kube-version=1.30.0")
 		require.NoError(t, err, complaint)
 		a, b := parsed(t, newest), parsed(t, older)
-		for _, objects := range []map[string]document{a, b} { // they end the file differently
+		for _, objects := range []map[string]document{a, b} { // the files end differently
 			data := objects["ConfigMap/etcd-main-config"]["data"].(document)
 			data["etcd.conf.yaml"] = strings.TrimSpace(data["etcd.conf.yaml"].(string))
 		}
@@ -58,7 +58,7 @@ func TestHelm3RendersTheSame(t *testing.T) {
 	}
 }
 
-// YAML reads these names as a boolean and as null, unless they are quoted.
+// Unquoted, YAML reads these names as a boolean and as null.
 func TestNames_areQuotedInYAML(t *testing.T) {
 	for _, name := range []string{"true", "null", "yes", "on"} {
 		values := "{store: {url: s3://b, secret: " + "'null'" + "}, priorityClassName: 'true', leases: true, tls: {source: cert-manager}, monitoring: {podMonitor: true}, copy: {to: s3://c}}"
@@ -66,7 +66,7 @@ func TestNames_areQuotedInYAML(t *testing.T) {
 	}
 }
 
-// podOf returns the pod of an object's template.
+// podOf returns the pod template of the StatefulSet.
 func podOf(t *testing.T, values string) document {
 	t.Helper()
 	set := rendered(t, values, "etcd", "blue")["StatefulSet/etcd"]

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// frozen lists, by object, the fields that no upgrade can change: the API server rejects it, or, where an object is
-// missing, its data are lost.
+// frozen returns the immutable fields of all objects. The API server rejects an upgrade that changes one. An upgrade
+// that drops an object loses its data.
 func frozen(all map[string]document) map[string]document {
 	found := map[string]document{}
 	for id, object := range all {
@@ -41,7 +41,6 @@ func frozen(all map[string]document) map[string]document {
 	return found
 }
 
-// A StatefulSet refuses an upgrade that changes any of it.
 func TestValues_keepImmutableFields(t *testing.T) {
 	const set = "StatefulSet/etcd-main"
 	fixed := func(values string) document { return frozen(rendered(t, values, "etcd-main", "etcd"))[set] }
@@ -55,7 +54,7 @@ func TestValues_keepImmutableFields(t *testing.T) {
 	}
 }
 
-// An upgrade may skip versions, so each is upgraded to the present one.
+// Upgrades may skip versions, so every released version is compared with the current chart.
 func TestVersions_keepImmutableFields(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		for _, values := range []string{

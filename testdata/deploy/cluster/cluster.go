@@ -1,5 +1,5 @@
-// Package cluster runs a Kubernetes control plane of real programs on loopback, with its data in etcd-wrapper, for the
-// tests of deploy. Build has to be called before Start.
+// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. It stores its data in
+// etcd-wrapper. Call Build before Start.
 package cluster
 
 import (
@@ -25,10 +25,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// token identifies the programs and the tests: the one user, with all permissions.
+// token authenticates all programs and tests as the same user, who has all permissions.
 const token = "test-deploy"
 
-// Cluster is a control plane that runs.
+// Cluster is a running control plane.
 type Cluster struct {
 	Config     *rest.Config
 	Client     kubernetes.Interface
@@ -38,8 +38,7 @@ type Cluster struct {
 	running []*exec.Cmd
 }
 
-// Start returns once the API server is ready. Everything is kept in a new folder below the system's for temporary files, until
-// Stop.
+// Start returns once the API server is ready. All files are in a new temporary directory, which Stop removes.
 func Start(ctx context.Context) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "control-plane-")
 	if err != nil {
@@ -70,7 +69,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop ends the programs and removes their files. If logs is not nil it gets the end of each program's log.
+// Stop ends the programs and removes their files. If logs is not nil, Stop writes the last lines of each program's
+// log to it.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
 		_ = command.Process.Kill() // it may have ended
@@ -93,7 +93,7 @@ initial-advertise-peer-urls: http://127.0.0.1:%[2]d
 initial-cluster: kubernetes=http://127.0.0.1:%[2]d
 unsafe-no-fsync: true
 `, client, peer)),
-		c.begin(Wrapper(), "start-etcd", "--standalone", "--etcd-config-file="+config, "--volume-dir="+volume,
+		c.startProgram(Wrapper(), "start-etcd", "--standalone", "--etcd-config-file="+config, "--volume-dir="+volume,
 			"--stored-config-path="+filepath.Join(c.dir, "stored.yaml"), fmt.Sprintf("--etcd-wrapper-port=%d", own)))
 }
 
@@ -101,11 +101,11 @@ func (c *Cluster) startServer(etcd, port int) error {
 	tokens, accounts := filepath.Join(c.dir, "tokens.csv"), filepath.Join(c.dir, "accounts.key")
 	c.Config = &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, QPS: 500, Burst: 1000,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // it makes its certificate as it starts
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // the certificate is created at start
 	}
 	return errors.Join(
 		c.write(tokens, token+",admin,admin,system:masters\n"), c.writeKey(accounts), c.writeKubeconfig(),
-		c.begin(Tool("kube-apiserver"), fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", etcd), "--bind-address=127.0.0.1",
+		c.startProgram(Tool("kube-apiserver"), fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", etcd), "--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+filepath.Join(c.dir, "apiserver"), "--token-auth-file="+tokens,
 			"--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16", "--endpoint-reconciler-type=none",
 			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+accounts,
@@ -124,24 +124,23 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
 }
 
-// controllers turn a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number, and delete pods whose
-// node is gone. The controllers of nodes are left out: nothing sends their heartbeats. The names are those that
-// Kubernetes had before 1.28, which every later one knows, too.
+// controllers lists the controllers that the stories need. The node controllers are not among them, because no node
+// sends heartbeats here. The names are those from before Kubernetes 1.28, which later versions still accept.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 
 func (c *Cluster) startControllers(manager, scheduler int) error {
 	return errors.Join(
-		c.begin(Tool("kube-controller-manager"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
+		c.startProgram(Tool("kube-controller-manager"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", manager), "--cert-dir="+filepath.Join(c.dir, "controllers"), "--leader-elect=false",
 			"--service-account-private-key-file="+filepath.Join(c.dir, "accounts.key"),
 			"--root-ca-file="+filepath.Join(c.dir, "apiserver", "apiserver.crt"), "--controllers="+controllers),
-		c.begin(Tool("kube-scheduler"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
+		c.startProgram(Tool("kube-scheduler"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", scheduler), "--leader-elect=false"))
 }
 
-// begin starts a program, which runs until Stop.
-func (c *Cluster) begin(program string, args ...string) error {
+// startProgram starts a program that runs until Stop.
+func (c *Cluster) startProgram(program string, args ...string) error {
 	log, err := os.Create(c.log(program))
 	if err != nil {
 		return err
@@ -161,7 +160,7 @@ func (c *Cluster) log(program string) string {
 }
 
 func tail(file string) string {
-	content, _ := os.ReadFile(file) // an unreadable log cannot be shown
+	content, _ := os.ReadFile(file) // a log that cannot be read is shown as empty
 	lines := strings.Split(string(content), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }
@@ -197,7 +196,7 @@ func (c *Cluster) Kubectl(args ...string) (string, error) {
 	return c.tool("kubectl", args...)
 }
 
-// Helm is Kubectl for charts.
+// Helm runs helm and returns its output, even if it fails.
 func (c *Cluster) Helm(args ...string) (string, error) {
 	return c.tool("helm", args...)
 }
@@ -209,14 +208,14 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Environment returns the environment of a user of the cluster: kubectl and helm are in PATH and configured.
+// Environment returns the environment of a cluster user: kubectl and helm are in PATH and configured.
 func (c *Cluster) Environment() []string {
 	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))
 	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),
 		"HELM_CONFIG_HOME="+filepath.Join(c.dir, "helm"), "HELM_DATA_HOME="+filepath.Join(c.dir, "helm"), "PATH="+path)
 }
 
-// freePorts returns different free ports.
+// freePorts returns distinct free ports.
 func freePorts(count int) (ports []int, err error) {
 	for range count {
 		listener, listening := net.Listen("tcp", "127.0.0.1:0")

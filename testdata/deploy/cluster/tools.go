@@ -13,24 +13,24 @@ import (
 	"strings"
 )
 
-// Checkout is the root of the project, seen from a package of this module that is two folders below the module's.
+// Checkout returns the root of the project.
 func Checkout() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// tools returns the folder of the programs that Build makes of the module's tool lines.
+// tools returns the directory of the programs that Build builds.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// which returns the Kubernetes to build and run, by KUBERNETES: oldest, the oldest that the chart supports, or newest, the default. Each has its
-// versions in a module of its own.
+// which returns the Kubernetes version to build and run, from the environment variable KUBERNETES: "newest" (the
+// default) or "oldest", the oldest version that the chart supports. Each has its own module.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
-// ofKubernetes are the programs that differ between the two.
+// ofKubernetes lists the programs that differ between the two versions.
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
-// stamp returns linker flags with the version of the programs of Kubernetes, from their module. Their order is fixed, because otherwise the programs
-// would be linked again each time.
+// stamp returns linker flags that set the version of the Kubernetes programs, read from their module. The flags are
+// always in the same order, because another order would make Go link the programs again.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -42,18 +42,19 @@ func stamp() (string, error) {
 		return "", fmt.Errorf("%s has no version of k8s.io/kubernetes", module)
 	}
 	flags := "-s -w"
-	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report whole seconds
+	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers report client-go's version
 		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
 			stamped, version[1], version[2], version[3])
 	}
 	return flags, nil
 }
 
-// Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are
-// built from, runc, a server of S3's protocol, the scripted sidecar, the project's image and what is published of it.
-// The first time takes a quarter of an hour on two cores; with Go's cache it takes seconds. With TEST_DEPLOY_BUILT
-// nothing is built: bin/test-deploy and bin/image then hold what an earlier run has left there, or programs of
-// Kubernetes from elsewhere.
+// Build builds Kubernetes, helm, runc, an S3 server, the scripted sidecar, the project's image and its release files.
+// Kubernetes and helm have their own modules, because their dependencies would change the versions of the other
+// programs.
+//
+// The first build takes 15 minutes on two cores, later ones take seconds. If TEST_DEPLOY_BUILT is set, Build does
+// nothing, and bin/test-deploy and bin/image must contain the programs and the image already.
 func Build() error {
 	if os.Getenv("TEST_DEPLOY_BUILT") != "" {
 		return nil
@@ -61,7 +62,7 @@ func Build() error {
 	return errors.Join(
 		BuildHelm(),
 		buildKubernetes(),
-		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before the Go runtime starts, which needs C
+		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // runc enters namespaces before the Go runtime starts, which needs C
 		build("testdata/deploy", "0", "./sidecar"),
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
 		run("testdata/crds", nil, "go", "mod", "download"),
@@ -73,7 +74,7 @@ func Build() error {
 	)
 }
 
-// buildKubernetes leaves out the cloud providers of older versions.
+// buildKubernetes builds without the cloud providers of older versions.
 func buildKubernetes() error {
 	version, err := stamp()
 	if err != nil {
@@ -86,20 +87,20 @@ func buildKubernetes() error {
 	return buildInto(filepath.Dir(Tool("kubectl")), filepath.Join("testdata/kubernetes", which()), "0", args...)
 }
 
-// BuildHelm makes helm, which has a module of its own for the same reason.
+// BuildHelm builds helm 4.
 func BuildHelm() error {
 	return build("testdata/helm", "0", "-ldflags", "-s -w", "helm.sh/helm/v4/cmd/helm")
 }
 
-// BuildHelm3 makes the helm before it, which many still run, as helm3/helm.
+// BuildHelm3 builds helm 3, which is still in wide use, as helm3/helm.
 func BuildHelm3() error {
 	return run(".", []string{"CGO_ENABLED=0", "GOBIN=" + filepath.Dir(Tool("helm3/helm"))}, "go", "install", "-p", "2", "helm.sh/helm/v3/cmd/helm@v3.21.4")
 }
 
-// Version is the version in the image.
+// Version is the version of the program in the image.
 const Version = "v0.0.0-test"
 
-// build makes programs of a module of the project.
+// build builds programs of one of the project's modules.
 func build(module, cgo string, args ...string) error {
 	return buildInto(tools(), module, cgo, args...)
 }
@@ -117,7 +118,7 @@ func run(folder string, env []string, name string, args ...string) error {
 	return nil
 }
 
-// Released are the charts of all earlier versions, as they were published.
+// Released returns the paths of the published charts of all earlier versions.
 func Released() []string {
 	charts, err := filepath.Glob(filepath.Join(Checkout(), "testdata/deploy/released/*.tgz"))
 	if err != nil || len(charts) == 0 {
@@ -126,10 +127,10 @@ func Released() []string {
 	return charts
 }
 
-// Published is the folder of a release, for this machine's platform: the one that Build made, or any that was put there.
+// Published returns the directory with the release files for this machine's platform.
 func Published() string { return filepath.Join(tools(), "dist") }
 
-// Tool is the path of a program that Build made.
+// Tool returns the path of a program that Build has built.
 func Tool(name string) string {
 	if slices.Contains(ofKubernetes, name) {
 		return filepath.Join(tools(), which(), name)
@@ -137,7 +138,7 @@ func Tool(name string) string {
 	return filepath.Join(tools(), name)
 }
 
-// Wrapper is the program under test, as it is in the image.
+// Wrapper returns the path of the program under test, the same binary as in the image.
 func Wrapper() string {
 	return filepath.Join(Checkout(), "bin", "linux-"+runtime.GOARCH, "etcd-wrapper")
 }

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bundle writes runc's configuration of a container, as its manifest requires: user, read-only root, no capabilities, mounts,
-// variables, arguments, and the pod's network.
+// bundle writes the runc bundle of a container and returns its directory. The configuration follows the manifest:
+// user, read-only root, capabilities, mounts, environment, arguments and the pod's network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
 	image, err := n.imageOf(container)
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Co
 	return folder, os.WriteFile(filepath.Join(folder, "config.json"), text, 0o600)
 }
 
-// rootfs is a layer of its own over the image's files, where mount points can be made.
+// rootfs mounts a writable layer over the image's files, in which runc creates mount points.
 func (n *Node) rootfs(image *Image, folder string) error {
 	var err error
 	for _, dir := range []string{"upper", "work", "rootfs"} {
@@ -71,7 +71,7 @@ func (n *Node) rootfs(image *Image, folder string) error {
 	return overlay(image.Root, folder)
 }
 
-// files are those that a kubelet gives every container: names, the resolver's configuration, room for last words.
+// files writes the files that a kubelet gives every container: /etc/hosts, /etc/resolv.conf and the termination log.
 func (n *Node) files(pod *corev1.Pod, folder string) error {
 	hosts := "127.0.0.1 localhost\n" + pod.Status.PodIP + " " + pod.Name + "\n"
 	for _, alias := range pod.Spec.HostAliases {
@@ -102,7 +102,7 @@ func process(pod *corev1.Pod, container *corev1.Container, image *Image, variabl
 	return &specs.Process{
 		Args: arguments, Env: environment, Cwd: "/",
 		User: specs.User{UID: uint32(*context.RunAsUser), GID: uint32(*context.RunAsGroup), AdditionalGids: []uint32{uint32(*context.FSGroup)}},
-		// All are dropped, which the namespace's pod standard enforces.
+		// The namespace's Pod Security Standard requires that all are dropped.
 		Capabilities:    &specs.LinuxCapabilities{},
 		NoNewPrivileges: !*container.SecurityContext.AllowPrivilegeEscalation,
 	}
@@ -144,11 +144,11 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 	return resources
 }
 
-// apiServer is the name in the API server's certificate: a real node would give pods an address.
+// apiServer is a name in the API server's certificate. A real kubelet passes an IP address instead.
 const apiServer = "kubernetes.default.svc"
 
-// environment has the API server's address, which every pod gets, and the variables of a container's manifest: those of whole
-// ConfigMaps and Secrets first, then the ones with names, in which $(NAME) is expanded.
+// environment returns the container's environment variables: the API server's address, then those from ConfigMaps and
+// Secrets, then the named ones, with $(NAME) expanded.
 func (n *Node) environment(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (map[string]string, error) {
 	all := map[string]string{"KUBERNETES_SERVICE_HOST": apiServer, "KUBERNETES_SERVICE_PORT": "443"}
 	for _, source := range container.EnvFrom {
@@ -216,7 +216,7 @@ func fieldOrText(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
 
 var reference = regexp.MustCompile(`\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)`)
 
-// expand puts variables into a text the way Kubernetes does: $$ is a dollar, and unknown variables stay.
+// expand replaces $(NAME) as Kubernetes does: $$ becomes a dollar sign, and unknown variables stay as they are.
 func expand(text string, known map[string]string) string {
 	return reference.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "$$" {

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is the variable by which the copy that Contain has started recognizes itself, with the process ID of its parent.
+// containedBy is the environment variable in which the copy that Contain starts finds the process ID of its parent.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
-// Contain runs do in a copy of this process that has processes and mounts of its own, so that the kernel takes away all that
-// was started, mounted or given a name in there when the copy ends, however it ends. Its temporary files go, too. Without root do
-// is simply run. It returns the exit status, and is for TestMain.
+// Contain runs do in a copy of this process with its own PID and mount namespaces. However the copy ends, the kernel
+// then ends its processes and removes its mounts and network namespaces. Temporary files are removed as well. Without
+// root, do runs in this process. Contain returns the exit status for TestMain.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -31,7 +31,7 @@ func Contain(do func() int) int {
 		}
 		return do()
 	}
-	runtime.LockOSThread() // the copy gets a signal when the thread that started it ends
+	runtime.LockOSThread() // the copy is killed when the thread that started it ends
 	sweep()
 	defer sweep()
 	folder, err := ownFolder()
@@ -39,7 +39,7 @@ func Contain(do func() int) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }() // leftovers are removed later
+	defer func() { _ = os.RemoveAll(folder) }() // the next run removes leftovers
 	copied := exec.Command("/proc/self/exe")
 	copied.Args, copied.Stdout, copied.Stderr = os.Args, os.Stdout, os.Stderr
 	copied.Env = append(os.Environ(), fmt.Sprintf("%s=%d", containedBy, os.Getpid()), "TMPDIR="+folder)
@@ -51,7 +51,7 @@ func Contain(do func() int) int {
 	return copied.ProcessState.ExitCode()
 }
 
-// Outside runs do before Contain, only in the first of the two processes.
+// Outside runs do in the original process only. It is called before Contain.
 func Outside(do func() error) error {
 	if os.Getenv(containedBy) != "" {
 		return nil
@@ -59,7 +59,7 @@ func Outside(do func() error) error {
 	return do()
 }
 
-// ownMounts keeps what is mounted from here on to this process and those that it starts.
+// ownMounts makes later mounts visible only to this process and its children.
 func ownMounts() error {
 	return errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -69,13 +69,14 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of a run's control groups and folder, before its process ID: they outlive its processes.
+// left is the prefix of the names of a run's control group and directory. The rest of the name is the process ID.
 const left = "test-deploy-"
 
-// group is the control group of this run.
+// group returns the name of this run's control group.
 func group() string { return left + os.Getenv(containedBy) }
 
-// ownFolder returns the folder for the temporary files of a run. Users of pods can traverse it to their volumes.
+// ownFolder creates the directory for the temporary files of a run. It is readable for all users, because pods access
+// their volumes in it.
 func ownFolder() (string, error) {
 	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -84,7 +85,7 @@ func ownFolder() (string, error) {
 	return folder, os.Chmod(folder, 0o755)
 }
 
-// sweep removes the leftovers of earlier runs, and the control groups of this process's copy.
+// sweep removes the leftovers of earlier runs and the control groups of this run.
 func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
@@ -110,7 +111,7 @@ func lives(pid int) bool { return unix.Kill(pid, 0) == nil }
 func removeGroup(group string) {
 	members, _ := filepath.Glob(group + "/*")
 	for _, member := range members {
-		_ = os.Remove(member) // a file of the kernel's, which stays, or a container's group
+		_ = os.Remove(member) // a container's group, or one of the kernel's files, which cannot be removed
 	}
 	_ = os.Remove(group)
 }

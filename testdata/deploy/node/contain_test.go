@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leaving is set to a folder in the process that is to be killed with much still there.
+// leaving is the environment variable that makes the test binary run leave in the given directory.
 const leaving = "TEST_DEPLOY_LEAVING"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leave creates the same objects as a story, and waits to be killed.
+// leave creates the kinds of objects that a story creates and waits until it is killed.
 func leave(folder string) int {
 	started := exec.Command("sleep", "infinity")
 	started.Stdout = os.Stdout
@@ -41,7 +41,7 @@ func leave(folder string) int {
 	select {}
 }
 
-// aController is a hierarchy of control groups, the first one found.
+// aController returns the mount point of a control group hierarchy.
 func aController() string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/memory*")
 	if len(found) == 0 {

@@ -20,13 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A kubelet waits 10 s before the second restart in a row and up to 5 min later, which is too long for tests.
+// A kubelet waits 10 s before the second restart and up to 5 min before later ones, which is too long for tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
 )
 
-// container is one that is kept running for as long as its pod is wanted.
+// container is a container that is restarted for as long as its pod should run.
 type container struct {
 	node *Node
 	pod  *corev1.Pod
@@ -37,7 +37,7 @@ type container struct {
 	status corev1.ContainerStatus
 }
 
-// keep runs the container, again and again until ctx is done unless it is a Job's, and returns when it has ended for good.
+// keep runs the container and restarts it until ctx is done. A Job's container runs only once.
 func (c *container) keep(ctx context.Context, folders map[string]string) {
 	for wait := firstBackoff; ; wait = min(2*wait, lastBackoff) {
 		began := time.Now()
@@ -58,7 +58,7 @@ func (c *container) keep(ctx context.Context, folders map[string]string) {
 	}
 }
 
-// once runs the container to its end and returns how it ended.
+// once runs the container until it ends and returns its final state.
 func (c *container) once(ctx context.Context, folders map[string]string) *corev1.ContainerStateTerminated {
 	began := metav1.Now()
 	ended := &corev1.ContainerStateTerminated{StartedAt: began, ExitCode: 128, Reason: "StartError"}
@@ -91,14 +91,14 @@ func (c *container) once(ctx context.Context, folders map[string]string) *corev1
 	return c.last(ended, err, folder)
 }
 
-// last reads the container's exit status and its termination message.
+// last reads the container's exit status and termination message and deletes the container.
 func (c *container) last(ended *corev1.ContainerStateTerminated, err error, folder string) *corev1.ContainerStateTerminated {
 	var exited *exec.ExitError
 	ended.ExitCode, ended.Reason, ended.FinishedAt = 0, "Completed", metav1.Now()
 	if errors.As(err, &exited) {
 		ended.ExitCode, ended.Reason = int32(exited.ExitCode()), "Error"
 	}
-	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // there may be none
+	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // the file may be missing
 	ended.Message = string(bytes.TrimSpace(words))
 	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // it may be gone
 	return ended
@@ -140,7 +140,7 @@ func (c *container) signal(name string) {
 	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // it may have ended
 }
 
-// stop asks the container to end, and makes it after the grace period. ended is closed when it has.
+// stop sends SIGTERM, and SIGKILL after the grace period. It returns when ended is closed.
 func (c *container) stop(grace time.Duration, ended <-chan struct{}) {
 	if grace > 0 {
 		c.signal("TERM")
@@ -163,7 +163,7 @@ func overlay(lower, folder string) error {
 
 func unmount(folder string) { _ = unix.Unmount(folder, unix.MNT_DETACH) }
 
-// probe starts the container's probes. They end with ctx.
+// probe starts the container's probes, which run until ctx is done.
 func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	if probe := c.spec.ReadinessProbe; probe != nil {
 		running.Go(func() { c.ask(ctx, probe, c.setReady) })
@@ -180,8 +180,8 @@ func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// ask probes at the declared times, and reports when the declared number of answers in a row agree.
-func (c *container) ask(ctx context.Context, probe *corev1.Probe, tell func(bool)) {
+// ask runs the probe at its configured interval and calls report when it reaches its success or failure threshold.
+func (c *container) ask(ctx context.Context, probe *corev1.Probe, report func(bool)) {
 	client := c.node.prober(time.Duration(probe.TimeoutSeconds) * time.Second)
 	wait := time.Duration(probe.InitialDelaySeconds) * time.Second
 	successes, failures := int32(0), int32(0)
@@ -198,9 +198,9 @@ func (c *container) ask(ctx context.Context, probe *corev1.Probe, tell func(bool
 			successes, failures = 0, failures+1
 		}
 		if successes == probe.SuccessThreshold {
-			tell(true)
+			report(true)
 		} else if failures == probe.FailureThreshold && ctx.Err() == nil {
-			tell(false)
+			report(false)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (c *container) port(wanted intstr.IntOrString) int {
 	return number
 }
 
-// prober looks at no certificate, as a kubelet.
+// prober returns a client that verifies no certificates, like a kubelet.
 func (n *Node) prober(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: n.network.dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},

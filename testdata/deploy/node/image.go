@@ -19,13 +19,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Image is the image of a container.
+// Image is an unpacked container image.
 type Image struct {
-	Root   string // folder with its files
+	Root   string // directory with the image's files
 	Config v1.Config
 }
 
-// Unpack extracts the image for this machine from an OCI layout.
+// Unpack extracts the image for this machine's platform from an OCI layout.
 func Unpack(folder, root string) (*Image, error) {
 	all, err := layout.ImageIndexFromPath(folder)
 	if err != nil {
@@ -42,7 +42,7 @@ func Unpack(folder, root string) (*Image, error) {
 	return unpackIndex(index, root)
 }
 
-// pull downloads the image for this machine from a registry.
+// pull downloads the image for this machine's platform from a registry.
 func pull(reference, root string) (*Image, error) {
 	tag, err := name.ParseReference(reference)
 	if err != nil {
@@ -122,14 +122,14 @@ func copyTo(path string, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// shelf has a node's images, by the names of their repositories.
+// shelf holds a node's images by repository name.
 type shelf struct {
 	mu       sync.Mutex
 	images   map[string]*Image
-	registry string // whose images are pulled; there need be none
+	registry string // registry to pull from, or empty
 }
 
-// PullFrom lets the node pull images from a registry, HOST:PORT on loopback, that it was not given.
+// PullFrom lets the node pull images from a registry at HOST:PORT on loopback.
 func (n *Node) PullFrom(registry string) {
 	n.shelf.mu.Lock()
 	defer n.shelf.mu.Unlock()
@@ -146,7 +146,7 @@ func (n *Node) imageOf(container *corev1.Container) (*Image, error) {
 	if n.shelf.registry == "" || !strings.HasPrefix(name, n.shelf.registry+"/") {
 		return nil, fmt.Errorf("there is no image %s", container.Image)
 	}
-	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // a colon separates mounted folders
+	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name) // overlay separates lower directories with a colon
 	image, err := pull(container.Image, filepath.Join(n.dir, "images", folder))
 	if err != nil {
 		return nil, fmt.Errorf("cannot pull %s: %w", container.Image, err)

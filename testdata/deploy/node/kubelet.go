@@ -22,14 +22,14 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// The limits of an idle connection of kubectl, and of the time until its request, as with a kubelet.
+// Timeouts of a kubectl stream, the same as in a kubelet.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second
 )
 
-// listen serves the API server's requests to a kubelet, `kubectl exec` and `kubectl port-forward`, and returns its
-// address. It ends with the process.
+// listen serves the kubelet API for kubectl exec and kubectl port-forward until the process ends, and returns its
+// address.
 func (m *Machines) listen() (address string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", m.serveExec)
@@ -66,7 +66,7 @@ func (m *Machines) servePorts(w http.ResponseWriter, r *http.Request) {
 	portforward.ServePortForward(w, r, n, r.PathValue("pod"), "", options, idle, creation, portforward.SupportedProtocols)
 }
 
-// ExecInContainer is remotecommand's: it runs a command in a container of a pod. There are no terminals.
+// ExecInContainer implements remotecommand.Executor: it runs a command in a container. Terminals are not supported.
 func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, args []string, in io.Reader, out, trouble io.WriteCloser,
 	terminal bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
 ) error {
@@ -80,13 +80,13 @@ func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, ar
 	command := n.inContainer(ctx, found, container, args)
 	command.Stdout, command.Stderr = out, trouble
 	if in != nil {
-		// Wait would also wait for the end of the input.
+		// With command.Stdin set, Wait would also wait for the end of the input.
 		typed, err := command.StdinPipe()
 		if err != nil {
 			return err
 		}
 		go func() {
-			_, _ = io.Copy(typed, in) // the command may not want to read it
+			_, _ = io.Copy(typed, in) // the command may end without reading its input
 			_ = typed.Close()
 		}()
 	}
@@ -102,7 +102,7 @@ func (n *Node) inContainer(ctx context.Context, pod *corev1.Pod, container strin
 	return exec.CommandContext(ctx, n.runc, append([]string{"--root", n.State(), "exec", string(pod.UID) + "-" + container}, args...)...)
 }
 
-// PortForward is portforward's: it connects a stream to a port of a pod, as something in the pod would.
+// PortForward implements portforward.PortForwarder: it connects a stream to a port in a pod's network.
 func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	found, err := n.named(pod)
 	if err != nil {
@@ -111,7 +111,7 @@ func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream 
 	return connect(n.sandboxName(found), "127.0.0.1:"+strconv.Itoa(int(port)), stream)
 }
 
-// Exec runs a command in a container and returns its output. The error has its stderr.
+// Exec runs a command in a container and returns its output. The error contains the command's stderr.
 func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
 	var out, trouble strings.Builder
 	command := n.inContainer(context.Background(), pod, container, args)
@@ -122,12 +122,12 @@ func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, 
 	return out.String(), nil
 }
 
-// Kill ends a container immediately, as the kernel does with one that takes too much memory.
+// Kill sends SIGKILL to a container, like the kernel's OOM killer.
 func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }
 
-// Cut disconnects a pod from the network, until Mend. Its probes fail, too.
+// Cut disconnects a pod from the network until Mend is called. Its probes fail as well.
 func (n *Node) Cut(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
 }
@@ -137,7 +137,7 @@ func (n *Node) Mend(pod *corev1.Pod) error {
 	return n.network.wire(pod.Status.PodIP, netlink.LinkSetUp)
 }
 
-// Disk is the folder of a volume that a pod claims.
+// Disk returns the directory of a volume that a pod has claimed.
 func (n *Node) Disk(t testing.TB, pod *corev1.Pod, claim string) string {
 	folder, err := n.bound(t.Context(), pod.Namespace, claim)
 	if err != nil {

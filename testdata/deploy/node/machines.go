@@ -17,8 +17,8 @@ import (
 
 const class = "folders"
 
-// Machines are the nodes as the cluster knows them: objects, a class of volumes, and an address at which all of them are reached
-// for what a kubelet does. The nodes that Start has made answer there, each for the pods of its namespace.
+// Machines are the cluster's Node objects, their StorageClass, and the one kubelet API that serves all of them. A
+// Node returned by Start serves the requests for the pods of its namespace.
 type Machines struct {
 	client  kubernetes.Interface
 	kubelet int32 // port
@@ -27,7 +27,7 @@ type Machines struct {
 	nodes map[string]*Node // by namespace
 }
 
-// Register creates three machines in three zones, and a class of volumes. It is called once per cluster.
+// Register creates three machines in three zones, and a StorageClass. Call it once per cluster.
 func Register(ctx context.Context, client kubernetes.Interface) (*Machines, error) {
 	m := &Machines{client: client, nodes: map[string]*Node{}}
 	_, port, err := net.SplitHostPort(m.listen())
@@ -42,7 +42,7 @@ func Register(ctx context.Context, client kubernetes.Interface) (*Machines, erro
 	return m, errors.Join(m.offerStorage(ctx), m.Offer(ctx, "node", 3))
 }
 
-// offerStorage makes a class of volumes the cluster's default.
+// offerStorage creates the cluster's default StorageClass.
 func (m *Machines) offerStorage(ctx context.Context) error {
 	immediately, grows := storagev1.VolumeBindingImmediate, true
 	_, err := m.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
@@ -52,8 +52,7 @@ func (m *Machines) offerStorage(ctx context.Context) error {
 	return err
 }
 
-// Offer makes further machines, with a name and a number, in zones of their own. Only pods that tolerate a taint run on them, if there
-// is one.
+// Offer adds count machines named NAME-0, NAME-1 and so on, each in another zone, with the given taints.
 func (m *Machines) Offer(ctx context.Context, name string, count int, taints ...corev1.Taint) (err error) {
 	for i := range count {
 		err = errors.Join(err, m.offerOne(ctx, name, i, taints))
@@ -80,7 +79,7 @@ func (m *Machines) offerOne(ctx context.Context, kind string, number int, taints
 	if made, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	made.Spec.Taints = taints // a controller that does not run here would remove a node's initial taint
+	made.Spec.Taints = taints // API servers may add an initial taint, and the controller that removes it does not run here
 	_, err = nodes.Update(ctx, made, metav1.UpdateOptions{})
 	return err
 }
@@ -89,7 +88,7 @@ func ready(status corev1.ConditionStatus) corev1.NodeCondition {
 	return corev1.NodeCondition{Type: corev1.NodeReady, Status: status, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 }
 
-// add has a node answer for its namespace.
+// add registers a node for the requests of its namespace.
 func (m *Machines) add(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,9 +104,9 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no pods of %s are run here", namespace)
 }
 
-// Lose switches a machine off permanently. Its containers end, and it sends nothing to the API server. What the cluster does
-// within some minutes happens immediately, because the controllers that wait for heartbeats do not run here: the machine is unknown, and
-// its pods are to be deleted.
+// Lose switches a machine off permanently: its containers end, and it no longer reports to the API server. Lose then
+// does what the node controllers, which do not run here, would do after some minutes: it marks the node unreachable
+// and deletes its pods.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
 	n.lost[machine] = true
@@ -137,7 +136,7 @@ func (n *Node) Lose(ctx context.Context, machine string) error {
 	return err
 }
 
-// off reports whether the machine of a pod is switched off.
+// off reports whether a pod's machine is switched off.
 func (n *Node) off(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server: it answers from the endpoint slices, which a controller makes from the
-// Services and the pods. Queries do not wait for each other. It ends when conn is closed.
+// answerNames is the cluster's name server. It answers from the EndpointSlices, each query in its own goroutine,
+// until conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
 		buffer := make([]byte, 1500)
@@ -25,7 +25,7 @@ func (n *Node) answerNames(conn net.PacketConn) {
 		}
 		go func() {
 			if reply := n.reply(buffer[:size]); reply != nil {
-				_, _ = conn.WriteTo(reply, from) // the client asks again
+				_, _ = conn.WriteTo(reply, from) // the client retries
 			}
 		}()
 	}
@@ -43,7 +43,7 @@ func (n *Node) reply(query []byte) []byte {
 	if !known {
 		message.RCode = dnsmessage.RCodeNameError
 	}
-	reply, _ := message.Pack() // it was a message before
+	reply, _ := message.Pack() // a message that was unpacked can be packed
 	return reply
 }
 
@@ -68,8 +68,8 @@ func (n *Node) lookUp(question dnsmessage.Question) (found []dnsmessage.Resource
 	return found, len(ips) > 0
 }
 
-// resolve knows SERVICE.NAMESPACE.svc.cluster.local and, below a headless one, the pods' names. A Service with an address
-// of its own is answered with one of the pods behind it: there is no kube-proxy here.
+// resolve returns the addresses of SERVICE.NAMESPACE.svc.cluster.local, or of a pod of a headless Service. For a
+// Service with a cluster IP it returns the addresses of its pods, because there is no kube-proxy here.
 func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	labels := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, zone), "."), ".")
 	if !strings.HasSuffix(name, "."+zone) || len(labels) < 2 || len(labels) > 3 {
@@ -80,7 +80,7 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 		host = labels[0]
 	}
 	if host == "" && service == "kubernetes" && namespace == "default" {
-		return []string{Gateway} // where Forward lets pods reach the API server
+		return []string{Gateway} // Forward makes the API server reachable at this address
 	}
 	for _, endpoint := range n.endpoints(ctx, namespace, service) {
 		if host == "" || endpoint.Hostname != nil && *endpoint.Hostname == host {
@@ -93,7 +93,8 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	return ips
 }
 
-// endpoints returns those that are ready, or published anyway: the controller marks both.
+// endpoints returns the ready endpoints of a Service. The controller also marks endpoints as ready if the Service
+// publishes addresses that are not ready.
 func (n *Node) endpoints(ctx context.Context, namespace, service string) (found []discoveryv1.Endpoint) {
 	slices, err := n.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
@@ -111,7 +112,7 @@ func (n *Node) endpoints(ctx context.Context, namespace, service string) (found 
 	return found
 }
 
-// pointers are the names of an address, which etcd asks for when a certificate has a wildcard.
+// pointers returns the names of an address. etcd looks them up when a certificate has a wildcard.
 func (n *Node) pointers(name string) (found []string) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa."), ".")
 	slices.Reverse(parts)
@@ -130,7 +131,7 @@ func (n *Node) pointers(name string) (found []string) {
 	return found
 }
 
-// Dial connects a test to a name of the cluster, as a client in the namespace would.
+// Dial connects to a Service or a pod, as a client in the namespace would.
 func (n *Node) Dial(ctx context.Context, namespace, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// network is a bridge in a namespace of its own, with an address for each pod. The host is not changed, and cannot be
-// reached from a pod.
+// network is a bridge in a network namespace, with an address for each pod. Pods cannot reach the host, and the
+// host's network is not changed.
 type network struct {
-	name string // of the namespace with the bridge
+	name string // of the network namespace with the bridge
 	used map[byte]bool
 }
 
-// The one subnet, and the address of the bridge, where the name server listens.
+// The subnet of all pods, and the address of the bridge, at which the name server listens.
 const (
 	subnet   = "10.244.0."
 	resolver = subnet + "1"
@@ -45,7 +45,7 @@ func newNetwork(name string) (*network, error) {
 	return &network{name: name, used: map[byte]bool{0: true, 1: true, 255: true}}, err
 }
 
-// sandbox makes the namespace of a pod and connects it.
+// sandbox creates a pod's network namespace and connects it to the bridge.
 func (n *network) sandbox(name string) (ip string, err error) {
 	host, err := netns.GetFromName(n.name)
 	if err != nil {
@@ -72,7 +72,7 @@ func (n *network) sandbox(name string) (ip string, err error) {
 	return ip, n.within(func() error { return plug("v" + ip[len(subnet):]) })
 }
 
-// nextIP never gives an address twice: a pod that is gone must not be met at another's.
+// nextIP never returns an address twice, so that no client of a deleted pod reaches another pod.
 func (n *network) nextIP() string {
 	for last := byte(2); last < 255; last++ {
 		if !n.used[last] {
@@ -83,7 +83,7 @@ func (n *network) nextIP() string {
 	panic("more than 253 pods were run on one node")
 }
 
-// wire changes the nodes' end of a pod's wire.
+// wire changes the bridge's end of a pod's link.
 func (n *network) wire(ip string, change func(netlink.Link) error) error {
 	return n.within(func() error {
 		link, err := netlink.LinkByName("v" + ip[len(subnet):])
@@ -96,10 +96,10 @@ func (n *network) wire(ip string, change func(netlink.Link) error) error {
 
 func (n *network) close() { _ = netns.DeleteNamed(n.name) }
 
-// unplug removes the namespace, and with it the link.
+// unplug removes a network namespace together with its link.
 func unplug(name string) { _ = netns.DeleteNamed(name) }
 
-// dial connects from where the nodes are to an address of a pod.
+// dial connects to a pod's address from the network namespace of the nodes.
 func (n *network) dial(ctx context.Context, protocol, address string) (conn net.Conn, err error) {
 	err = n.within(func() error {
 		var dialer net.Dialer
@@ -109,10 +109,10 @@ func (n *network) dial(ctx context.Context, protocol, address string) (conn net.
 	return conn, err
 }
 
-// within runs something in the nodes' namespace.
+// within runs do in the network namespace of the nodes.
 func (n *network) within(do func() error) error { return inNamespace(n.name, do) }
 
-// inNamespace runs a function in a namespace, on a thread that enters it and returns.
+// inNamespace runs do on a thread that enters the network namespace and leaves it afterwards.
 func inNamespace(name string, do func() error) error {
 	there, err := netns.GetFromName(name)
 	if err != nil {
@@ -127,7 +127,7 @@ func inNamespace(name string, do func() error) error {
 	})
 }
 
-// connect joins a stream to an address as it is seen in a namespace, until one of both ends.
+// connect copies between a stream and an address in a network namespace until one of them is closed.
 func connect(namespace, address string, stream io.ReadWriteCloser) error {
 	var conn net.Conn
 	err := inNamespace(namespace, func() (err error) {
@@ -152,7 +152,8 @@ func inNewNamespace(name string, do func() error) error {
 	})
 }
 
-// onThread runs do on a thread of its own, which ends with the goroutine if it cannot be restored.
+// onThread runs do on a locked thread. If the thread cannot return to its network namespace, it ends with the
+// goroutine.
 func onThread(do func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -208,11 +209,11 @@ func plug(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// Root reports whether this process may make namespaces.
+// Root reports whether this process may create namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
-// Forward lets pods reach an address of the host, which they otherwise cannot: what they send to the port at the nodes'
-// address, which is returned, goes there. It ends with the test.
+// Forward forwards a port of the nodes' address, which pods can reach, to an address of the host, which they cannot
+// reach otherwise. It returns the nodes' address. Forwarding ends with the test.
 func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	t.Helper()
 	var listener net.Listener
@@ -230,7 +231,7 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 			open.Go(func() {
 				outside, err := net.Dial("tcp", to)
 				if err != nil {
-					_ = inside.Close() // who connected will see
+					_ = inside.Close() // the client sees that the connection is closed
 					return
 				}
 				join(inside, outside)
@@ -241,13 +242,13 @@ func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	return resolver
 }
 
-// join connects both sides until one of them ends, and closes them.
+// join copies in both directions until one side ends, and then closes both.
 func join(one, other io.ReadWriteCloser) {
 	defer one.Close()
 	defer other.Close()
 	ended := make(chan struct{}, 2)
 	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // however it ends, both are closed
+		_, _ = io.Copy(to, from) // both sides are closed in any case
 		ended <- struct{}{}
 	}
 	go pass(one, other)
@@ -255,13 +256,14 @@ func join(one, other io.ReadWriteCloser) {
 	<-ended
 }
 
-// Gateway is the address that pods reach a server at which Serve has started.
+// Gateway is the address at which pods reach a server that Serve has started.
 const Gateway = resolver
 
 // patience bounds the start of a program on a busy machine.
 const patience = 2 * time.Minute
 
-// Serve starts a program on the nodes' network, which listens at a port of Gateway, and returns when it does. It ends with the test.
+// Serve starts a program that listens at a port of Gateway, and returns once it listens. The program ends with the
+// test.
 func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))

@@ -1,8 +1,10 @@
-// Package node is a small kubelet: it takes pods from an API server as they are declared and runs their containers with
-// runc, each pod in a network namespace of its own, on three nodes that are one machine. It knows what the manifests of deploy
-// use: probes, grace periods, read-only roots, users, volumes of claims, ConfigMaps, Secrets and tokens, variables, commands in
-// containers, forwarded ports, and the names of Services. It is not a kubelet in this: seccomp profiles are not loaded, restarts
-// are sooner, and a Service's address is that of a pod behind it.
+// Package node implements a small kubelet. It runs the containers of pods with runc, each pod in its own network
+// namespace, on three Node objects that are all this machine. It supports the features that the manifests of deploy
+// use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps, Secrets,
+// service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
+//
+// It differs from a kubelet in three points: it loads no seccomp profiles, restarts containers sooner, and resolves a
+// Service to the addresses of its pods.
 package node
 
 import (
@@ -25,7 +27,7 @@ import (
 // tick is the interval of all checks.
 const tick = 250 * time.Millisecond
 
-// Node runs the pods of one namespace. Machines.Start makes one.
+// Node runs the pods of one namespace. Machines.Start creates one.
 type Node struct {
 	client    kubernetes.Interface
 	runc      string
@@ -34,21 +36,21 @@ type Node struct {
 	namespace string
 	network   *network
 	log       func(format string, args ...any)
-	disks     int64 // bytes of each; 0 leaves them as large as the machine's
+	disks     int64 // size of each volume in bytes; 0 sets no limit
 	loops     sync.WaitGroup
 
 	mu   sync.Mutex
-	pods map[types.UID]*corev1.Pod // as the API server has them
-	lost map[string]bool           // machines that are off, by name
+	pods map[types.UID]*corev1.Pod // as last read from the API server
+	lost map[string]bool           // machines that are switched off, by name
 }
 
-// Option changes a node.
+// Option configures a Node.
 type Option func(*Node)
 
-// SmallDisks makes every volume its own file system of the given size in bytes.
+// SmallDisks gives every volume its own file system of the given size.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start starts to run the pods of a namespace. Everything ends with the test. Only root may call it, within Contain.
+// Start runs the pods of a namespace until the test ends. It must be called as root, within Contain.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -79,7 +81,7 @@ func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string
 	return n
 }
 
-// reachable makes volumes accessible for the users of pods.
+// reachable lets the users of pods access volumes below dir.
 func reachable(t testing.TB, dir string) {
 	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		require.NoError(t, os.Chmod(dir, 0o755))
@@ -96,7 +98,7 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// watch starts the pods that are bound to a node and do not run yet. It returns when all pods have ended.
+// watch starts each pod that is bound to a node and not yet running. It returns when all pods have ended.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}
@@ -133,7 +135,7 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-// named returns the pod of that name, as received from the API server.
+// named returns a pod by its name, as last read from the API server.
 func (n *Node) named(name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,10 +153,11 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 	return filepath.Join("/", group(), string(pod.UID)+"-"+container.Name)
 }
 
-// State is the folder of runc's state.
+// State returns the directory of runc's state.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
-// LogFile returns the file with the output of a container, for all its runs and all pods of that name.
+// LogFile returns the file with the output of a container. Restarted containers and later pods of the same name
+// append to it.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
 }

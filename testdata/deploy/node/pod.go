@@ -13,7 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// work runs a pod from its binding to its deletion, and returns when it is removed. ctx is the node's.
+// work runs a pod from its binding until its deletion. It returns when the pod is removed. ctx is the context of the
+// node.
 func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	wanted, unwanted := context.WithCancel(ctx)
 	defer unwanted()
@@ -48,7 +49,8 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	n.finish(pod)
 }
 
-// prepare waits until all that the pod mounts is there, and gives it a network. It returns false if the pod was deleted meanwhile.
+// prepare waits until all volumes of the pod are available and connects the pod to the network. It returns false if
+// the pod was deleted meanwhile.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -83,7 +85,8 @@ func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return folders, nil
 }
 
-// refresh updates the files of Secrets. Every request makes a new token, so tokens stay.
+// refresh updates the files of Secrets and ConfigMaps. It does not update projected volumes, because each update
+// would create a new token.
 func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
@@ -108,7 +111,7 @@ func (n *Node) containersOf(pod *corev1.Pod) (all []*container) {
 	return all
 }
 
-// wanted looks whether the pod is still there and not being deleted, and its machine is on.
+// wanted reports whether the pod exists, is not being deleted, and its machine is on.
 func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	if ctx.Err() != nil || n.off(pod) {
 		return false
@@ -117,7 +120,7 @@ func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
 	return ok && latest.DeletionTimestamp == nil
 }
 
-// graceOf returns 0 when the test has ended, or the machine is off.
+// graceOf returns the pod's grace period, or 0 if the test has ended or the machine is off.
 func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	if ctx.Err() != nil || n.off(pod) {
 		return 0
@@ -129,7 +132,7 @@ func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// report updates the containers' status at the API server, if it has changed.
+// report updates the pod's status at the API server if it has changed.
 func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*container) {
 	latest, err := n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil || latest.UID != pod.UID {
@@ -162,7 +165,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	}
 }
 
-// phase returns the phase of a pod that runs, or, if it is a Job's, has run.
+// phase returns the phase of a pod. Only a Job's pod can succeed or fail.
 func phase(pod *corev1.Pod, containers []*container) corev1.PodPhase {
 	result := corev1.PodSucceeded
 	for _, c := range containers {
@@ -188,7 +191,7 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish removes the pod's resources, and deletes it at the API server, unless its machine is off.
+// finish removes the pod's resources. Unless its machine is off, it also deletes the pod at the API server.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
 	_ = os.RemoveAll(n.podDir(pod)) // leftovers are in the test's folder

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision makes a folder for every claim that has none, and leaves it to the controller to bind the two.
+// provision creates a PersistentVolume for every claim without one. A controller binds the two.
 func (n *Node) provision(ctx context.Context) {
 	claims, err := n.client.CoreV1().PersistentVolumeClaims(n.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -48,7 +48,8 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk mounts a disk once, even if its claim is read several times before it is bound.
+// makeDisk creates a volume's directory. A claim may be seen several times before it is bound; only the first call
+// mounts a file system.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (n *Node) removeDisks() {
 	}
 }
 
-// bound returns the folder of a claim.
+// bound returns the directory of a claim's volume.
 func (n *Node) bound(ctx context.Context, namespace, name string) (string, error) {
 	claim, err := n.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -86,7 +87,7 @@ func (n *Node) bound(ctx context.Context, namespace, name string) (string, error
 	return volume.Spec.HostPath.Path, nil
 }
 
-// mount makes or updates a volume, and returns the folder to mount. The error names what is missing.
+// mount creates or updates a volume and returns the directory to mount. The error names the missing object.
 func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (folder string, err error) {
 	folder = filepath.Join(n.podDir(pod), "volumes", volume.Name)
 	if claim := volume.PersistentVolumeClaim; claim != nil {
@@ -109,7 +110,7 @@ func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume
 	return folder, n.publish(pod, folder, files, mode)
 }
 
-// content are the files of a volume that is made of objects.
+// content returns the files of a ConfigMap, Secret or projected volume.
 func (n *Node) content(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (files map[string][]byte, mode int32, err error) {
 	switch {
 	case volume.ConfigMap != nil:
@@ -182,7 +183,7 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 }
 
 // publish replaces files atomically, as a kubelet does: each name is a link through ..data, and ..data is a link to
-// the folder of the latest content.
+// the directory with the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {
 		return nil
@@ -203,7 +204,7 @@ func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, 
 			return err
 		}
 	}
-	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // at first there is none
+	previous, _ := os.Readlink(filepath.Join(folder, "..data")) // the first call finds none
 	next := filepath.Join(folder, "..data_tmp")
 	if err := os.Symlink(filepath.Base(latest), next); err != nil {
 		return err
@@ -227,7 +228,7 @@ func same(folder string, files map[string][]byte) bool {
 	return true
 }
 
-// own gives the pod's group access to a folder.
+// own gives the pod's group access to a directory.
 func (n *Node) own(pod *corev1.Pod, folder string, mode uint32) error {
 	if err := os.Chown(folder, 0, n.group(pod)); err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper in its pod, and makes no backups. It
-// validates nothing: every initialization is successful. It fails where the real one would in a pod that is not as it
-// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home. Its arguments set how it serves, and how
-// it reaches etcd, as the real one's do.
+// Command sidecar implements the part of etcd-backup-restore's API that the wrapper uses. It validates nothing and
+// makes no backups: every initialization succeeds. Like the real sidecar, it fails without POD_NAME and POD_NAMESPACE
+// or if it cannot write to its home directory. Its flags for TLS and for the connection to etcd are those of the real
+// one.
 package main
 
 import (
@@ -28,21 +28,21 @@ func main() {
 			log.Fatalf("%s is not set", name)
 		}
 	}
-	told := arguments()
+	args := arguments()
 	s := &sidecar{status: "New"}
-	http.HandleFunc("GET /initialization/status", s.tell)
+	http.HandleFunc("GET /initialization/status", s.serveStatus)
 	http.HandleFunc("GET /initialization/start", s.start)
 	http.HandleFunc("GET /config", config)
 	http.HandleFunc("GET /snapshot/full", full)
-	go told.reachEtcd()
-	if told["server-cert"] != "" {
-		log.Fatal(http.ListenAndServeTLS(":8080", told["server-cert"], told["server-key"], nil))
+	go args.reachEtcd()
+	if args["server-cert"] != "" {
+		log.Fatal(http.ListenAndServeTLS(":8080", args["server-cert"], args["server-key"], nil))
 	}
 	log.Fatal(http.ListenAndServe(":8080", nil))
 }
 
-// tell serves a result once.
-func (s *sidecar) tell(w http.ResponseWriter, _ *http.Request) {
+// serveStatus returns the status. It returns a result only once.
+func (s *sidecar) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = w.Write([]byte(s.status))
@@ -56,14 +56,14 @@ func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	s.status = "Successful"
 }
 
-// full replies that it made a backup, as the real one does.
+// full replies like the real sidecar after a full snapshot.
 func full(w http.ResponseWriter, _ *http.Request) {
 	log.Print("a full snapshot was requested")
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write([]byte(`{"kind":"Full","startRevision":0,"lastRevision":1}` + "\n"))
 }
 
-// config is the one ConfigMap for all members, made into that of this one.
+// config serves the configuration of this member, which it makes from the ConfigMap of all members.
 func config(w http.ResponseWriter, r *http.Request) {
 	text, err := served()
 	stored := filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")

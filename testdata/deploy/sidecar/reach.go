@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// flags are the arguments, by name.
+// flags holds the command-line flags by name.
 type flags map[string]string
 
 func arguments() flags {
-	told := flags{}
+	args := flags{}
 	for _, argument := range os.Args[1:] {
 		if strings.Contains(argument, "$(") {
 			log.Fatalf("%s names a variable that is not set", argument)
 		}
 		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
-		if _, twice := told[name]; twice {
+		if _, twice := args[name]; twice {
 			log.Fatalf("--%s is given twice", name)
 		}
-		told[name] = value
+		args[name] = value
 	}
-	return told
+	return args
 }
 
-// reachEtcd asks etcd at the configured address until it answers, and logs that.
+// reachEtcd sends requests to etcd's configured address until one succeeds, and logs that.
 func (f flags) reachEtcd() {
-	for said := ""; ; time.Sleep(time.Second) {
+	for last := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()
 		if err == nil {
 			log.Printf("%s answers", f["endpoints"])
 			return
 		}
-		if err.Error() != said {
-			said = err.Error()
-			log.Print(said)
+		if err.Error() != last {
+			last = err.Error()
+			log.Print(last)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func (f flags) askEtcd() error {
 	return nil
 }
 
-// identity is the client certificate for etcd, and the CA of etcd's.
+// identity returns a TLS configuration with the client certificate, and the CA of etcd's server certificate.
 func (f flags) identity() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])
 	if err != nil {

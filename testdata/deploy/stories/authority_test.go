@@ -14,12 +14,12 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The steps are those of docs/operations.md. The client, too, trusts both authorities before it meets the new one, and shows a certificate
-// of the new one before the old one is gone.
+// The steps are those of docs/operations.md. The client also trusts both authorities before the members use the new
+// one, and it uses a certificate of the new one before the old one is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
-	latter.issued = 1000 // its certificates differ from the former one's by their numbers
+	latter.issued = 1000 // its serial numbers differ from those of the old authority
 	w.identity.RootCAs.AddCert(latter.certificate)
 	var shown atomic.Pointer[tls.Certificate]
 	shown.Store(&w.identity.Certificates[0])
@@ -53,7 +53,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	assert.Empty(t, writes.failed, "nobody had to wait for a new authority")
 }
 
-// leaves are the certificates of Secrets and their keys, as the files that the page names.
+// leaves returns the certificates and keys of Secrets by the file names that docs/operations.md uses.
 func leaves(secrets map[string]map[string]string) map[string]string {
 	files := map[string]string{}
 	for name, secret := range secrets {

@@ -19,21 +19,21 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// Credentials and address of the bucket server.
+// Credentials and port of the S3 server.
 const (
 	accessKey  = "tester"
 	secretKey  = "test-secret"
 	bucketPort = "7070"
 )
 
-// credentials are the content of the Secret etcd-main-backup-credentials for a bucket that is not Amazon's.
+// credentials is the content of the Secret etcd-main-backup-credentials for a bucket outside AWS.
 var credentials = map[string]string{
 	"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey,
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket runs a server of S3's protocol where pods reach it, with the bucket that the manifests name, and returns the folder in
-// which its objects are files.
+// offerBucket starts an S3 server that pods can reach, with the buckets that the manifests name. It returns the
+// directory with the objects of my-bucket.
 func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
@@ -47,7 +47,7 @@ func (w *world) offerBucket() (folder string) {
 	return filepath.Join(data, "my-bucket")
 }
 
-// newWorldWithBucket starts a story of three members as they are applied, without changes.
+// newWorldWithBucket starts a story with an S3 server and the Secret for it.
 func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	w := newWorld(t, options...)
@@ -68,14 +68,14 @@ type listed struct {
 }
 
 func (w *world) backups(member string) (list listed, err error) {
-	out, err := w.tell(member, "backup", "list", "-o", "json")
+	out, err := w.tryExec(member, "backup", "list", "-o", "json")
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &list)
 	}
 	return list, err
 }
 
-// awaitVerified waits until a backup was restored by itself to test it.
+// awaitVerified waits until a backup has passed its test restore.
 func (w *world) awaitVerified(member string) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "a backup is verified", func() error {
@@ -95,7 +95,7 @@ func (w *world) awaitVerified(member string) {
 	})
 }
 
-// checkBackups ends the writing and looks whether all that was acknowledged is in the cluster, and in its backups.
+// checkBackups stops the writer and checks that the cluster and its backups have all acknowledged writes.
 func (w *world) checkBackups(member string, writes *writer) {
 	w.t.Helper()
 	w.check(writes)
@@ -122,16 +122,16 @@ func (w *world) backedUpTo(member string, revision int64) error {
 	return fmt.Errorf("not up to revision %d: %w", revision, errNotYet)
 }
 
-// exported are the keys of the newest state that can be had back from the store.
+// exported returns the keys of the latest state that the store can restore.
 func (w *world) exported(member string) (keys map[string]bool) {
 	w.t.Helper()
-	w.asked(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
+	w.exec(member, "backup", "export", "--to=latest", "/var/etcd/data/exported.db")
 	file := filepath.Join(w.node.Disk(w.t, w.pods()[member], w.release+"-"+member), "exported.db")
 	defer func() { assert.NoError(w.t, os.Remove(file)) }()
 	return keysOf(w.t, file)
 }
 
-// keysOf reads a snapshot of etcd as it is in its database: a row for each revision of each key.
+// keysOf returns all keys in a snapshot. Its bucket "key" has a row for each revision of each key.
 func keysOf(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	database, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true, Timeout: time.Second})

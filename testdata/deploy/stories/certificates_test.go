@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// authority signs certificates, as cert-manager's issuer would.
+// authority signs certificates, like an issuer of cert-manager.
 type authority struct {
 	t           *testing.T
 	certificate *x509.Certificate
@@ -68,7 +68,7 @@ func text(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// identity is a client's TLS configuration.
+// identity returns a client's TLS configuration.
 func (a *authority) identity() *tls.Config {
 	a.t.Helper()
 	files := a.issue("etcd-main-client")

@@ -18,7 +18,7 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs the chart, or upgrades it to these values and no others, as users do.
+// apply installs the chart or upgrades it. As for users, the release then has these values and no earlier ones.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)
@@ -31,7 +31,7 @@ func (w *world) upgrade(values ...string) (said string, err error) {
 	return w.Helm(append([]string{"upgrade", "--install", "--reset-values", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
 }
 
-// rendered are the objects as a file.
+// rendered writes the rendered objects to a file and returns its path.
 func (w *world) rendered(values ...string) (file string) {
 	w.t.Helper()
 	out, err := w.Helm(append([]string{"template", w.release, "deploy/chart", "-n", w.namespace}, w.files(values)...)...)
@@ -54,7 +54,7 @@ func (w *world) file(name, content string) string {
 	return path
 }
 
-// strictly applies the chart's output, and rejects unknown fields and violations of the pod standard.
+// strictly applies the rendered objects and fails on unknown fields and on violations of the Pod Security Standard.
 func (w *world) strictly(values ...string) {
 	w.t.Helper()
 	out, err := w.Kubectl("apply", "--server-side", "--validate=strict", "-n", w.namespace, "-f", w.rendered(values...))
@@ -62,7 +62,7 @@ func (w *world) strictly(values ...string) {
 	require.NotContains(w.t, out, "Warning")
 }
 
-// checkout is the folder of the guides.
+// checkout returns a path in the project.
 func checkout(path ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout()}, path...)...)
 }

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The edit is the number, and where backups go, as those of one member lay on its volume.
+// The store changes together with the number of members, because a single member has its backups on a volume.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
@@ -28,7 +28,7 @@ func TestOneMember_growsToThree(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
-// New members do not create another cluster while they cannot reach the first.
+// New members do not create another cluster while they cannot reach the first member.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
@@ -40,7 +40,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w.apply(three)
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
-			out, _ := w.tell(name, "status") // it is not ready, which is an error
+			out, _ := w.tryExec(name, "status") // the status of a member that is not ready is an error
 			return contains(out, "etcd-main-0 does not answer")
 		})
 	}
@@ -58,8 +58,8 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A machine is off permanently, with the pod's volume: the pod stays, because its end is not reported, until the node is deleted.
-// The story has its own machines, because the others continue to use theirs.
+// A machine is lost together with a pod's volume. The pod remains until the node is deleted, because nothing reports
+// that it has ended. The story has its own machines, because other stories continue to use theirs.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -83,7 +83,8 @@ func TestLostVolume_TLS(t *testing.T) {
 	w.comesBack("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
 }
 
-// comesBack has a member lose its pod and its volume while clients write, and waits until there is another one with a vote.
+// comesBack makes a member lose its pod and its volume while clients write, and waits until its replacement is a
+// voting member.
 func (w *world) comesBack(member string, loses func()) {
 	w.t.Helper()
 	writes := w.startWriter()
@@ -96,7 +97,8 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// Only here do the chart's pods do it: with its settings of bucket, keys and volumes, all three members are restored.
+// Only this story restores all three members in pods of the chart, with its settings for the bucket, the keys and the
+// volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -112,7 +114,7 @@ func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w.check(writes)
 }
 
-// loseAll removes the volumes of three members, and waits until they are ready again.
+// loseAll deletes the volumes of three members and waits until the members are ready again.
 func (w *world) loseAll() {
 	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
@@ -127,7 +129,8 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The way that docs/operations.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
+// The steps are those of docs/operations.md. A rolling update would never finish: the first member becomes ready only
+// with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -153,7 +156,8 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
-// mistake overwrites the key of greeted, and returns the values that undo that, once the first member's backups have both.
+// mistake overwrites the key that greeted reads. Once the backups have both values, it returns the chart values that
+// restore the first one.
 func (w *world) mistake() (values string) {
 	w.t.Helper()
 	w.greet()
@@ -164,10 +168,10 @@ func (w *world) mistake() (values string) {
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
-// Nothing but the number is changed, and no member that stays is restarted for it.
+// Only replicas changes, and no remaining member is restarted.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
-	const values = three + "\nspread: {nodes: preferred}" // there are fewer nodes than members
+	const values = three + "\nspread: {nodes: preferred}" // there are fewer machines than members
 	members := func(count int) {
 		if count == 5 {
 			w.recipe("docs/operations.md", "--set replicas=5", given(values))
@@ -203,7 +207,7 @@ func (w *world) clusterID() uint64 {
 	return w.get("greeting").Header.ClusterId
 }
 
-// loseVolume deletes a pod and its claim, as an operator does whose node is lost permanently.
+// loseVolume deletes a pod and its claim, as an operator does after the permanent loss of a node.
 func (w *world) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID

@@ -14,11 +14,11 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the size of volumes in these stories. Backups leave 256 MB of it to etcd, whose log takes 64 MB from the
-// start, and more for large values.
+// disk is the size of the volumes in these stories. Backups leave 256 MB of it to etcd, whose log preallocates 64 MB
+// and needs more for large values.
 const disk = 768 << 20
 
-// A full volume ends etcd. When there is room again the member returns, with all acknowledged writes.
+// A full volume ends etcd. Once there is space again, the member returns with all acknowledged writes.
 func TestFullDisk_memberReturns(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)
@@ -33,7 +33,7 @@ func TestFullDisk_memberReturns(t *testing.T) {
 	w.check(writes)
 }
 
-// A full volume of one member of three affects no other member.
+// If the volume of one of three members is full, the other members are not affected.
 func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)
@@ -56,7 +56,7 @@ func (w *world) fillDisk(member string) (makeRoom func()) {
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds repeatedly writes one large value, which fills a log quickly.
+// writeUntilItEnds writes the same large key until the member ends. That fills a log quickly.
 func (w *world) writeUntilItEnds(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))

@@ -15,7 +15,7 @@ func TestEvents_inKubectlDescribe(t *testing.T) {
 	w.apply(one)
 	w.awaitReady(1)
 	w.greet()
-	w.asked("etcd-main-0", "defrag")
+	w.exec("etcd-main-0", "defrag")
 	cluster.Eventually(t, "the pod's Events have it", func() error {
 		out, err := w.Kubectl("-n", w.namespace, "describe", "pod", "etcd-main-0")
 		if err != nil {
@@ -31,7 +31,7 @@ func TestEvents_inKubectlDescribe(t *testing.T) {
 	w.Kubectl("-n", w.namespace, "delete", "pod", "etcd-main-0", "--wait=false") //nolint:errcheck // it is awaited
 	w.awaitReady(1)
 	cluster.Eventually(t, "it is defragmented again", func() error {
-		_, err := w.tell("etcd-main-0", "defrag")
+		_, err := w.tryExec("etcd-main-0", "defrag")
 		return err
 	})
 	cluster.Eventually(t, "the refusal is said", func() error {

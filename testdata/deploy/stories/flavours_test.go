@@ -14,7 +14,7 @@ func TestOneMember_withSidecar(t *testing.T) {
 	w.awaitReady(1)
 	w.greet()
 	assert.True(t, w.greeted())
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
+	assert.Contains(t, w.exec("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
 }
 
 func TestThreeMembers_withSidecars(t *testing.T) {
@@ -26,8 +26,9 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// The volume, its exit record and the members' names are the same in both flavours. The data stay readable to the sidecar's
-// etcd, as docs/upgrade.md describes. A member that moves away again finds its earlier backups, and continues them.
+// With and without a sidecar, the volume, its exit record and the members' names are the same. The sidecar's etcd can
+// still read the data, as docs/upgrade.md describes. When the member returns to standalone, it continues its earlier
+// backups.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
@@ -45,10 +46,10 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// readableFor35 is the step of docs/upgrade.md for those who may want to return.
+// readableFor35 is the step of docs/upgrade.md for users who may want to return to etcd 3.5.
 const readableFor35 = `dataVersion: "3.5"`
 
-// It starts, as docs/upgrade.md describes, with a full snapshot by the sidecar.
+// As docs/upgrade.md describes, the migration starts with a full snapshot by the sidecar.
 func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)
@@ -65,11 +66,11 @@ func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	w.awaitVerified("etcd-main-0")
 	w.apply(threeWithSidecars)
 	w.awaitReady(3)
-	w.apply(three, readableFor35) // its backups continue where they were
+	w.apply(three, readableFor35) // backups continue in the same store
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-1", writes)
 	for name := range w.pods() {
-		status := w.asked(name, "status", "-v")
+		status := w.exec(name, "status", "-v")
 		assert.Contains(t, status, "3.5 wanted, kept", name)
 	}
 }

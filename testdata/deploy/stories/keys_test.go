@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A pair of age's keys, for tests.
+// An age key pair for tests.
 const (
 	identity  = "AGE-SECRET-KEY-1LKMZJE7HY3TN7W2Z7FTAWHKJJCUMH44FKZH2HU5J49TW5EEVHNRS359JW7"
 	recipient = "age1zesj80vjwy2j0zqdamgn4t2y44gfmx0say94g8sgrzqkcgyftdhsrlavv3"
 )
 
-// The keys come from Secrets, as in docs/deploy.md. A Job that copies has none that decrypts.
+// The keys come from Secrets, as in docs/deploy.md. The copy Job gets no key that decrypts.
 func TestBackups_encryptedAndSigned(t *testing.T) {
 	w := newWorld(t)
 	bucket := w.offerBucket()
@@ -57,7 +57,7 @@ copy: {to: "s3://another-bucket/etcd-main"}
 	assert.NotZero(t, sealed, "what is read in the bucket is nobody's but who has an identity")
 }
 
-// signing are a new key to sign with, and the public one that is trusted.
+// signing returns a new signing key and the public key to trust.
 func signing(t *testing.T) map[string]string {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -69,7 +69,7 @@ func signing(t *testing.T) map[string]string {
 	return map[string]string{"key.pem": text("PRIVATE KEY", key), "trusted.pem": text("PUBLIC KEY", trusted)}
 }
 
-// The value is docs/deploy.md's. Every member has the password, and the bucket has the users.
+// The values are those of docs/deploy.md. Every member requires the password, and the backups include the users.
 func TestRootPassword_fromSecret(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.withCertificates()
@@ -77,15 +77,15 @@ func TestRootPassword_fromSecret(t *testing.T) {
 	w.apply(three, tlsSecrets, "auth: {rootPassword: {secret: etcd-root}}")
 	w.awaitReady(3)
 	etcdctl := func(pod string, args ...string) string {
-		_, err := w.tell(pod, append([]string{"etcdctl"}, args...)...)
+		_, err := w.tryExec(pod, append([]string{"etcdctl"}, args...)...)
 		require.ErrorContains(t, err, "permission denied", "the certificate names no user")
-		return w.asked(pod, append([]string{"etcdctl", "--user=root:se:cret"}, args...)...)
+		return w.exec(pod, append([]string{"etcdctl", "--user=root:se:cret"}, args...)...)
 	}
 	etcdctl("etcd-main-2", "put", "key", "value")
 	w.loseVolume("etcd-main-2")
 	w.awaitReady(3)
 	assert.Contains(t, etcdctl("etcd-main-2", "get", "key"), "value")
-	w.asked("etcd-main-0", "backup", "now")
+	w.exec("etcd-main-0", "backup", "now")
 	w.loseAll()
 	assert.Contains(t, etcdctl("etcd-main-1", "get", "key"), "value")
 }

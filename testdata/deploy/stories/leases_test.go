@@ -16,7 +16,7 @@ import (
 
 const leasing = "leases: true\n"
 
-// lease waits until a lease is as it should be, and returns it.
+// lease waits until a lease meets a condition and returns it.
 func (w *world) lease(name string, is func(*coordinationv1.Lease) bool) (found *coordinationv1.Lease) {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the lease "+name+" is renewed", func() (err error) {
@@ -52,21 +52,21 @@ func TestLeases_memberAndBackups(t *testing.T) {
 	assert.GreaterOrEqual(t, before, revisionOf(t, full))
 	w.greet()
 	w.lease("etcd-main-delta-snap", func(l *coordinationv1.Lease) bool { return revisionOf(t, l) > before })
-	assert.Contains(t, w.asked("etcd-main-0", "status", "-v"), "etcd-main-delta-snap: ")
+	assert.Contains(t, w.exec("etcd-main-0", "status", "-v"), "etcd-main-delta-snap: ")
 
 	w.apply(one, leasing)
 	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "to apply it again overwrites nothing")
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
-// The real sidecar sends requests to the API server; the scripted one does not.
+// Only the permissions are tested, because the scripted sidecar does not call the API server.
 func TestSidecarRole_isMinimal(t *testing.T) {
 	w := newNamespace(t)
 	w.apply(threeWithSidecars)
 	w.mayDoNoMore("get lease/etcd-main-2", "patch lease/etcd-main-2", "patch lease/etcd-main-delta-snap", "get statefulset/etcd-main")
 }
 
-// mayDoNoMore checks that the pods' account has the required rights and no others.
+// mayDoNoMore checks that the pods' service account has these permissions and no others.
 func (w *world) mayDoNoMore(than ...string) {
 	w.t.Helper()
 	answers := map[string]string{
@@ -78,7 +78,7 @@ func (w *world) mayDoNoMore(than ...string) {
 	}
 	for question, want := range answers {
 		asked := append([]string{"auth", "can-i", "-n", w.namespace, "--as=system:serviceaccount:" + w.namespace + ":etcd-main"}, strings.Fields(question)...)
-		out, _ := w.Kubectl(asked...) // it fails where the answer is no
+		out, _ := w.Kubectl(asked...) // kubectl fails if the answer is no
 		assert.Equal(w.t, want, strings.TrimSpace(out), question)
 	}
 }
@@ -103,7 +103,7 @@ func TestLeases_forbidden(t *testing.T) {
 	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
 	require.NoError(t, err, out)
 	cluster.Eventually(t, "it is said", func() error {
-		return contains(w.asked("etcd-main-1", "status", "-v"), "lease fails", "Role does not let it get and patch")
+		return contains(w.exec("etcd-main-1", "status", "-v"), "lease fails", "Role does not let it get and patch")
 	})
 	w.awaitReady(3)
 	w.greet()

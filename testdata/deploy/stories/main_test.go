@@ -1,4 +1,4 @@
-// Package stories applies the manifests of deploy to a real control plane and runs their pods.
+// Package stories installs the chart in a real control plane and runs its pods.
 package stories
 
 import (
@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// All stories share a control plane, in which each has a namespace of its own, its machines, and the image.
+// All stories share a control plane, the machines and the image. Each has its own namespace.
 var (
 	shared   *cluster.Cluster
 	machines *node.Machines
@@ -26,11 +26,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(node.Contain(func() int { return tell(m) }))
+	os.Exit(node.Contain(func() int { return runStories(m) }))
 }
 
-// tell runs the stories on a control plane, and returns the exit status.
-func tell(m *testing.M) (status int) {
+// runStories runs the stories on a control plane and returns the exit status.
+func runStories(m *testing.M) (status int) {
 	files, err := os.MkdirTemp("", "image-")
 	if err == nil {
 		defer os.RemoveAll(files)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// With a limit, which the chart does not set, the kernel kills a container that takes more memory.
+// With a memory limit, which the chart does not set by default, the kernel kills a container that exceeds it.
 func TestOOMKill_memberReturns(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "resources: {limits: {memory: 512Mi}}")
@@ -44,14 +44,14 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
 	w.awaitReady(3)
 	cluster.Eventually(t, "it says so, unless it is just being killed once more", func() error {
-		out, err := w.tell(killed, "status", "-v")
+		out, err := w.tryExec(killed, "status", "-v")
 		return errors.Join(err, contains(strings.Join(strings.Fields(out), " "), "last exit killed"))
 	})
 	assert.NoError(t, contains(w.log(killed), "full validation"))
 	w.checkBackups(killed, writes)
 }
 
-// readEverything has many clients read all keys, each in one request, until it is stopped.
+// readEverything starts clients that repeatedly read all keys in one request, until stop is called.
 func (w *world) readEverything(prefix string, clients int) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -61,7 +61,7 @@ func (w *world) readEverything(prefix string, clients int) (stop func()) {
 		running.Go(func() {
 			for ctx.Err() == nil {
 				once, end := context.WithTimeout(ctx, 10*time.Second)
-				_, _ = client.Get(once, prefix, clientv3.WithPrefix()) // it is to be too much
+				_, _ = client.Get(once, prefix, clientv3.WithPrefix()) // fails when the member runs out of memory
 				end()
 			}
 		})

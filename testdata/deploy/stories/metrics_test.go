@@ -24,7 +24,7 @@ var (
 	sample = regexp.MustCompile(`(?m)^[a-z0-9_]+`)
 )
 
-// watched are the metrics that the alert rules and the dashboard name.
+// watched returns the metrics that the alert rules and the dashboard use.
 func watched(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -36,11 +36,11 @@ func watched(t *testing.T) map[string]bool {
 		}
 	}
 	require.GreaterOrEqual(t, len(names), 20)
-	delete(names, "etcd_wrapper_recoveries_total") // there is none before the first
+	delete(names, "etcd_wrapper_recoveries_total") // does not exist before the first recovery
 	return names
 }
 
-// awaitMetrics scrapes all members as the PodMonitor does, until every watched metric was seen.
+// awaitMetrics scrapes all members, as the PodMonitor does, until every watched metric has been seen.
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// members are the pods of the StatefulSet, by name.
+// members returns the pods of the StatefulSet by name.
 func (w *world) members() (map[string]*corev1.Pod, error) {
 	list, err := w.Client.CoreV1().Pods(w.namespace).List(context.Background(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/component=etcd-statefulset,app.kubernetes.io/part-of=" + w.release,
@@ -33,7 +33,7 @@ func (w *world) pods() map[string]*corev1.Pod {
 	return found
 }
 
-// awaitPods waits until as many pods are admitted as the StatefulSet wants.
+// awaitPods waits until the StatefulSet has all of its pods.
 func (w *world) awaitPods() {
 	w.t.Helper()
 	cluster.Eventually(w.t, "the pods are admitted", func() error {
@@ -49,7 +49,7 @@ func (w *world) awaitPods() {
 	})
 }
 
-// restarts returns how often a member's containers have ended, or -1 where it has none yet.
+// restarts returns the number of restarts of a member's first container, or -1 if it has no status yet.
 func (w *world) restarts(member string) int {
 	w.t.Helper()
 	pod := w.pods()[member]

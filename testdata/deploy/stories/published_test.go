@@ -15,9 +15,9 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket. Nothing of the checkout is
-// used: the image is loaded into the nodes from its file, as docs/deploy.md describes, and kubectl's plugin is
-// the script of the archive.
+// Two releases share a namespace and a bucket, with different names, IDs and store prefixes. The story uses only
+// release files: the nodes load the image from its file, as docs/deploy.md describes, and the kubectl plugin is the
+// script of the archive.
 func TestReleaseFiles_twoClusters(t *testing.T) {
 	needsRoot(t)
 	folder := t.TempDir()
@@ -66,7 +66,7 @@ func within(t *testing.T, folder, name string, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// only is the one file of a folder that a pattern fits.
+// only returns the one file in a directory that matches a pattern.
 func only(t *testing.T, folder, pattern string) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(folder, pattern))

@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The names in the README that readers replace with their own, except that of the bucket.
+// The names in the README that readers replace with their own. The bucket's name is not among them.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
 )
 
-// deployCommands returns the README's commands, word by word.
+// deployCommands returns the commands of the README without changes.
 func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
@@ -41,7 +41,7 @@ func deployCommands(t *testing.T) string {
 func TestReadme_threeMembersWithBackups(t *testing.T) {
 	needsRoot(t)
 	t.Parallel()
-	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // which the README makes
+	w := &world{Cluster: shared, t: t, namespace: "etcd", release: "etcd-main", image: wrapper} // The README's commands create the namespace.
 	t.Cleanup(w.end)
 	w.run()
 	w.offerBucket()
@@ -60,8 +60,8 @@ func TestReadme_threeMembersWithBackups(t *testing.T) {
 	assert.Len(t, w.voters(), 3)
 }
 
-// follow runs commands in the checkout, like a user with the bucket's credentials in a file, and removes the file that
-// they have created.
+// follow runs commands in the project's root, with a credentials file as a user would have it, and removes the file
+// that they create.
 func (w *world) follow(commands string) (said string) {
 	w.t.Helper()
 	made := filepath.Join(cluster.Checkout(), "my-etcd.yaml")
@@ -83,7 +83,7 @@ func (w *world) follow(commands string) (said string) {
 	return string(out)
 }
 
-// built is Go's build cache, for every home directory.
+// built returns variables that point to Go's caches, because commands run with another home directory.
 func built(t *testing.T) (variables []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}

@@ -14,23 +14,23 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// shell runs commands in a folder, as a person does who administers the cluster.
+// shell prepares commands to run in a directory with a cluster administrator's environment.
 func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	w.t.Helper()
 	command := exec.CommandContext(ctx, "bash", "-euvc", commands)
-	command.Dir, command.WaitDelay = folder, time.Second // kubectl may hold its output open
+	command.Dir, command.WaitDelay = folder, time.Second // a child of kubectl may keep the output open
 	command.Env = w.Environment()
 	return command
 }
 
-// given are values in the file in which the pages have them.
+// given returns the values as the file that the pages name.
 func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
 
-// recipes are the blocks of a page.
+// recipes matches the code blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the block of a page that contains a text, in a folder with a checkout's chart and files: word by word,
-// except for the namespace and the pairs in own, a reader's name followed by its value here.
+// recipe runs the code block of a page that contains a text, in a directory with the given files and the project's
+// deploy directory. It replaces the namespace, and the first of each pair in own by the second.
 func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))

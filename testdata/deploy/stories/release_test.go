@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// `helm rollback` undoes a broken upgrade completely.
+// `helm rollback` reverts a broken upgrade completely.
 func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -39,7 +39,7 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	assert.Len(t, maps.Items, 1, "configurations do not pile up")
 }
 
-// The manifests before the chart had a token that all clusters shared, and names without a namespace.
+// Before the chart, the manifests had the same cluster token for all clusters and member names without a namespace.
 func TestMemberNames_shortToLong(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, `etcdConfig:
@@ -79,7 +79,7 @@ func TestHibernation(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// What a StatefulSet refuses to change is changed by recreating it around the running pods.
+// A StatefulSet's volume size is immutable, so the StatefulSet is recreated around its running pods.
 func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
@@ -97,7 +97,7 @@ func TestVolumeSize_changesWithoutRestart(t *testing.T) {
 	assert.Zero(t, w.restarts("etcd-main-0"))
 }
 
-// An uninstalled release keeps its volumes and Secrets, and one of the same name finds them.
+// An uninstalled release leaves its volumes and Secrets, which a new release of the same name uses.
 func TestUninstall_keepsDataAndBackups(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A new configuration changes an annotation of the pods, which rolls them, the last first, one at a time, each after the one
-// before is ready.
+// A new configuration changes an annotation of the pods. They restart one at a time, the last one first, each after
+// the previous one is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -31,7 +31,7 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is rolled first")
 }
 
-// A mistake costs one member until it is reverted. The others continue to serve.
+// A wrong configuration affects one member until it is reverted. The others continue to serve.
 func TestStuckRollout_isReverted(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -59,7 +59,7 @@ func TestStuckRollout_isReverted(t *testing.T) {
 	}
 }
 
-// log returns a member's log, for all pods of its name.
+// log returns a member's log, including that of earlier pods of its name.
 func (w *world) log(member string) string { return w.logOf(member, "etcd") }
 
 func (w *world) logOf(member, container string) string {
@@ -69,7 +69,7 @@ func (w *world) logOf(member, container string) string {
 	return string(content)
 }
 
-// The budget is asked by the API server, before each eviction.
+// The API server checks the PodDisruptionBudget before each eviction.
 func TestEviction_oneOfThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -111,7 +111,7 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// A kill for memory leaves no record of an orderly end, so the data are validated in full.
+// A container killed for its memory leaves no record of a clean end, so the data is validated in full.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)
@@ -130,7 +130,7 @@ func TestKilledContainer_validatesInFull(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "full validation"))
 }
 
-// Users see the reason of a container's end first.
+// kubectl describe shows users why a container has ended.
 func TestRefusal_inKubectlDescribe(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one, `etcdConfig:

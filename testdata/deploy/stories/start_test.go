@@ -16,18 +16,18 @@ func TestOneMember(t *testing.T) {
 	w.awaitReady(1)
 	w.greet()
 	assert.True(t, w.greeted())
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
+	assert.Contains(t, w.exec("etcd-main-0", "status"), "etcd-main-0: Serving, ready")
 
-	w.asked("etcd-main-0", "backup", "now")
-	w.asked("etcd-main-0", "backup", "verify")
-	listed := w.asked("etcd-main-0", "backup", "list")
+	w.exec("etcd-main-0", "backup", "now")
+	w.exec("etcd-main-0", "backup", "verify")
+	listed := w.exec("etcd-main-0", "backup", "list")
 	t.Log(listed)
 	backups, err := os.ReadDir(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-backups"))
 	require.NoError(t, err)
 	assert.NotEmpty(t, backups, "they lie on the second volume")
 	snapshot := "/var/etcd/backups/before"
-	w.asked("etcd-main-0", "backup", "export", snapshot)
-	assert.Contains(t, w.asked("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
+	w.exec("etcd-main-0", "backup", "export", snapshot)
+	assert.Contains(t, w.exec("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
 }
 
 func TestThreeMembers_bucket(t *testing.T) {
@@ -39,21 +39,21 @@ func TestThreeMembers_bucket(t *testing.T) {
 	nodes := map[string]bool{}
 	for name, pod := range w.pods() {
 		nodes[pod.Spec.NodeName] = true
-		assert.Contains(t, w.asked(name, "status"), name+": Serving, ready")
+		assert.Contains(t, w.exec(name, "status"), name+": Serving, ready")
 	}
 	assert.Len(t, nodes, 3, "each is on a node of its own")
 	w.checkBackups("etcd-main-0", writes)
-	result := w.asked("etcd-main-1", "backup", "verify")
+	result := w.exec("etcd-main-1", "backup", "verify")
 	assert.Contains(t, result, "could be restored", "any member can ask for it")
 }
 
-// Members that have no data yet wait for the store, and none of them is ready before the others: a corrected roll-out
-// would wait for its first pod forever. The way out is the README's.
+// Members without data wait for the store, and none is ready before the others, so the rolling update of corrected
+// values would wait for its first pod forever. The README describes the fix.
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
 	cluster.Eventually(t, "it is said", func() error {
-		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		out, _ := w.tryExec("etcd-main-0", "status") // the status of a member that is not ready is an error
 		return contains(out, "mistaken-bucket", "bucket not found")
 	})
 	w.apply(three)

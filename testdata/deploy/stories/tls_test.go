@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// tlsSecrets has members mount the Secrets that withCertificates makes.
+// tlsSecrets makes members mount the Secrets that withCertificates creates.
 const tlsSecrets = "tls: {source: secrets}"
 
-// secrets are the three, with the names that the chart asks cert-manager for.
+// secrets returns the contents of the three Secrets, by the names that the chart gives to cert-manager.
 func (w *world) secrets(a *authority) map[string]map[string]string {
 	domain := "etcd-main-peer." + w.namespace + ".svc"
 	return map[string]map[string]string{
@@ -40,7 +40,7 @@ func TestThreeMembers_TLS(t *testing.T) {
 	w.awaitMetrics()
 }
 
-// The sidecar has a certificate of its own to show, and one to show to etcd.
+// The sidecar has a server certificate, and a client certificate for etcd.
 func TestThreeMembers_sidecarsAndTLS(t *testing.T) {
 	w := newWorld(t)
 	w.secret("etcd-main-backup-credentials", map[string]string{"region": "eu-west-1"})
@@ -60,11 +60,12 @@ func TestOneMember_sidecarAndTLS(t *testing.T) {
 	w.apply(oneWithSidecar, tlsSecrets)
 	w.awaitReady(1)
 	w.greet()
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "Serving, ready")
+	assert.Contains(t, w.exec("etcd-main-0", "status"), "Serving, ready")
 	w.awaitSidecarsReachEtcd()
 }
 
-// awaitSidecarsReachEtcd waits until every sidecar reports that, with the settings of the real one.
+// awaitSidecarsReachEtcd waits until every sidecar has reached etcd with its flags, which are those of the real
+// sidecar.
 func (w *world) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
@@ -74,7 +75,7 @@ func (w *world) awaitSidecarsReachEtcd() {
 	}
 }
 
-// withCertificates makes the Secrets by hand.
+// withCertificates creates the Secrets without cert-manager.
 func (w *world) withCertificates() *authority {
 	w.t.Helper()
 	ca := newAuthority(w.t)
@@ -85,7 +86,7 @@ func (w *world) withCertificates() *authority {
 	return ca
 }
 
-// renewAll puts new certificates into the Secrets, and waits until the members show them.
+// renewAll puts new certificates into the Secrets and waits until the members serve them.
 func (w *world) renewAll(ca *authority) {
 	w.t.Helper()
 	before := ca.issued + 1
@@ -102,18 +103,18 @@ func (w *world) renewAll(ca *authority) {
 	}
 }
 
-// unharmed checks that no container was restarted.
+// unharmed checks that no container was restarted and that all members are ready.
 func (w *world) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {
 		for _, container := range pod.Status.ContainerStatuses {
 			assert.Zero(w.t, container.RestartCount, "%s of %s was not started again", container.Name, name)
 		}
-		assert.Contains(w.t, w.asked(name, "status"), "Serving, ready")
+		assert.Contains(w.t, w.exec(name, "status"), "Serving, ready")
 	}
 }
 
-// serial is the number of the certificate that a member shows to clients.
+// serial returns the serial number of a member's server certificate.
 func (w *world) serial(member string) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

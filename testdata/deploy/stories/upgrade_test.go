@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A version's chart is installed as it was published, upgraded to the present one with a new tag of the image, rolled back and upgraded
-// again, while a client writes.
+// The published chart of an earlier version is installed, upgraded to the current chart with a new image tag, rolled
+// back and upgraded again, while a client writes.
 func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		t.Run(filepath.Base(chart), func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestEarlierCharts_upgradeAndRollback(t *testing.T) {
 	}
 }
 
-// awaitImage waits until three members are ready that run an image.
+// awaitImage waits until three members with an image are ready.
 func (w *world) awaitImage(image string) {
 	w.t.Helper()
 	w.awaitReady(3)
@@ -42,7 +42,7 @@ func (w *world) awaitImage(image string) {
 	}
 }
 
-// The objects exist without Helm, as after kubectl apply, and the command of docs/upgrade.md makes Helm adopt them.
+// kubectl apply has created the objects, and the command of docs/upgrade.md makes Helm adopt them.
 func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.strictly(three)
@@ -57,14 +57,14 @@ func TestAppliedManifests_areAdoptedByHelm(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// Variables are read when a process starts, so members that wait for the store are deleted once the Secret is right.
+// A process reads its environment when it starts, so after the Secret is corrected, waiting members must be deleted.
 func TestWrongSecret_isCorrected(t *testing.T) {
 	w := newWorld(t)
 	w.offerBucket()
 	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})
 	w.apply(three)
 	cluster.Eventually(t, "it is said", func() error {
-		out, _ := w.tell("etcd-main-0", "status") // it is not ready, which is an error
+		out, _ := w.tryExec("etcd-main-0", "status") // the status of a member that is not ready is an error
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)

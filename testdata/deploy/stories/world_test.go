@@ -23,21 +23,21 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// world is a namespace of the cluster whose pods are run.
+// world is a namespace of the cluster, with a node that runs its pods.
 type world struct {
 	*cluster.Cluster
 	t         *testing.T
 	node      *node.Node
 	namespace string
-	release   string      // of the chart
-	image     *node.Image // the members' image, which a registry or a release may replace
+	release   string      // name of the Helm release
+	image     *node.Image // of the members; some stories replace it
 
 	identity *tls.Config // of clients; nil without TLS
 }
 
 var stories atomic.Int32
 
-// newNamespace starts a story without pods. It runs in parallel to others.
+// newNamespace starts a story without pods, in parallel with other stories.
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -62,7 +62,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// run starts to run pods.
+// run starts the node that runs the pods.
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
@@ -70,7 +70,7 @@ func (w *world) run(options ...node.Option) {
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 
-// restricted creates the namespace, which accepts only pods of the strictest Pod Security Standard.
+// restricted creates the namespace, with the Pod Security Standard "restricted".
 func (w *world) restricted() {
 	w.t.Helper()
 	_, err := w.Client.CoreV1().Namespaces().Create(w.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
@@ -83,7 +83,7 @@ func (w *world) restricted() {
 	w.t.Cleanup(w.end)
 }
 
-// end removes the story's objects from the cluster, without waiting.
+// end deletes the namespace without waiting.
 func (w *world) end() {
 	err := w.Client.CoreV1().Namespaces().Delete(context.Background(), w.namespace, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -91,7 +91,7 @@ func (w *world) end() {
 	}
 }
 
-// awaitReady waits until the StatefulSet reports that all pods of its newest revision are ready.
+// awaitReady waits until the StatefulSet reports that all pods of its latest revision are ready.
 func (w *world) awaitReady(count int) {
 	w.t.Helper()
 	cluster.Eventually(w.t, fmt.Sprintf("%d members are ready", count), func() error {
@@ -107,7 +107,7 @@ func (w *world) awaitReady(count int) {
 	})
 }
 
-// etcd is a client of the Service of ready members, like other clients in the namespace.
+// etcd returns a client of the client Service, as another pod in the namespace would create it.
 func (w *world) etcd() *clientv3.Client {
 	w.t.Helper()
 	scheme := "http"
@@ -125,7 +125,7 @@ func (w *world) etcd() *clientv3.Client {
 	return client
 }
 
-// greet writes the key that greeted looks for.
+// greet writes the key that greeted reads.
 func (w *world) greet() {
 	w.t.Helper()
 	client := w.etcd()
@@ -145,7 +145,7 @@ func (w *world) greeted() bool {
 	return len(reply.Kvs) == 1 && string(reply.Kvs[0].Value) == "hello"
 }
 
-// get reads through a quorum, as soon as there is one.
+// get retries a linearizable read until there is a quorum.
 func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.GetResponse) {
 	w.t.Helper()
 	client := w.etcd()
@@ -158,16 +158,16 @@ func (w *world) get(key string, options ...clientv3.OpOption) (reply *clientv3.G
 	return reply
 }
 
-// asked runs the program's other commands in a pod, as kubectl exec does.
-func (w *world) asked(pod string, args ...string) string {
+// exec runs a command of etcd-wrapper in a pod, like kubectl exec, and returns its output.
+func (w *world) exec(pod string, args ...string) string {
 	w.t.Helper()
-	out, err := w.tell(pod, args...)
+	out, err := w.tryExec(pod, args...)
 	require.NoError(w.t, err)
 	return out
 }
 
-// tell is for commands that may fail.
-func (w *world) tell(pod string, args ...string) (string, error) {
+// tryExec is like exec for a command that may fail.
+func (w *world) tryExec(pod string, args ...string) (string, error) {
 	found := w.pods()[pod]
 	if found == nil {
 		return "", fmt.Errorf("there is no pod %s: %w", pod, errNotYet)
@@ -175,7 +175,7 @@ func (w *world) tell(pod string, args ...string) (string, error) {
 	return w.node.Exec(found, "etcd", append([]string{"/etcd-wrapper"}, args...)...)
 }
 
-// voters are the members that etcd itself counts.
+// voters returns the names of the voting members.
 func (w *world) voters() (names []string) {
 	w.t.Helper()
 	client := w.etcd()
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// lines returns a container's log so far.
+// contains returns an error that names the first of the parts that is missing from the text.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

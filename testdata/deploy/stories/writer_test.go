@@ -14,19 +14,19 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// writer writes continuously and remembers acknowledged writes.
+// writer writes keys one after the other and records the acknowledged ones.
 type writer struct {
 	stop    context.CancelFunc
 	ended   chan struct{}
-	enough  chan struct{} // is closed when there is something to look for
+	enough  chan struct{} // closed after enoughWrites acknowledged writes
 	written []string
-	longest time.Duration // between two acknowledgements
-	failed  []string      // when and why a write was not acknowledged
+	longest time.Duration // between two acknowledged writes
+	failed  []string      // times and errors of failed writes
 }
 
 const enoughWrites = 20
 
-// writers numbers the writers, so that none overwrites another one's keys.
+// writers counts the writers, so that each writes different keys.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {
@@ -54,7 +54,7 @@ func (w *world) startWriter() *writer {
 	return writes
 }
 
-// allIn looks whether all that was acknowledged is among the keys.
+// allIn checks that all acknowledged writes are among the keys.
 func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	t.Helper()
 	require.NotEmpty(t, w.written)
@@ -63,7 +63,7 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	}
 }
 
-// check ends the writing and looks whether all that was acknowledged is there.
+// check stops the writer and checks that the cluster has all acknowledged writes.
 func (w *world) check(writes *writer) {
 	w.t.Helper()
 	select {
@@ -82,7 +82,7 @@ func (w *world) check(writes *writer) {
 	w.t.Logf("%d writes were acknowledged, all are there; the longest time between two was %s", len(writes.written), writes.longest.Round(time.Millisecond))
 }
 
-// lastWritten reads only the last written key.
+// lastWritten returns options that read only the key that was written last.
 func lastWritten() []clientv3.OpOption {
 	return append(clientv3.WithLastRev(), clientv3.WithPrefix())
 }

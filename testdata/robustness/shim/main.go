@@ -1,5 +1,6 @@
-// Command shim replaces etcd for etcd's own tests. It turns etcd's command line and environment into a configuration file, and
-// becomes etcd-wrapper, which is in the same folder. A gateway or a proxy, which etcd-wrapper is not, is run by plain etcd, also there.
+// Command shim replaces etcd in etcd's own tests. It writes etcd's flags and environment to a configuration file and
+// executes etcd-wrapper from the same directory. For a gateway or a proxy, which etcd-wrapper does not implement, it
+// executes plain etcd, also from that directory.
 package main
 
 import (
@@ -52,7 +53,7 @@ func main() {
 		"--etcd-wrapper-port="+strconv.Itoa(port(given)), "--log-level="+level(given))
 }
 
-// parse reads the same flags as etcd's own main.
+// parse parses the flags of etcd's main.
 func parse(args []string) *flag.FlagSet {
 	set := flag.NewFlagSet("etcd", flag.ExitOnError)
 	embed.NewConfig().AddFlags(set)
@@ -67,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested are the flags that have another place in a configuration file.
+// nested maps flags to their differing keys in a configuration file.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",
@@ -112,7 +113,7 @@ func configuration(given *flag.FlagSet) map[string]any {
 		}
 		put(config, strings.Split(place, "/"), value(given, f))
 	})
-	if discovery, ok := config["discovery-config"]; ok { // without which the flags, too, have no TLS
+	if discovery, ok := config["discovery-config"]; ok { // the flags do not support TLS either
 		put(discovery.(map[string]any), []string{"client", "secure", "insecure-transport"}, given.Lookup("discovery-insecure-transport").Value.String() == "true")
 	}
 	for _, ofCommandLine := range []string{"config-file", "discovery-fallback", "v2-deprecation", "version"} {
@@ -121,7 +122,7 @@ func configuration(given *flag.FlagSet) map[string]any {
 	return config
 }
 
-// value is a flag's, as YAML has it.
+// value returns a flag's value as it appears in YAML.
 func value(given *flag.FlagSet, f *flag.Flag) any {
 	switch typed := f.Value.(type) {
 	case *flags.StringsValue:
@@ -133,7 +134,7 @@ func value(given *flag.FlagSet, f *flag.Flag) any {
 	case flag.Getter:
 		return typed.Get()
 	}
-	if f.Name == "max-concurrent-streams" { // of a type of etcd's own
+	if f.Name == "max-concurrent-streams" { // the flag has a type of its own
 		return json.Number(f.Value.String())
 	}
 	return f.Value.String()
@@ -152,7 +153,7 @@ func put(into map[string]any, path []string, value any) {
 	put(section, path[1:], value)
 }
 
-// port is one for the wrapper's own server that no other member of the test has: so much below that for clients, if a test chose one.
+// port returns the port of the wrapper's own server: the client port of the test, if there is one, minus below.
 func port(given *flag.FlagSet) int {
 	first, _, _ := strings.Cut(given.Lookup("listen-client-urls").Value.String(), ",")
 	u, err := url.Parse(first)
@@ -166,7 +167,8 @@ func port(given *flag.FlagSet) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// below maps the ports that etcd's tests start with, 10000 and 20000, to ports that they do not use.
+// below is the offset from client ports to ports that etcd's tests do not use. The tests use ports from 10000 and
+// 20000.
 const below = 4000
 
 func level(given *flag.FlagSet) string {

@@ -1,4 +1,4 @@
-// Package suites runs etcd's own end-to-end tests with plain etcd and with the program instead, and compares.
+// Package suites runs etcd's own end-to-end tests with plain etcd and with etcd-wrapper, and compares the results.
 package suites
 
 import (
@@ -21,12 +21,13 @@ var only = flag.String("tests", ".", "a regular expression of those of etcd's te
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// module is the folder of etcd's tests.
+// module is the import path of etcd's tests.
 const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different lists the tests that cannot pass with the program instead of etcd, and the reasons. One that passes must be removed.
+// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that passes must be removed
+// from it.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
 	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
@@ -42,7 +43,7 @@ var different = map[string]string{
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }
 
-// TestEtcdSuites_passAsWithPlainEtcd runs each of etcd's own tests twice, with etcd and with the program instead.
+// TestEtcdSuites_passAsWithPlainEtcd runs each of etcd's own tests with plain etcd and with etcd-wrapper.
 func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root makes networks and processes of a test's own")
@@ -63,7 +64,7 @@ func TestEtcdSuites_passAsWithPlainEtcd(t *testing.T) {
 	}
 }
 
-// compare checks that the program passes the tests that plain etcd passes.
+// compare checks that a test passes with etcd-wrapper if it passes with plain etcd.
 func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withOurs outcome) {
 	t.Helper()
 	var output string
@@ -80,7 +81,8 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	return withPlain, withOurs
 }
 
-// binaries has two directories, as etcd's tests expect them: one with plain etcd, and one with the program instead.
+// binaries returns two directories laid out as etcd's tests expect: one with plain etcd, the other with etcd-wrapper
+// in its place.
 func binaries(t *testing.T) (plain, ours string) {
 	t.Helper()
 	plain, ours = t.TempDir(), t.TempDir()
@@ -101,7 +103,7 @@ func build(t *testing.T, path, of string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// suite is a package of etcd's tests, as a program, and the directory that it wants to be run in.
+// suite is the compiled test binary of a package of etcd's tests, and its working directory.
 type suite struct{ program, directory string }
 
 func compiled(t *testing.T, name string) suite {
@@ -115,7 +117,7 @@ func compiled(t *testing.T, name string) suite {
 	return s
 }
 
-// tests are the names of the requested ones.
+// tests returns the names of the tests to run.
 func (s suite) tests(t *testing.T) []string {
 	t.Helper()
 	command := exec.Command(s.program, "-test.list", *only)
@@ -136,7 +138,8 @@ const (
 	skipped outcome = "skipped"
 )
 
-// tries is the maximum number of runs of a test, with each of both: some of etcd's fail now and then on a busy machine.
+// tries is the maximum number of runs of a test with either program, because some of etcd's tests are flaky on a busy
+// machine.
 const tries = 3
 
 func (s suite) attempt(test, binaries string) (ended outcome, output string) {
@@ -148,8 +151,8 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 	return ended, output
 }
 
-// patience bounds a test: the longest of etcd's takes two minutes on an idle machine. A test that is known to differ may
-// wait forever.
+// patience returns the timeout of a test. etcd's longest test takes two minutes on an idle machine. Tests that are
+// known to differ may hang, so their timeout is shorter.
 func patience(test string) string {
 	if different[test] != "" {
 		return "1m"
@@ -157,8 +160,8 @@ func patience(test string) string {
 	return "5m"
 }
 
-// run runs one test with the binaries of a directory. It has a network of its own, where the ports that etcd's tests want are free, and
-// all processes that it started end with it.
+// run runs a test with the binaries of a directory, in network and PID namespaces of its own: the ports of etcd's
+// tests are free in there, and all processes of the test end with it.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
