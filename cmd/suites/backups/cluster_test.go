@@ -35,11 +35,8 @@ func newCluster(t *testing.T) *cluster {
 	c := &cluster{depot: newDepot(t), t: t, pods: harness.StandaloneMembers(t, 3), known: state{}}
 	for _, p := range c.pods {
 		p.Flags = append(p.Flags, c.flag(), "--backup-interval=200ms")
-		c.runs = append(c.runs, p.Start())
 	}
-	for _, run := range c.runs {
-		run.AwaitReady()
-	}
+	c.runs = harness.StartAll(c.pods)
 	c.quiet = c.startWriters()
 	return c
 }

@@ -101,7 +101,6 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	first := m.depot
 	before := files(t, first.dir)
 	require.NoError(t, os.RemoveAll(m.Volume))
-	require.NoError(t, os.Mkdir(m.Volume, 0o700))
 	m.keepIn(newDepot(t))
 	run := m.StartReady()
 	last := m.write("whose", "the second one's")

@@ -36,12 +36,7 @@ func wakeThree(t *testing.T) []row {
 			p.Sidecar.Takes, p.Sidecar.Slow = wakingInitialization, wakingConfig
 		}
 		start := time.Now()
-		for i, p := range pods {
-			runs[i] = p.Start()
-		}
-		for _, run := range runs {
-			run.AwaitReady()
-		}
+		runs = harness.StartAll(pods)
 		beyond = append(beyond, milliseconds(time.Since(start)-max(wakingInitialization, wakingConfig)))
 		for _, run := range runs {
 			run.Kill()

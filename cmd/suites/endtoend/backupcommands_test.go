@@ -61,9 +61,7 @@ func visit(p *harness.Pod, args ...string) (out string) {
 func TestBackupCommands_verifyListExport(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	run := p.StartReady()
-	p.Put("greeting", "hello")
-	run.Shutdown()
+	p.StartAndStop("greeting", "hello")
 	store, scratch, snapshot := keepDatabase(p), t.TempDir(), filepath.Join(t.TempDir(), "out.db")
 
 	p.Env = append(p.Env, "TMPDIR="+scratch)
@@ -85,9 +83,7 @@ func TestBackupCommands_verifyListExport(t *testing.T) {
 func TestBackupCommands_damagedBackup(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	run := p.StartReady()
-	p.Put("greeting", "hello")
-	run.Shutdown()
+	p.StartAndStop("greeting", "hello")
 	store := keepDatabase(p)
 	data, err := filepath.Glob(strings.TrimPrefix(store, "--backup-store=file://") + "/gen/000001/full/*/data")
 	require.NoError(t, err)

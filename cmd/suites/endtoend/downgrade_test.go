@@ -80,7 +80,7 @@ func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
-	runs := startAll(pods)
+	runs := harness.StartAll(pods)
 	putMany(pods[0], 0, 10)
 	runs[2].Kill()
 	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
@@ -102,7 +102,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	optIn(t)
 	pods := harness.Members(t, 3, peerTLS)
-	runs := startAll(pods, "--etcd-data-version=3.6")
+	runs := harness.StartAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		awaitVersion(p, "3.6.0")
 	}
@@ -110,7 +110,7 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	for _, run := range runs {
 		run.Kill()
 	}
-	runs = startAll(pods)
+	runs = harness.StartAll(pods)
 	for _, run := range runs {
 		harness.Eventually(t, "the version is held", func() bool {
 			about := run.Status().DataVersion
@@ -139,17 +139,6 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 }
 
-// startAll starts the members of a cluster and waits until all are ready.
-func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
-	for _, p := range pods {
-		runs = append(runs, p.Start(flags...))
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
-	return runs
-}
-
 // The volume is restored from a copy that was made before the upgrade of the cluster. A leader that knows a later log
 // position of the member makes etcd exit, in all versions. A leader that was elected afterwards sends the missing
 // entries.
@@ -162,7 +151,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
 	runs[0].Shutdown()
 	runs[1].Kill() // the cluster has no quorum now
-	runs = startAll(pods, "--etcd-data-version=3.6")
+	runs = harness.StartAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		awaitVersion(p, "3.6.0")
 	}
@@ -172,7 +161,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	}
 	require.NoError(t, os.RemoveAll(pods[2].DataDir()))
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
-	startAll(pods[:2], "--etcd-data-version=3.6")
+	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
 	first := pods[2].Start() // requires 3.5, and its data do not mention 3.6
 	ended := false

@@ -72,12 +72,7 @@ func TestHibernatedMembers_waitForTheSidecar(t *testing.T) {
 		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{after(3700 * time.Millisecond)}
 		p.Sidecar.Broken[harness.ConfigPath] = harness.Block
 	}
-	for i, p := range pods {
-		runs[i] = p.Start()
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs = harness.StartAll(pods)
 	assert.Equal(t, "value", pods[1].Get("key"))
 	for _, run := range runs {
 		_, _ = run.Stop(syscall.SIGTERM)

@@ -49,10 +49,9 @@ func TestInvalidConfiguration(t *testing.T) {
 			lines := run.Log.Matching(harness.Line{"event": "config invalid", "level": "error"})
 			require.Len(t, lines, 1)
 			assert.Contains(t, lines[0]["message"], key, "the sentence names the key")
-			left, err := os.ReadFile(p.TerminationMessage())
-			require.NoError(t, err)
-			assert.Contains(t, string(left), key, "so does the termination message")
-			assert.NotContains(t, string(left), "of the last container")
+			left := terminationMessage(p)
+			assert.Contains(t, left, key, "so does the termination message")
+			assert.NotContains(t, left, "of the last container")
 		})
 	}
 }
@@ -107,9 +106,7 @@ func TestUnreadableData_crashWithReason(t *testing.T) {
 	require.Equal(t, 2, second.Exit(harness.Patience))
 	require.NoFileExists(t, p.RecordPath(), "never looks clean")
 	assert.NotContains(t, states(second), "Serving")
-	left, err := os.ReadFile(p.TerminationMessage())
-	require.NoError(t, err)
-	assert.Contains(t, string(left), "crash: ")
+	assert.Contains(t, terminationMessage(p), "crash: ")
 
 	third := p.Start()
 	require.Equal(t, 2, third.Exit(harness.Patience))

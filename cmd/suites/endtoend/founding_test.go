@@ -35,9 +35,7 @@ func edited(t *testing.T) *three {
 	first, all := c.pods[0], c.pods[0].Config["initial-cluster"]
 	first.Config["initial-cluster"] = fmt.Sprintf("%s=%s", first.Config["name"], first.PeerURL())
 	first.WriteConfigFile()
-	run := first.StartReady()
-	first.Put("key", "value")
-	run.Shutdown()
+	first.StartAndStop("key", "value")
 	first.Config["initial-cluster"] = all
 	first.WriteConfigFile()
 	return c
@@ -62,12 +60,6 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 func TestSingleMember_growsToThree(t *testing.T) {
 	t.Parallel()
 	c := edited(t)
-	var runs []*harness.Run
-	for _, p := range c.pods {
-		runs = append(runs, p.Start())
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	harness.StartAll(c.pods)
 	c.requireWhole()
 }

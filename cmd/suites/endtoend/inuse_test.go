@@ -16,9 +16,7 @@ import (
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	first := p.StartReady()
-	p.Put("key", "value")
-	first.Shutdown()
+	p.StartAndStop("key", "value")
 
 	second, release := p.StartAndLockDB()
 	second.AwaitLine(harness.Line{"message": "another process holds the database"})

@@ -107,8 +107,7 @@ func TestLostMember_largeDatabase(t *testing.T) {
 	for i := range 100 {
 		c.pods[0].Put(fmt.Sprintf("large-%d", i), value)
 	}
-	c.runs[2].Kill()
-	emptyVolume(c.pods[2])
+	c.runs[2].LoseVolume()
 	etcd := c.pods[0].Etcd()
 	etcd.SetEndpoints(c.pods[0].Endpoint(), c.pods[1].Endpoint())
 	longest, failed := time.Duration(0), 0
@@ -172,16 +171,14 @@ func TestLostMember_autoTLS(t *testing.T) {
 	t.Parallel()
 	c := stored(t, harness.StandaloneMembers(t, 3, autoPeerTLS))
 	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
+	c.runs[2].LoseVolume()
 	c.runs[2] = last.StartReady()
 	c.runs[2].AwaitLine(harness.Line{"message": fates["lost"].says, "level": "warn"})
 	c.requireWhole()
 
 	before := c.pods[0].Revision()
-	for i, run := range c.runs {
-		run.Kill()
-		emptyVolume(c.pods[i])
+	for _, run := range c.runs {
+		run.LoseVolume()
 	}
 	c.restart()
 	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
@@ -232,8 +229,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	enableAuthentication(t, c.pods[0].Etcd(), "root")
 	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
+	c.runs[2].LoseVolume()
 	run := last.Start()
 	run.AwaitLine(harness.Line{"message": "give ETCDCTL_USER=root and ETCDCTL_PASSWORD"})
 	run.Kill()
@@ -243,35 +239,27 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	run.Shutdown()
 }
 
-// The certificate replaces the password, also for the promotion.
-func TestLostMember_rootByCertificate(t *testing.T) {
+func TestLostMember_isPromoted(t *testing.T) {
 	onlyWithMembers(t)
-	t.Parallel()
-	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
-	enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the common name of the certificate in --etcd-client-cert-path
-	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
-	run := last.StartReady()
-	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
-	run.Shutdown()
-}
-
-// All members run etcd 3.6 but report an older version.
-func TestLostMember_olderDataVersion(t *testing.T) {
-	onlyWithMembers(t)
-	t.Parallel()
-	pods := harness.StandaloneMembers(t, 3)
-	for _, p := range pods {
-		p.Flags = append(p.Flags, "--etcd-data-version=3.5")
+	for name, start := range map[string]func(t *testing.T) *three{
+		"root by certificate": func(t *testing.T) *three { // the certificate replaces the password, also for the promotion
+			c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
+			enableAuthentication(t, c.pods[0].Etcd(), "root", "client") // the common name of the certificate in --etcd-client-cert-path
+			return c
+		},
+		"older data version": func(t *testing.T) *three { // all members run etcd 3.6 but report an older version
+			return startThree(t, harness.StandaloneMembers(t, 3), "--etcd-data-version=3.5")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := start(t)
+			c.runs[2].LoseVolume()
+			run := c.pods[2].StartReady()
+			run.AwaitLine(harness.Line{"message": "this learner was promoted"})
+			run.Shutdown()
+		})
 	}
-	c := startThree(t, pods)
-	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
-	run := last.StartReady()
-	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
-	run.Shutdown()
 }
 
 // etcd exits at each start with the data of a removed member, so these data are detected before.
@@ -382,8 +370,7 @@ func TestLostMember_twoOfFive(t *testing.T) {
 	t.Parallel()
 	c := startThree(t, harness.StandaloneMembers(t, 5))
 	for _, i := range []int{2, 4} {
-		c.runs[i].Kill()
-		emptyVolume(c.pods[i])
+		c.runs[i].LoseVolume()
 	}
 	c.runs[2], c.runs[4] = c.pods[2].Start(), c.pods[4].Start()
 	c.runs[2].AwaitReady()

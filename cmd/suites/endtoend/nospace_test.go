@@ -78,8 +78,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 		return c.alarmed()
 	})
 	for _, step := range steps[2:4] { // The member is killed while it rejoins.
-		c.runs[2].Kill()
-		emptyVolume(pods[2])
+		c.runs[2].LoseVolume()
 		c.runs[2] = pods[2].Start()
 		c.runs[2].AwaitLine(step)
 	}
@@ -103,8 +102,7 @@ func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	raised := c.raise(c.pods[2], etcdserverpb.AlarmType_CORRUPT)
-	c.runs[2].Kill()
-	emptyVolume(c.pods[2])
+	c.runs[2].LoseVolume()
 	run := c.pods[2].Start()
 	run.AwaitLine(harness.Line{"message": "etcd has joined its cluster"})
 	_, err := c.pods[0].Etcd().AlarmDisarm(t.Context(), raised)

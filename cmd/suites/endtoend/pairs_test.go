@@ -27,12 +27,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 	last := c.pods[2]
 	last.ExpectTerminationMessage()
 	harness.Mount(t, "-t", "tmpfs", "-o", "size=200m", "none", last.Volume)
-	for _, p := range c.pods {
-		c.runs = append(c.runs, p.Start())
-	}
-	for _, run := range c.runs {
-		run.AwaitReady()
-	}
+	c.runs = harness.StartAll(c.pods)
 	c.pods[0].Put("key", "value")
 	for i := range 10 {
 		c.pods[0].Put(fmt.Sprintf("large-%d", i), strings.Repeat("v", 1<<20))
@@ -53,8 +48,7 @@ func TestLostMember_renewedCA(t *testing.T) {
 	t.Parallel()
 	c := startThree(t, harness.StandaloneMembers(t, 3, peerTLS, clientTLS))
 	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
+	c.runs[2].LoseVolume()
 	security := last.Config["peer-transport-security"].(map[string]any)
 	right, err := os.ReadFile(security["trusted-ca-file"].(string))
 	require.NoError(t, err)
@@ -76,8 +70,7 @@ func TestLostMember_newAddress(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
+	c.runs[2].LoseVolume()
 	old := last.PeerURL()
 	last.PeerPort = ports.Lease(t)
 	last.Config["listen-peer-urls"], last.Config["initial-advertise-peer-urls"] = last.PeerURL(), last.PeerURL()

@@ -3,14 +3,11 @@ package endtoend_test
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -20,9 +17,7 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, map[string]any{"name": "etcd-main-1", "initial-cluster-state": "existing"})
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=%s", first.Config["initial-cluster"], p.PeerURL())
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(p.Dir, "etcd.yaml"), text, 0o600))
+	p.WriteConfigFile()
 	return p
 }
 
@@ -89,8 +84,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	addLearner(first, second)
 	run := second.Start()
 	run.AwaitLine(harness.Line{"message": personsLearner})
-	run.Kill()
-	emptyVolume(second)
+	run.LoseVolume()
 
 	run = second.Start()
 	run.AwaitLine(harness.Line{"message": "removed this member's old identity"})
@@ -117,12 +111,10 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)
 	last := c.pods[2]
-	c.runs[2].Kill()
-	emptyVolume(last)
+	c.runs[2].LoseVolume()
 	run := last.Start()
 	run.AwaitLine(harness.Line{"message": "the cluster has added this member again"})
-	run.Kill()
-	emptyVolume(last)
+	run.LoseVolume()
 	run = last.Start()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})
 	run.AwaitReady()

@@ -59,8 +59,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {
-				run.Kill()
-				emptyVolume(c.pods[2])
+				run.LoseVolume()
 				run = c.pods[2].StartReady()
 				c.requireWhole()
 				assert.Less(t, run.Log.Lines(), 10_000, "lines of log")

@@ -43,9 +43,7 @@ func startFully(p *harness.Pod) *harness.Run {
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	first := p.StartReady()
-	p.Put("key", "value")
-	first.Shutdown()
+	p.StartAndStop("key", "value")
 	database := moveDataDir(p)
 	for round := range 2 { // the second restore uses the result of the first
 		restore(p, database, "--bump-revision=1000000000", "--mark-compacted")
@@ -78,10 +76,7 @@ func cutLogOff(p *harness.Pod) {
 func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	first := p.StartReady()
-	p.Put("key", "value")
-	p.Put("long", strings.Repeat("v", 2000))
-	first.Shutdown()
+	p.StartAndStop("key", "value", "long", strings.Repeat("v", 2000))
 	cutLogOff(p)
 	require.NoError(t, os.RemoveAll(p.RecordPath()))
 
@@ -102,19 +97,15 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	first := p.StartReady()
-	p.Put("key", "value")
-	p.Put("long", strings.Repeat("v", 2000))
-	first.Shutdown()
+	p.StartAndStop("key", "value", "long", strings.Repeat("v", 2000))
 	cutLogOff(p)
 	p.ExpectTerminationMessage()
 	second := p.Start()
 	require.NotZero(t, second.Exit(harness.Patience))
-	message, err := os.ReadFile(p.TerminationMessage())
-	require.NoError(t, err)
-	assert.Contains(t, string(message), "was cut off or damaged")
-	assert.Contains(t, string(message), "way out: to keep what the database holds")
-	assert.Contains(t, string(message), "nor does the sidecar's)")
+	message := terminationMessage(p)
+	assert.Contains(t, message, "was cut off or damaged")
+	assert.Contains(t, message, "way out: to keep what the database holds")
+	assert.Contains(t, message, "nor does the sidecar's)")
 }
 
 // If the data directory is the volume, it also contains the program's own files.

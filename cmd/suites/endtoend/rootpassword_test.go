@@ -44,8 +44,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its password
 	run = p.StartReady()
 	guarded(run)
-	run.Kill()
-	emptyVolume(p)
+	run.LoseVolume()
 	run = p.StartReady()
 	guarded(run)
 	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))

@@ -39,14 +39,10 @@ func newThree(t *testing.T) *three {
 
 func startThree(t *testing.T, pods []*harness.Pod, flags ...string) *three {
 	t.Helper()
-	c := &three{T: t, pods: pods}
-	for _, p := range c.pods {
+	for _, p := range pods {
 		p.Flags = append(p.Flags, flags...)
-		c.runs = append(c.runs, p.Start())
 	}
-	for _, run := range c.runs {
-		run.AwaitReady()
-	}
+	c := &three{T: t, pods: pods, runs: harness.StartAll(pods)}
 	c.pods[0].Put("key", "value")
 	return c
 }
@@ -64,7 +60,6 @@ func (c *three) requireWhole() {
 func emptyVolume(p *harness.Pod) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
-	require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
 }
 
 // storedThree returns a cluster whose members share a store that has all writes.
@@ -85,12 +80,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 // restart starts all members at the same time and waits until the cluster is complete.
 func (c *three) restart(flags ...string) (runs []*harness.Run) {
 	c.Helper()
-	for _, p := range c.pods {
-		runs = append(runs, p.Start(flags...))
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs = harness.StartAll(c.pods, flags...)
 	c.requireWhole()
 	return runs
 }

@@ -86,8 +86,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 			if test.stored {
 				c.runs[0].AwaitStored(c.pods[0].Revision())
 			}
-			c.runs[1].Kill()
-			emptyVolume(c.pods[1])
+			c.runs[1].LoseVolume()
 			c.runs[1] = c.pods[1].Start()
 			requireExplanation(t, c.runs[1], "of 2 voting members the others are no quorum, which it takes to replace this one")
 			assert.Contains(t, c.runs[1].Status().Recovery.Reason, test.message)
@@ -107,9 +106,8 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := newThree(t)
-	for i, run := range c.runs[1:] {
-		run.Kill()
-		emptyVolume(c.pods[i+1])
+	for _, run := range c.runs[1:] {
+		run.LoseVolume()
 	}
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()

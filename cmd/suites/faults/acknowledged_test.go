@@ -76,12 +76,9 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	require.NoError(t, err)
 	p := newPodWithStore(t, folderStore(t))
 	p.Program = patient
-	run := p.StartReady()
-	p.Put("key", "value")
-	run.Shutdown()
+	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	require.NoError(t, os.Mkdir(p.Volume, 0o700))
-	run = p.StartReady() // within harness.Patience, which is shorter
+	run := p.StartReady() // within harness.Patience, which is shorter
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }
@@ -169,7 +166,6 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 		}
 		if dice.IntN(4) > 0 {
 			require.NoError(t, os.RemoveAll(p.Volume))
-			require.NoError(t, os.Mkdir(p.Volume, 0o700))
 		}
 		run = p.Start()
 		repair(dice)

@@ -71,15 +71,11 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 		t.Skip("takes minutes: make test-maintenance")
 	}
 	pods := harness.Members(t, 3)
-	var runs []*harness.Run
 	for _, p := range pods {
 		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
 		p.Config["quota-backend-bytes"] = int64(256 << 20)
-		runs = append(runs, p.Start())
 	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs := harness.StartAll(pods)
 	c := clientOfAll(t, pods)
 	grow(t, c, "/kept/", 40)
 	history, endHistory := loadHistory(t, pods)
@@ -96,6 +92,7 @@ func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	for _, key := range []string{"0", "1", "2"} {
 		history.ask(pods[0].Etcd(), access{key: key}, trafficClients)
 	}
+	require.Greater(t, history.writes, 100)
 	history.assertLinearizable(t)
 	exceedsTheQuota(t, pods, runs)
 	reply, err := c.Get(t.Context(), "/kept/000001")
@@ -192,14 +189,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 		times = *rounds
 	}
 	pods := harness.StandaloneMembers(t, 3)
-	var runs []*harness.Run
-	for _, p := range pods {
-		p.Flags = append(p.Flags, "--defrag-threshold=free=30%,min=8Mi")
-		runs = append(runs, p.Start())
-	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs := harness.StartAll(pods, "--defrag-threshold=free=30%,min=8Mi")
 	c := clientOfAll(t, pods)
 	for round := range times {
 		prefix := fmt.Sprintf("/garbage-%d/", round)

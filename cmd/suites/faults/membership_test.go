@@ -55,13 +55,10 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	old := filepath.Join(pods[1].Dir, "old")
 	require.NoError(t, os.Rename(pods[1].DataDir(), old))
 	require.NoError(t, os.RemoveAll(pods[0].DataDir()))
-	for i, p := range pods {
+	for _, p := range pods {
 		p.Config["initial-cluster-token"] = "another"
-		runs[i] = p.Start()
 	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs = harness.StartAll(pods)
 	runs[1].Shutdown()
 	takeData(pods[1], old)
 	run := pods[1].Start()

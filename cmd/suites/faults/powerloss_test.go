@@ -17,9 +17,7 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	trial(t, "stopped, serving", "power loss")
 	p := harness.NewPod(t)
 	d := harness.NewDisk(p, diskSize)
-	run := p.StartReady()
-	p.Put("key", "before")
-	run.Shutdown()
+	run := p.StartAndStop("key", "before")
 
 	d.CutPower(run)
 	assert.Equal(t, "terminated", p.Record(), "the record of a clean end")

@@ -17,15 +17,10 @@ import (
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
-	var runs []*harness.Run
 	for _, p := range pods {
-		// Only a stop may change the leader, even on a busy machine.
-		p.Config["election-timeout"] = 10000
-		runs = append(runs, p.Start())
+		p.Config["election-timeout"] = 10000 // only a stop may change the leader, even on a busy machine
 	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs := harness.StartAll(pods)
 	end := harness.StartLatencyClients(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
 	moves, excused := 0, false
 	for tries := 0; moves < len(pods); tries++ {
@@ -65,14 +60,10 @@ func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
 	pods := harness.Members(t, 3)
-	var runs []*harness.Run
 	for _, p := range pods {
 		p.Config["quota-backend-bytes"] = int64(1 << 20)
-		runs = append(runs, p.Start())
 	}
-	for _, run := range runs {
-		run.AwaitReady()
-	}
+	runs := harness.StartAll(pods)
 	c := clientOfAll(t, pods)
 	harness.Eventually(t, "the quota is exceeded", func() bool {
 		_, err := c.Put(t.Context(), "/too-much", large())

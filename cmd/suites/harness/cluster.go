@@ -12,13 +12,18 @@ import (
 func Cluster(t *testing.T, size int) (pods []*Pod, runs []*Run) {
 	t.Helper()
 	pods = Members(t, size)
+	return pods, StartAll(pods)
+}
+
+// StartAll starts the members of a cluster at the same time and waits until all are ready.
+func StartAll(pods []*Pod, flags ...string) (runs []*Run) {
 	for _, p := range pods {
-		runs = append(runs, p.Start())
+		runs = append(runs, p.Start(flags...))
 	}
 	for _, run := range runs {
 		run.AwaitReady()
 	}
-	return pods, runs
+	return runs
 }
 
 // Members returns the pods of one new cluster, with plain connections unless they are secured.

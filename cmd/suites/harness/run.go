@@ -61,7 +61,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
-		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // as Kubernetes mounts one that was lost
+		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // as Kubernetes does for a lost volume
 	}
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
@@ -115,6 +115,13 @@ func (r *Run) Kill() {
 	r.T.Helper()
 	_ = r.Cmd.Process.Kill() // it may have ended
 	Receive(r.T, "the killed process ends, and its log with it", r.Ended)
+}
+
+// LoseVolume kills the process and deletes its volume. The next start gets an empty one.
+func (r *Run) LoseVolume() {
+	r.T.Helper()
+	r.Kill()
+	require.NoError(r.T, os.RemoveAll(r.Pod.Volume))
 }
 
 // Signal sends a signal to a process that has not ended.
@@ -251,10 +258,13 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop runs the program for a moment: it leaves data and a clean record.
-func (p *Pod) StartAndStop() *Run {
+// StartAndStop runs the program once. It leaves data, with the given keys and values, and a clean record.
+func (p *Pod) StartAndStop(keysAndValues ...string) *Run {
 	p.T.Helper()
 	run := p.StartReady()
+	for pair := range slices.Chunk(keysAndValues, 2) {
+		p.Put(pair[0], pair[1])
+	}
 	run.Shutdown()
 	return run
 }
