@@ -104,7 +104,7 @@ func TestProbes_useExistingPaths(t *testing.T) {
 	})
 	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "metrics": 2381.0, "wrapper": 9095.0}, ports)
 	assert.ElementsMatch(t, []string{"/readyz", "/livez"}, paths)
-	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends before it is cut off")
+	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends within the grace period")
 }
 
 // A test restore that was killed leaves as much as a database, which the wrapper removes from its volume and from nowhere else.
@@ -134,7 +134,7 @@ func TestVolumeSize_threeDatabases(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
-	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "a tenth is not used by test restores")
+	assert.Greater(t, size<<30*9/10, 3*etcd.Quota+1<<30, "test restores leave a tenth of the volume free")
 }
 
 func TestMemberConfigurations_areValid(t *testing.T) {

@@ -73,7 +73,7 @@ func TestHostContainer_hasNoPrivileges(t *testing.T) {
 	assert.Equal(t, []string{"ALL"}, etcd.CapDrop)
 	assert.Equal(t, []string{"no-new-privileges:true"}, etcd.SecurityOpt)
 	for _, port := range etcd.Ports {
-		assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "without TLS nothing but this host may reach %s", port)
+		assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "without TLS only this host may reach %s", port)
 	}
 	assert.Equal(t, []string{"CMD", "/etcd-wrapper", "status"}, etcd.Healthcheck.Test)
 }
@@ -95,7 +95,7 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 		output, err := exec.Command(analyze, arguments...).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		if arguments[0] == "verify" {
-			assert.NotContains(t, string(output), filepath.Base(unit), "systemd complains about nothing")
+			assert.NotContains(t, string(output), filepath.Base(unit), "systemd-analyze reports no problem")
 		}
 	}
 }

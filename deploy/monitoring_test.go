@@ -39,6 +39,6 @@ func TestRunbook_coversEveryAlert(t *testing.T) {
 	alerts := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, monitoring, "rules.yaml"), -1)
 	require.NotEmpty(t, alerts)
 	for _, alert := range alerts {
-		assert.True(t, strings.Contains(runbook, "| `"+alert[1]+"` |"), "the runbook says nothing about %s", alert[1])
+		assert.True(t, strings.Contains(runbook, "| `"+alert[1]+"` |"), "the runbook has no section about %s", alert[1])
 	}
 }

@@ -102,9 +102,9 @@ func TestPlugin_firstReadyPod(t *testing.T) {
 
 func TestPlugin_exitStatus(t *testing.T) {
 	out, log, code := runPlugin(t, []string{podOf("main", "main-0", "False")}, 3, "status")
-	assert.Contains(t, out, "exec main-0 ", "no pod is ready, and this one runs")
+	assert.Contains(t, out, "exec main-0 ", "without a ready pod, the running one is used")
 	assert.Equal(t, exitcode.Code(3), code)
-	assert.Empty(t, log, "the command has printed its error")
+	assert.Empty(t, log, "the plugin adds nothing to the command's error")
 }
 
 func TestPlugin_errors(t *testing.T) {

@@ -99,7 +99,7 @@ func TestImageFileHasOneNamedImage(t *testing.T) {
 		}
 		index, err := v1.ParseIndexManifest(r)
 		require.NoError(t, err)
-		require.Len(t, index.Manifests, 1, "a program that loads it would ask which is meant")
+		require.Len(t, index.Manifests, 1, "programs that load the file accept one image only")
 		digest, err := image.Digest()
 		require.NoError(t, err)
 		assert.Equal(t, digest, index.Manifests[0].Digest)
@@ -242,7 +242,7 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 		require.NoError(t, err)
 		manifest, err := bill.Manifest()
 		require.NoError(t, err)
-		require.NotNil(t, manifest.Subject, "it says of what it is the bill")
+		require.NotNil(t, manifest.Subject, "the bill of materials names its subject")
 		layers, err := bill.Layers()
 		require.NoError(t, err)
 		content, err := layers[0].Uncompressed()

@@ -332,7 +332,7 @@ func TestReleaseChecksumsAndSignature(t *testing.T) {
 	}
 	checked, err := in("", "sha256sum", "--check", "--strict", "SHA256SUMS")
 	require.NoError(t, err, checked)
-	assert.Equal(t, len(all)-2, strings.Count(checked, ": OK"), "all but the checksums and their signature")
+	assert.Equal(t, len(all)-2, strings.Count(checked, ": OK"), "all files except the checksums and their signature")
 
 	public, err := os.ReadFile(r["KEY"] + ".pub")
 	require.NoError(t, err)
@@ -342,7 +342,7 @@ func TestReleaseChecksumsAndSignature(t *testing.T) {
 	verified, err := in(all["SHA256SUMS"], "ssh-keygen", verify...)
 	require.NoError(t, err, verified)
 	_, err = in(strings.Replace(all["SHA256SUMS"], "a", "b", 1), "ssh-keygen", verify...)
-	require.Error(t, err, "other checksums are not what was signed")
+	require.Error(t, err, "the signature does not match other checksums")
 
 	again := published(t, r, binaries)
 	assert.Equal(t, all, again)

@@ -42,7 +42,7 @@ func TestPictures_matchTheirSources(t *testing.T) {
 		}
 		committed, err := os.ReadFile(picture)
 		require.NoError(t, err)
-		assert.True(t, string(drawn) == string(committed), "%s is not what its text says; make pictures", picture)
+		assert.True(t, string(drawn) == string(committed), "%s is outdated: run make pictures", picture)
 	}
 }
 

@@ -106,7 +106,7 @@ func (c *cluster) until(revision int64, requests []model.EtcdRequest) []model.Et
 			return requests[:i]
 		}
 	}
-	require.Equal(c, revision, state.Revision, "the log has all that was restored")
+	require.Equal(c, revision, state.Revision, "the log has all restored revisions")
 	return requests
 }
 

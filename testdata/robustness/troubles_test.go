@@ -140,7 +140,7 @@ func loseVolume(c *cluster) {
 func defragmentByClient(c *cluster) {
 	c.Helper()
 	for _, p := range c.pods {
-		harness.Eventually(c.T, "nobody else has its turn", func() bool {
+		harness.Eventually(c.T, "no other member has its turn", func() bool {
 			_, err := p.Etcd().Defragment(c.Context(), p.Endpoint())
 			return err == nil
 		})
@@ -150,7 +150,7 @@ func defragmentByClient(c *cluster) {
 func defragmentOurselves(c *cluster) {
 	c.Helper()
 	for i, p := range c.pods {
-		harness.Eventually(c.T, "nobody else has its turn", func() bool {
+		harness.Eventually(c.T, "no other member has its turn", func() bool {
 			_, _, status := p.Begin("defrag").Wait()
 			return status == 0
 		})

@@ -177,10 +177,10 @@ func TestRules_fireOnlyWhenTheyShould(t *testing.T) {
 			assert.NotEmpty(t, answer(t, test.fires, rule.Expr))
 			assert.NotEmpty(t, answer(t, cmp.Or(test.firesToo, test.fires), rule.Expr))
 			assert.Empty(t, answer(t, test.quiet, rule.Expr))
-			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "where nothing is known nothing is alleged")
+			assert.Empty(t, answer(t, "up{namespace=\"a\"} 1", rule.Expr), "no alert fires without series")
 			assert.NotEmpty(t, rule.Annotations["summary"])
 			assert.NotEmpty(t, rule.Annotations["description"])
-			assert.Equal(t, "RUNBOOK", rule.Annotations["runbook_url"], "the chart knows where the runbook is")
+			assert.Equal(t, "RUNBOOK", rule.Annotations["runbook_url"], "the chart links to the runbook")
 			assert.Contains(t, []string{"critical", "warning"}, rule.Labels["severity"])
 		})
 	}

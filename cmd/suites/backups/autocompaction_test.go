@@ -20,7 +20,7 @@ func TestAutoCompaction_leavesNoGap(t *testing.T) {
 	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
 	before, last := len(m.compactions(run)), int64(0)
-	harness.Eventually(t, "etcd compacts a few times", func() bool {
+	harness.Eventually(t, "etcd has compacted a few times", func() bool {
 		last = m.write("key", fmt.Sprint("written while the store is away ", last))
 		return len(m.compactions(run)) > before+3
 	})
@@ -28,7 +28,7 @@ func TestAutoCompaction_leavesNoGap(t *testing.T) {
 	run.AwaitStored(last)
 	run.Shutdown()
 	assert.Empty(t, run.Log.FindText("the chain cannot be extended"))
-	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
+	require.Len(t, m.requireSound(t), 1, "there is no gap after the compactions")
 }
 
 func (m *member) compactions(run *harness.Run) []string {

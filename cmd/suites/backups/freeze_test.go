@@ -41,7 +41,7 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	asking.Wait()
 	require.NoError(t, m.TryPut("key", "afterwards", harness.Patience))
 	_, err = m.Etcd().Defragment(t.Context(), m.Endpoint())
-	require.NoError(t, err, "nothing is held any longer")
+	require.NoError(t, err, "the snapshot is closed")
 	run.Shutdown()
 	assert.Equal(t, "afterwards", m.keys(t, targetLatest)["key"])
 }

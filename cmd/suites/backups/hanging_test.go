@@ -48,10 +48,10 @@ func TestHangingFolder_etcdServes(t *testing.T) {
 	}
 	m.compact()
 	assert.Equal(t, 200, run.Readyz())
-	assert.Positive(t, backupStatus(run).SpoolBytes, "what is captured waits on the volume")
+	assert.Positive(t, backupStatus(run).SpoolBytes, "captured changes are queued on the volume")
 	thaw()
 	run.AwaitStored(last)
 	awaitBackupStatus(run, "it goes on", recovered)
 	run.Shutdown()
-	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")
+	require.Len(t, m.requireSound(t), 1, "there is no gap after the compaction")
 }

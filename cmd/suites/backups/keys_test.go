@@ -34,17 +34,17 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 	wrong := m.StartReady()
 	m.requireServingWithProblem(wrong, "not signed by a key of --backup-trusted-keys")
 	wrong.Shutdown()
-	assert.Equal(t, before, files(t, m.dir), "nothing was touched")
+	assert.Equal(t, before, files(t, m.dir), "the store is unchanged")
 
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	again := m.StartReady()
-	again.AwaitStored(m.write("key", "with the right ones again"))
+	again.AwaitStored(m.write("key", "with the right keys again"))
 	awaitBackupStatus(again, "it goes on", recovered)
 	again.Shutdown()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()
 	assert.NotZero(t, code)
-	assert.Contains(t, log, "--backup-identities", "who cannot open it is told what is missing")
+	assert.Contains(t, log, "--backup-identities", "the error names the missing flag")
 	file := m.Dir + "/snapshot"
 	m.visit(append([]string{"backup", "export", m.flag(), file}, encryptedTo(ours)[1:2]...)...)
-	require.Equal(t, "with the right ones again", ofSnapshot(t, file)["key"])
+	require.Equal(t, "with the right keys again", ofSnapshot(t, file)["key"])
 }

@@ -109,7 +109,7 @@ func (v *killedMember) cycle(cycle int) {
 		run.Kill()
 	}
 	stop()
-	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
+	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "the store has all writes acknowledged more than maxLag before it failed, in cycle %d", cycle)
 }
 
 // breakStore breaks the store, repairs it in half of the cycles, kills the program, and returns the revision that the
@@ -217,7 +217,7 @@ func (v *killedMember) stopAndVerify() {
 	for key, value := range v.known {
 		require.Equal(v.T, value, had[key], "etcd has the acknowledged write of %s", key)
 	}
-	require.Equal(v.T, had, v.keys(v.T, targetLatest), "the store has what etcd has")
+	require.Equal(v.T, had, v.keys(v.T, targetLatest), "the store and etcd have the same keys")
 	chains := v.requireSound(v.T)
 	v.T.Logf("%d acknowledged writes, none lost; %d chains, %d fulls", v.count, len(chains), len(v.generation(v.T).Fulls))
 }

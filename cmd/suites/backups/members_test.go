@@ -38,7 +38,7 @@ func linked(path string) bool {
 // awaitStopped waits until all threads of a process are suspended.
 func awaitStopped(run *harness.Run) {
 	run.T.Helper()
-	harness.Eventually(run.T, "the process stands", func() bool {
+	harness.Eventually(run.T, "the process is suspended", func() bool {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", run.Cmd.Process.Pid))
 		for _, task := range tasks {
 			text, err := os.ReadFile(task)
@@ -57,12 +57,12 @@ func TestPausedWriter_isReplacedAndContinues(t *testing.T) {
 	paused := c.runs[c.writer()]
 	draft := c.pauseInUpload(paused)
 	position := c.head(t)
-	harness.Eventually(t, "another member goes on", func() bool { return c.head(t) > position })
+	harness.Eventually(t, "another member continues the chain", func() bool { return c.head(t) > position })
 	c.awaitGrowth()
 	paused.Signal(syscall.SIGCONT)
-	harness.Eventually(t, "the upload ends", func() bool { return linked(draft) })
+	harness.Eventually(t, "the upload is complete", func() bool { return linked(draft) })
 	c.awaitGrowth()
-	assert.NotEqual(t, paused, c.runs[c.writer()], "it does not lead any longer")
+	assert.NotEqual(t, paused, c.runs[c.writer()], "the suspended member has lost leadership")
 	c.requireOneChain(c.runs...)
 }
 
@@ -94,6 +94,6 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
 	c.quiet() // the other members have ended, so no member would store what the leader still accepts
-	harness.Eventually(t, "all is stored", func() bool { return c.head(t) >= c.acknowledged() })
+	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -38,7 +38,7 @@ func TestBackupMetrics(t *testing.T) {
 		for line := range strings.Lines(page) {
 			name := strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE ")
 			assert.True(t, strings.HasPrefix(name, "etcd_wrapper_"), line)
-			assert.False(t, strings.HasPrefix(line, "etcd_wrapper_backup_") && strings.Contains(line, "{"), "no label: %s", line)
+			assert.False(t, strings.HasPrefix(line, "etcd_wrapper_backup_") && strings.Contains(line, "{"), "the metric has no labels: %s", line)
 		}
 		for _, name := range []string{
 			"lag_revisions", "lag_seconds", "revision", "last_full_snapshot_timestamp_seconds", "last_full_snapshot_bytes", "last_verification_timestamp_seconds",

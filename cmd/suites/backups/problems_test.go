@@ -26,7 +26,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	// A process whose request has just succeeded may report an earlier problem once more.
 	awaitBackupStatus(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
-	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
+	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
 	assert.Equal(m.T, 200, run.Readyz())
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(m.T, page, "etcd_wrapper_backup_problem 1")
@@ -42,13 +42,13 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
-	m.write("before", "the folder was there")
+	m.write("before", "the folder exists")
 	m.requireServingWithProblem(run, m.mount)
-	assert.NoDirExists(t, m.mount, "nothing is created where a volume is to be mounted")
+	assert.NoDirExists(t, m.mount, "no folder is created at the mount point")
 	rename(t, away, m.mount)
 	awaitBackupStatus(run, "it recovers by itself", recovered)
 	run.Shutdown()
-	assert.Equal(t, "the folder was there", m.keys(t, targetLatest)["before"])
+	assert.Equal(t, "the folder exists", m.keys(t, targetLatest)["before"])
 }
 
 // asUnprivilegedUser drops the capabilities with which root overrides file permissions.
@@ -87,7 +87,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	second.requireServingWithProblem(other, "another cluster's")
 	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
 	other.Shutdown()
-	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
+	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
 // The second cluster has the configuration of the first one, and is given its store when etcd has no common revision
@@ -114,7 +114,7 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	again := m.StartReady()
 	m.requireServingWithProblem(again, "another cluster's")
 	again.Shutdown()
-	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
+	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
 // keepIn makes later runs use another store.
@@ -170,7 +170,7 @@ func TestDataOlderThanBackups(t *testing.T) {
 	rename(t, old, m.DataDir())
 
 	again := m.Start()
-	require.Equal(t, 70, again.Exit(harness.Patience), "a volume that was put back cannot be told from a copy")
+	require.Equal(t, 70, again.Exit(harness.Patience), "a restored volume looks like a copy")
 	again.AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }

@@ -101,7 +101,7 @@ func TestBackupCommands(t *testing.T) {
 	seen := m.list()
 	require.Len(t, seen.Generations, 1)
 	assert.Len(t, seen.Generations[0].Fulls, 2)
-	assert.Len(t, seen.Generations[0].Windows, 1, "the second full is part of the chain")
+	assert.Len(t, seen.Generations[0].Windows, 1, "the second full snapshot is part of the chain")
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(t, page, "etcd_wrapper_backup_problem 0")
 	out, log, code := m.Begin("status", "-v").Wait()
@@ -115,7 +115,7 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	harness.Eventually(t, "nothing of the start is left to be stored", func() bool {
+	harness.Eventually(t, "the uploads of the start are complete", func() bool {
 		before := len(m.generation(t).Objects)
 		waitFor(run, 1)
 		return len(m.generation(t).Objects) == before

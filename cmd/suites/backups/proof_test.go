@@ -34,7 +34,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	again.Shutdown()
 	kept := m.generation(t)
 	require.Len(t, kept.Fulls, 2)
-	assert.Equal(t, first.Name(), kept.Fulls[0].Name(), "what has decayed is not deleted")
+	assert.Equal(t, first.Name(), kept.Fulls[0].Name(), "the damaged full snapshot is not deleted")
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 

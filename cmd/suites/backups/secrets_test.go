@@ -134,7 +134,7 @@ func TestFiles_permissions(t *testing.T) {
 		require.Zero(t, m.Run(args...).Exit(harness.Patience), "%v", args)
 	}
 	run.Shutdown()
-	require.NotEmpty(t, m.found()[filepath.Join(out, "restored", "member", "snap", "db")], "it is looked at")
+	require.NotEmpty(t, m.found()[filepath.Join(out, "restored", "member", "snap", "db")], "the restored database is among them")
 	for when, all := range map[string]map[string]fs.FileMode{"while the store is away": away, "in the end": m.found()} {
 		for path, mode := range all {
 			if _, before := there[path]; !before {

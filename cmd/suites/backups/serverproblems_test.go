@@ -45,7 +45,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 			awaitBackupStatus(run, "it goes on by itself after "+words, recovered)
 		}
 		run.Shutdown()
-		require.Len(t, m.requireSound(t), 1, "trouble has left no gap")
+		require.Len(t, m.requireSound(t), 1, "there is no gap after the failures")
 	})
 }
 
@@ -56,7 +56,7 @@ func TestServers_emptyVolumeWaits(t *testing.T) {
 		m := service.member(t, "bucket")
 		run := m.Start()
 		run.AwaitLive()
-		harness.Eventually(t, "status says what it waits for", func() bool {
+		harness.Eventually(t, "the status names the store that the member waits for", func() bool {
 			out, _, _ := m.Begin("status", "-v").Wait()
 			return strings.Contains(harness.OneLine(out), "bucket not found")
 		})
@@ -132,6 +132,6 @@ func TestServers_backupsOfAnotherCluster(t *testing.T) {
 		other := second.StartReady()
 		second.requireServingWithProblem(other, "belongs to cluster "+owner)
 		other.Shutdown()
-		assert.Equal(t, before, second.objects(t), "nothing was touched")
+		assert.Equal(t, before, second.objects(t), "the store is unchanged")
 	})
 }

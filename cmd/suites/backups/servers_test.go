@@ -90,7 +90,7 @@ func (s *serverTest) isExported(to string, want state) {
 	assert.Equal(s.T, want, ofSnapshot(s.T, file), to)
 	again := restored(s.T, file)
 	run := again.StartReady()
-	assert.Equal(s.T, want, now(again), "an etcd on it has the same keys")
+	assert.Equal(s.T, want, now(again), "etcd serves the exported keys")
 	run.Shutdown()
 }
 
@@ -108,7 +108,7 @@ func (s *serverTest) losesItsVolume() {
 	run.Shutdown()
 	head, err := s.archive(s.T).Head(s.T.Context(), 2)
 	require.NoError(s.T, err)
-	assert.GreaterOrEqual(s.T, head.Revision(), last, "in a generation of its own")
+	assert.GreaterOrEqual(s.T, head.Revision(), last, "the restored member has a new generation")
 	assert.Equal(s.T, s.latest, s.keys(s.T, archive.Target{Generation: 2}))
 }
 

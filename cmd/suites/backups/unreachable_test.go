@@ -39,15 +39,15 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	run.Kill()
 
 	again := m.StartReady()
-	m.write("key", "of another life")
+	m.write("key", "from another run")
 	m.compact()
 	rename(t, m.mount+".away", m.mount)
 	awaitBackupStatus(again, "all is brought", recovered)
 	again.Shutdown()
 	chains := m.requireSound(t)
-	require.Len(t, chains, 1, "compaction has left no gap")
-	assert.Equal(t, "waits", m.keys(t, archive.Target{Revision: first})["key"], "also what is compacted in etcd")
-	assert.Equal(t, "of another life", m.keys(t, targetLatest)["key"])
+	require.Len(t, chains, 1, "there is no gap after the compaction")
+	assert.Equal(t, "waits", m.keys(t, archive.Target{Revision: first})["key"], "including compacted revisions")
+	assert.Equal(t, "from another run", m.keys(t, targetLatest)["key"])
 }
 
 // If more changes are queued than the spool can hold, and some of them are compacted, the chain ends. The program
@@ -65,12 +65,12 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 		require.NoError(t, err)
 		m.write("noise", string(noise))
 	}
-	harness.Eventually(t, "the log says what it will come to", func() bool {
+	harness.Eventually(t, "the log announces the end of the chain", func() bool {
 		return len(run.Log.FindText("changes cannot be captured")) > 0
 	})
 	awaitBackupStatus(run, "the spool is full and no fuller", func(b facts.Backups) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
 	m.compact()
-	last := m.write("key", "behind the gap")
+	last := m.write("key", "after the gap")
 	rename(t, m.mount+".away", m.mount)
 	run.AwaitStored(last)
 	awaitBackupStatus(run, "it goes on", recovered)
@@ -79,5 +79,5 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 	chains := m.requireSound(t)
 	require.Len(t, chains, 2)
 	assert.Contains(t, chains[1].Fulls[0].Reason, "gap: ")
-	assert.Equal(t, "behind the gap", m.keys(t, targetLatest)["key"])
+	assert.Equal(t, "after the gap", m.keys(t, targetLatest)["key"])
 }

@@ -26,7 +26,7 @@ const (
 
 // acknowledgement compares --backup-ack=stored with --backup-ack=local on an S3 server with latency.
 func acknowledgement(t *testing.T) []row {
-	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
+	require.NoError(t, flag.Set("servers", "true"), "the topic needs the S3 server")
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	server := servers.S3(t)

@@ -53,7 +53,7 @@ var payers = []payer{
 // requestCosts counts the requests of members to an S3 server. All configurations run at the same time, because
 // counts do not depend on speed.
 func requestCosts(t *testing.T) (rows []row) {
-	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
+	require.NoError(t, flag.Set("servers", "true"), "the topic needs the S3 server")
 	server, counted := servers.S3(t), make([]*counter, len(payers))
 	for i, each := range payers {
 		counted[i] = &counter{server: server}

@@ -139,7 +139,7 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); !over(); <-time.After(lookEvery) {
 		most = max(most, r.memory("RssAnon"))
-		require.True(t, time.Now().Before(deadline), "no full is made")
+		require.True(t, time.Now().Before(deadline), "no full snapshot was created")
 	}
 	return most
 }
@@ -149,7 +149,7 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
-		require.True(t, time.Now().Before(deadline), "no full is proven")
+		require.True(t, time.Now().Before(deadline), "no full snapshot passed its test restore")
 	}
 }
 

@@ -70,7 +70,7 @@ func reaction(t *testing.T) (rows []row) {
 			p.Sidecar.Takes = takes
 			r := wrapped.launch(t, p)
 			var concluded, asked time.Time
-			harness.Eventually(t, "the configuration is asked for after the result", func() bool {
+			harness.Eventually(t, "the configuration is requested after the result", func() bool {
 				started := p.Sidecar.Requests(harness.StartPath)
 				if len(started) == 0 {
 					return false

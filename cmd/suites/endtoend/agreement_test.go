@@ -41,7 +41,7 @@ func TestInitializationResult_inTwoPackets(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, sendInTwoParts
 	run := p.Start()
-	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
+	harness.Eventually(t, "the wrapper waits for the validation", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
 	watch := harness.StartWatch()
 	p.Sidecar.Finish()
 	run.AwaitLine(startsEtcd)
@@ -78,10 +78,10 @@ func TestSlowConfiguration(t *testing.T) {
 	run := p.StartReady()
 	oneInitialization(p)
 	fetched := p.Sidecar.Requests(harness.ConfigPath)
-	assert.True(t, fetched[0].At.Before(p.Sidecar.Statuses("Successful")[0].At), "the validation is not waited for first")
+	assert.True(t, fetched[0].At.Before(p.Sidecar.Statuses("Successful")[0].At), "the configuration is requested before the validation ends")
 	assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
 	require.Len(t, fetched, 2)
-	assert.Less(t, openTime(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the result is not waited for")
+	assert.Less(t, openTime(run).Sub(fetched[1].At), p.Sidecar.Slow, "the first request is the early one, and etcd does not wait for the one after the result")
 	run.Shutdown()
 }
 
@@ -109,7 +109,7 @@ func TestEtcdOpens_onlyAfterTheResult(t *testing.T) {
 			oneInitialization(p)
 			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
 			assert.True(t, p.Sidecar.Statuses("Successful")[0].At.Before(openTime(run)), "etcd starts after the result")
-			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
+			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the wrapper retried after each misleading reply")
 			run.Shutdown()
 		})
 	}

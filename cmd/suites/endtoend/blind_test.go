@@ -39,7 +39,7 @@ func TestTLS_answersInEveryPhase(t *testing.T) {
 			}
 			p.Sidecar.ClearFaults()
 			run.AwaitReady()
-			assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the temporary certificate is gone")
+			assert.Equal(t, "etcd-main-local", p.ServerCertName(), "the temporary certificate is no longer served")
 			run.Shutdown()
 		})
 	}
@@ -70,7 +70,7 @@ func TestTLS_plainConfigurationAfterTLSFlags(t *testing.T) {
 	p.Flags = append(p.Flags, "--etcd-client-cert-path="+client.Cert, "--etcd-client-key-path="+client.Key)
 	run := p.StartReady()
 	_, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), certificates.Insecure())
-	require.Error(t, err, "no TLS any more")
+	require.Error(t, err, "the server no longer uses TLS")
 	run.Shutdown()
 }
 

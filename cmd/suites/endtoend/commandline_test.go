@@ -53,7 +53,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 			require.Equal(t, 64, run.Exit(harness.Patience))
 			lines := run.Log.Matching(harness.Line{"level": "error"})
 			require.Len(t, lines, 1, "one sentence")
-			assert.Contains(t, lines[0]["error"], flag, "it names the flag")
+			assert.Contains(t, lines[0]["error"], flag, "the error names the flag")
 		})
 	}
 }
@@ -68,7 +68,7 @@ func TestEnvironmentVariablesSetFlags(t *testing.T) {
 	p.Env = []string{"ETCD_WRAPPER_ETCD_READY_TIMEOUT=soon"}
 	run := p.Start()
 	require.Equal(t, 64, run.Exit(harness.Patience))
-	assert.NotEmpty(t, run.Log.FindText("ready-timeout"), "the log names it")
+	assert.NotEmpty(t, run.Log.FindText("ready-timeout"), "the log names the variable")
 }
 
 func TestOperatorsArgumentsAreAccepted(t *testing.T) {

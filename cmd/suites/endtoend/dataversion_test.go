@@ -105,7 +105,7 @@ func TestDataVersion_isReported(t *testing.T) {
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	harness.Eventually(t, "the version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	about := run.Status()
-	assert.Equal(t, "3.6.16", about.Versions.Etcd, "what is in the program, not what it announces")
+	assert.Equal(t, "3.6.16", about.Versions.Etcd, "the program's own version, not the announced one")
 	assert.Equal(t, "3.5", about.DataVersion.Wanted)
 	assert.True(t, about.DataVersion.Readable)
 	_, checks := run.Request(http.MethodGet, "/readyz?verbose")
@@ -114,7 +114,7 @@ func TestDataVersion_isReported(t *testing.T) {
 	assert.Contains(t, metrics, `etcd_wrapper_data_version_readable{wanted="3.5"} 1`)
 	out, _, _ := p.Begin("status", "-v").Wait()
 	assert.Contains(t, out, "3.5 wanted, kept: the cluster runs at 3.5")
-	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "there was never a doubt")
+	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "the check never failed")
 	run.Shutdown()
 }
 
@@ -145,13 +145,13 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready nevertheless
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
-	harness.Eventually(t, "the check says so", func() bool { return dataVersionCheck(run) == "ok" })
+	harness.Eventually(t, "the check reports it", func() bool { return dataVersionCheck(run) == "ok" })
 	putMany(p, 40, 60)
 	run.Kill()
 	readByOld(p, 60)
 
 	run = p.StartReady()
-	harness.Eventually(t, "nothing needs to hold it", func() bool { return run.Status().DataVersion.Phase == "kept" })
+	harness.Eventually(t, "the version need not be held", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	run.Shutdown()
 }

@@ -78,7 +78,7 @@ func TestDefragment_duringASnapshot(t *testing.T) {
 	run.AwaitReady()
 
 	leave()
-	harness.Eventually(t, "nobody reads any more", func() bool { return len(run.Status().Maintenance.Readers) == 0 })
+	harness.Eventually(t, "the snapshot is closed", func() bool { return len(run.Status().Maintenance.Readers) == 0 })
 	out, log, code := p.Begin("etcdctl", "defrag").Wait()
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "Finished defragmenting etcd member")
@@ -91,7 +91,7 @@ func TestDefragment_unreadyMeanwhile(t *testing.T) {
 	pods, runs := harness.Cluster(t, 3)
 	fragment(t, pods[0])
 	for i, p := range pods {
-		harness.Eventually(t, "the turn of the member before has ended everywhere", func() bool {
+		harness.Eventually(t, "all members have seen the end of the previous turn", func() bool {
 			_, _, code := p.Begin("defrag").Wait()
 			return code == 0
 		})

@@ -89,13 +89,13 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 	promote(t, pods[0])
 	joined.AwaitReady()
 	holds(pods[2], 10)
-	harness.Eventually(t, "it waits for the others", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
+	harness.Eventually(t, "the member waits for the others", func() bool { return joined.Status().DataVersion.Phase == "waiting" })
 	for _, p := range pods {
 		awaitVersion(p, "3.5.0")
 	}
 	joined.Shutdown()
 	readable := pods[2].StartReady() // with the flags of the others
-	harness.Eventually(t, "it is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
+	harness.Eventually(t, "the data version is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
 // During its own downgrade, etcd rejects members without data.
@@ -165,7 +165,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 
 	first := pods[2].Start() // requires 3.5, and its data do not mention 3.6
 	ended := false
-	harness.Eventually(t, "it is ready or ends", func() bool {
+	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
 		case <-first.Ended:
 			ended = true

@@ -29,7 +29,7 @@ func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	run.AwaitLine(harness.Line{"event": "config prefetched"})
 	p.Sidecar.ClearFaults()
 	asked := len(p.Sidecar.Requests(harness.ConfigPath))
-	harness.Eventually(t, "the configuration is asked for again, twice", func() bool {
+	harness.Eventually(t, "the configuration is requested two more times", func() bool {
 		return len(p.Sidecar.Requests(harness.ConfigPath)) >= asked+2
 	})
 	p.Sidecar.Finish()
@@ -93,7 +93,7 @@ func TestMismatchedCertificatePair_isRetried(t *testing.T) {
 	right()
 	run.AwaitReady()
 	run.Shutdown()
-	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the result was kept")
+	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the validation is not repeated")
 }
 
 // exchange replaces the content of a file by that of another one. back restores it.

@@ -20,7 +20,7 @@ func TestEtcdctl_needsNoFlags(t *testing.T) {
 	assert.Zero(t, code, log)
 	assert.Equal(t, "hello\n", out)
 	_, _, code = p.Begin("etcdctl", "--endpoints", "127.0.0.1:1", "--command-timeout=100ms", "get", "greeting").Wait()
-	assert.NotZero(t, code, "an endpoint that is given is the one that is asked")
+	assert.NotZero(t, code, "etcdctl uses the given endpoint")
 
 	out, log, code = p.Begin("etcdutl", "version").Wait()
 	assert.Zero(t, code, log)

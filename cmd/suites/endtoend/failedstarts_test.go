@@ -48,9 +48,9 @@ func TestInvalidConfiguration(t *testing.T) {
 			oneInitialization(p)
 			lines := run.Log.Matching(harness.Line{"event": "config invalid", "level": "error"})
 			require.Len(t, lines, 1)
-			assert.Contains(t, lines[0]["message"], key, "the sentence names the key")
+			assert.Contains(t, lines[0]["message"], key, "the message names the key")
 			left := terminationMessage(p)
-			assert.Contains(t, left, key, "so does the termination message")
+			assert.Contains(t, left, key, "the termination message names the key")
 			assert.NotContains(t, left, "of the last container")
 		})
 	}
@@ -66,7 +66,7 @@ func TestPortInUse_wrapper(t *testing.T) {
 	require.Equal(t, 69, run.Exit(harness.Patience))
 	same()
 	p.RequireNoData()
-	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar is not asked")
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar gets no request")
 	assert.NotEmpty(t, run.Log.FindText("address already in use"))
 }
 
@@ -104,7 +104,7 @@ func TestUnreadableData_crashWithReason(t *testing.T) {
 	p.ExpectTerminationMessage()
 	second := p.Start()
 	require.Equal(t, 2, second.Exit(harness.Patience))
-	require.NoFileExists(t, p.RecordPath(), "never looks clean")
+	require.NoFileExists(t, p.RecordPath(), "there is no clean record after a crash")
 	assert.NotContains(t, states(second), "Serving")
 	assert.Contains(t, terminationMessage(p), "crash: ")
 
@@ -122,7 +122,7 @@ func TestVolumeIsAFile(t *testing.T) {
 	require.NoError(t, os.Remove(p.Volume))
 	require.NoError(t, os.WriteFile(p.Volume, nil, 0o600))
 	run := p.Start()
-	assert.Equal(t, 64, run.Exit(harness.Patience), "another start ends in the same way")
+	assert.Equal(t, 64, run.Exit(harness.Patience), "the next start fails in the same way")
 	run.AwaitLine(harness.Line{"level": "error", "message": p.Volume})
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }

@@ -93,7 +93,7 @@ func TestLostMember_killedWhileRejoining(t *testing.T) {
 		run.Kill()
 		run = last.StartReady()
 		c.requireWhole()
-		assert.GreaterOrEqual(t, len(preserved(last)), round+1, "nothing is deleted; what an etcd leaves that had barely begun is preserved, too")
+		assert.GreaterOrEqual(t, len(preserved(last)), round+1, "all data is preserved, including that of an etcd that was killed at its start")
 		run.Kill()
 	}
 }
@@ -156,7 +156,7 @@ func TestAllMembersLost_restored(t *testing.T) {
 				action(c.pods[i])
 			}
 			runs := c.restart()
-			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
 			for _, run := range runs {
 				run.Kill()
 			}
@@ -181,7 +181,7 @@ func TestLostMember_autoTLS(t *testing.T) {
 		run.LoseVolume()
 	}
 	c.restart()
-	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
 }
 
 func TestRestore_threeMembers(t *testing.T) {
@@ -201,11 +201,11 @@ func TestRestore_threeMembers(t *testing.T) {
 		run.Shutdown()
 	}
 	for _, p := range c.pods {
-		assert.Len(t, preserved(p), 1, "what all had is kept")
+		assert.Len(t, preserved(p), 1, "the old data of each member is preserved")
 	}
 	c.restart(flags...)
 	for _, p := range c.pods {
-		assert.Len(t, preserved(p), 1, "the id was used")
+		assert.Len(t, preserved(p), 1, "the restore ID was used already")
 	}
 }
 
@@ -278,7 +278,7 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 			if state == "down" {
 				c.runs[2].Kill()
 			}
-			harness.Eventually(t, "etcd finds the cluster healthy enough", func() bool {
+			harness.Eventually(t, "etcd allows the removal", func() bool {
 				_, _, code := c.pods[0].Begin("etcdctl", "member", "remove", id).Wait()
 				return code == 0
 			})

@@ -52,7 +52,7 @@ func awaitWrites(t *testing.T, size int) {
 		require.NoError(t, err)
 		watch := harness.StartWatch()
 		for _, p := range pods {
-			harness.Eventually(t, "writes are taken again", func() bool { return put(p.Etcd(), "/room") == nil })
+			harness.Eventually(t, "writes succeed again", func() bool { return put(p.Etcd(), "/room") == nil })
 		}
 		took := watch.Duration()
 		t.Logf("round %d: writes were possible at every member after %s", round, took)
@@ -120,7 +120,7 @@ func TestReplacedMember_alarmIsDisarmed(t *testing.T) {
 	emptyVolume(c.pods[2])
 	c.pods[2].StartReady()
 	watch := harness.StartWatch()
-	harness.Eventually(t, "writes are taken again", func() bool {
+	harness.Eventually(t, "writes succeed again", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := c.pods[0].Etcd().Put(ctx, "key", "value")

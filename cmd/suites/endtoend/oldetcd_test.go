@@ -45,7 +45,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	run := pods[2].Start()
 	assert.Equal(t, 78, run.Exit(harness.Patience))
 	assert.Contains(t, terminationMessage(run.Pod), "etcd 3.4")
-	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened are as they were")
+	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened is unchanged")
 
 	putMany(pods[0], 10, 20)
 	old[2] = beginOldEtcd(pods[2], "3.4")

@@ -82,7 +82,7 @@ func TestLostMember_newAddress(t *testing.T) {
 	last.Config["initial-cluster"] = fmt.Sprintf("%s,%s=%s", last.Config["initial-cluster"], last.Config["name"], old)
 	last.WriteConfigFile()
 	run = last.Start()
-	require.Eventually(t, func() bool { return run.Readyz() == http.StatusOK }, 5*time.Minute, 10*time.Millisecond, "it watches for a minute first")
+	require.Eventually(t, func() bool { return run.Readyz() == http.StatusOK }, 5*time.Minute, 10*time.Millisecond, "the member watches the old address for a minute first")
 	run.Kill()
 	last.StartReady()
 	c.requireWhole()

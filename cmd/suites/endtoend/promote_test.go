@@ -42,7 +42,7 @@ func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	learner.AwaitLine(harness.Line{"message": personsLearner})
 	message := fmt.Sprint(learner.Log.Matching(harness.Line{"message": personsLearner})[0]["message"])
 	command := strings.Fields(message[strings.Index(message, "member promote"):])
-	harness.Eventually(first.T, "it is promoted", func() bool {
+	harness.Eventually(first.T, "the learner is promoted", func() bool {
 		_, _, code := first.Begin(append([]string{"etcdctl"}, command...)...).Wait()
 		return code == 0
 	})
@@ -99,7 +99,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 // awaitNoteRemoved waits until the cluster has no note about a learner.
 func awaitNoteRemoved(p *harness.Pod) {
 	p.T.Helper()
-	harness.Eventually(p.T, "the note is gone", func() bool {
+	harness.Eventually(p.T, "the note is removed", func() bool {
 		out, log, code := p.Begin("etcdctl", "lease", "list").Wait()
 		require.Zero(p.T, code, log)
 		return strings.Contains(out, "found 0 leases")

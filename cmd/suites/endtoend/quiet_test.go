@@ -64,7 +64,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 				c.requireWhole()
 				assert.Less(t, run.Log.Lines(), 10_000, "lines of log")
 			}
-			assert.Equal(t, before, c.pods[0].Revision(), "nobody has written")
+			assert.Equal(t, before, c.pods[0].Revision(), "the rejoin has written nothing")
 		})
 	}
 }

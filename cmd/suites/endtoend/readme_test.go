@@ -172,7 +172,7 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 		"etcd-wrapper etcdctl get greeting -w fields\nstopped\n")
 	assertPrinted(t, printed, "revision 2", "snap.db holds revision 2", "$ mv /var/lib", "greeting\nhello\n", `"Revision" : 100000`, `"Value" : "hello"`)
 	assert.DirExists(t, filepath.Join(dir, "rehearsal", "member"))
-	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store was founded")
+	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store has a generation")
 }
 
 // snapshots returns the commands of the block about another chart without the last one, which starts the member.

@@ -54,7 +54,7 @@ func TestExitRecord_unknownWordMeansFullValidation(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, os.FileMode(0o600), left.Mode(), "a regular file")
 			if target, err := os.ReadFile(p.RecordPath() + ".target"); err == nil {
-				assert.Equal(t, "terminated", string(target), "what the link pointed at")
+				assert.Equal(t, "terminated", string(target), "the target of the link")
 			}
 		})
 	}
@@ -98,9 +98,9 @@ func TestVolumeLock_twoWrappers(t *testing.T) {
 
 	second := other.Start()
 	second.AwaitLine(harness.Line{"event": "volume busy"})
-	harness.Eventually(t, "it keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
+	harness.Eventually(t, "the second process keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
 	assert.NotEmpty(t, second.Log.FindText("another process holds the volume"))
-	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second asks for nothing")
+	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second process sends no request")
 
 	first.Shutdown()
 	second.AwaitReady()

@@ -80,7 +80,7 @@ func TestRestore_singleMember(t *testing.T) {
 			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
 			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is assigned twice, because the store has reserved this many")
 			assert.Len(t, preserved(p), test.asides)
 			out, _, _ := p.Begin("status", "-v").Wait()
 			assert.Contains(t, harness.OneLine(out), "nothing is known to be lost")
@@ -89,7 +89,7 @@ func TestRestore_singleMember(t *testing.T) {
 
 			third := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Len(t, preserved(p), test.asides, "once is enough")
+			assert.Len(t, preserved(p), test.asides, "the next start preserves nothing")
 			third.Shutdown()
 		})
 	}
@@ -113,7 +113,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	to := p.Revision()
 	shutdownStored(first)
 	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts from the end of its second
-	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })
+	harness.Eventually(t, "the time has passed", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
@@ -126,7 +126,7 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 		p.Put("key", "later")
 		shutdownStored(third)
 		fourth := p.StartReady(flags...)
-		assert.Equal(t, "later", p.Get("key"), "the id was used")
+		assert.Equal(t, "later", p.Get("key"), "the restore ID was used already")
 		fourth.Shutdown()
 	}
 	assert.Len(t, preserved(p), 2)
@@ -198,7 +198,7 @@ func requireOldTokensRejected(p *harness.Pod, survivor *clientv3.Client, run *ha
 	newcomer := p.Etcd()
 	for _, client := range []*clientv3.Client{newcomer, survivor} {
 		_, err := client.Authenticate(t.Context(), "root", "secret") // Authenticate needs no token
-		require.NoError(t, err, "it is connected again")
+		require.NoError(t, err, "the client has reconnected")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience)
 	defer cancel()
@@ -206,10 +206,10 @@ func requireOldTokensRejected(p *harness.Pod, survivor *clientv3.Client, run *ha
 		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
 	require.ErrorContains(t, err, "invalid auth token")
 	got, err := survivor.Get(ctx, "key")
-	require.NoError(t, err, "a client that has lived through it signs in again")
+	require.NoError(t, err, "a client from before the restore authenticates again")
 	assert.Equal(t, "value", string(got.Kvs[0].Value))
 	status, err := survivor.AuthStatus(ctx)
 	require.NoError(t, err)
-	assert.Greater(t, status.AuthRevision, was.AuthRevision+1000, "what was signed in the undone future is old")
+	assert.Greater(t, status.AuthRevision, was.AuthRevision+1000, "tokens from after the restored revision are outdated")
 	run.Kill()
 }

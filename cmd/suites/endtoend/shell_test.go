@@ -48,5 +48,5 @@ func TestManualPage_noWarnings(t *testing.T) {
 	shown, err := groff.Output()
 	require.NoError(t, err)
 	assert.Empty(t, warnings.String())
-	assert.True(t, strings.Contains(string(shown), "       --backup-store=URL\n              URL "), "a flag, and below it what it means")
+	assert.True(t, strings.Contains(string(shown), "       --backup-store=URL\n              URL "), "a flag with its description below it")
 }

@@ -58,7 +58,7 @@ func TestStates_order(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
+	harness.Eventually(t, "the wrapper waits for the validation", func() bool { return len(p.Sidecar.Statuses("Progress")) > 0 })
 	p.Sidecar.Finish()
 	run.AwaitReady()
 	run.Shutdown()
@@ -99,7 +99,7 @@ func TestFetchedConfiguration_permissions(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), stored.Mode())
 	content, err := os.ReadFile(p.StoredConfig())
 	require.NoError(t, err)
-	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "as it was served")
+	assert.Contains(t, string(content), "member-name-prefix: etcd-main", "the file is as served")
 	assert.NotEmpty(t, run.Log.FindText("next-cluster-version-compatible"), "the log names the keys that etcd does not know")
 }
 
@@ -108,7 +108,7 @@ func TestReadyz_lifecycle(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	harness.Eventually(t, "there is an answer before etcd runs", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
+	harness.Eventually(t, "/readyz replies before etcd runs", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
 	_, why := run.Request(http.MethodGet, "/readyz")
 	assert.Regexp(t, `lifecycle failed: (Query|Trigger|Wait|FetchConfig|StartEtcd) for`, why)
 	p.Sidecar.Finish()
@@ -116,7 +116,7 @@ func TestReadyz_lifecycle(t *testing.T) {
 	release := p.BlockClose()
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
-	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "unready at once, while etcd still closes")
+	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz(), "unready immediately, while etcd is still closing")
 	assert.Empty(t, run.Log.Matching(harness.Line{"event": "etcd closed"}), "etcd is still closing")
 	assert.NoFileExists(t, p.RecordPath(), "no record before etcd is closed")
 	release()
@@ -138,7 +138,7 @@ func TestReadyz_withoutQuorum(t *testing.T) {
 	})
 	status, took := run.Stop(syscall.SIGTERM)
 	require.Equal(t, 0, status)
-	assert.Less(t, took, 5*time.Second, "there is nobody to wait for")
+	assert.Less(t, took, 5*time.Second, "there is no other member to wait for")
 	assert.Equal(t, "terminated", p.Record())
 	assert.NotContains(t, states(run), "Serving")
 }
@@ -150,7 +150,7 @@ func TestReadyTimeout(t *testing.T) {
 	p.WriteRecord("terminated")
 	run := p.Start("--etcd-ready-timeout=1s")
 	require.Equal(t, 75, run.Exit(harness.Patience))
-	assert.NoFileExists(t, p.RecordPath(), "not a stop that was asked for")
+	assert.NoFileExists(t, p.RecordPath(), "the stop was not requested")
 	assert.NotContains(t, states(run), "Serving")
 }
 

@@ -25,7 +25,7 @@ func TestStatusCommand(t *testing.T) {
 	out, log, code := p.Begin("status", "-v").Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
 	assert.Contains(t, out, "not ready\n")
-	assert.NotContains(t, out, "\x1b", "no colour but on a terminal")
+	assert.NotContains(t, out, "\x1b", "colours only on a terminal")
 
 	p.Sidecar.Finish()
 	run.AwaitReady()
@@ -43,7 +43,7 @@ func TestStatusCommand(t *testing.T) {
 
 	run.Shutdown()
 	_, log, code = p.Begin("status", "-v").Wait()
-	assert.Equal(t, int(exitcode.ServerTaken), code, "nobody answers any more")
+	assert.Equal(t, int(exitcode.ServerTaken), code, "no process answers")
 	assert.Contains(t, log, fmt.Sprintf("no answer from etcd-wrapper on port %d", p.Port))
 }
 
@@ -56,11 +56,11 @@ func TestStatusWatch_eachStepOnce(t *testing.T) {
 	watch := p.Begin("status", "--watch")
 	p.Sidecar.ClearFaults()
 	awaitState(run, "Wait")
-	harness.Eventually(t, "the watch tells something", func() bool { return watch.Output() != "" })
+	harness.Eventually(t, "the watch prints something", func() bool { return watch.Output() != "" })
 	p.Sidecar.Finish()
-	harness.Eventually(t, "the watch tells of readiness", func() bool { return strings.Contains(watch.Output(), "  ready\n") })
+	harness.Eventually(t, "the watch prints the readiness", func() bool { return strings.Contains(watch.Output(), "  ready\n") })
 	interrupted := p.Begin("status", "--watch")
-	harness.Eventually(t, "it tells something, too", func() bool { return interrupted.Output() != "" })
+	harness.Eventually(t, "the second watch prints something", func() bool { return interrupted.Output() != "" })
 	interrupted.Stop()
 	_, log, code := interrupted.Wait()
 	assert.Equal(t, int(exitcode.CutShort), code)

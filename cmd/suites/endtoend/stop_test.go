@@ -57,7 +57,7 @@ func TestStop_beforeEtcdKeepsTheRecord(t *testing.T) {
 				run.AwaitLine(harness.Line{"to": state})
 				p.Sidecar.Await(held.path)
 				if state == "Wait" {
-					harness.Eventually(t, "the pauses are long", func() bool { return len(p.Sidecar.Statuses("Progress")) > 10 })
+					harness.Eventually(t, "the backoff is long", func() bool { return len(p.Sidecar.Statuses("Progress")) > 10 })
 				}
 				watch := harness.StartWatch()
 				require.NoError(t, ask(run))
@@ -111,7 +111,7 @@ func TestStop_secondSignalForcesExit(t *testing.T) {
 			run.Signal(syscall.SIGTERM)
 			run.AwaitLine(harness.Line{"to": "Terminating", "event": "signal"})
 			start := time.Now()
-			harness.Eventually(t, "the second signal is no echo", func() bool { return time.Since(start) > 100*time.Millisecond })
+			harness.Eventually(t, "the second signal counts separately", func() bool { return time.Since(start) > 100*time.Millisecond })
 			status, took := run.Stop(second)
 			assert.Equal(t, want, status)
 			assert.Less(t, took, harness.AbortBudget)

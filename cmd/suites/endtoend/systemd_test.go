@@ -78,7 +78,7 @@ func TestSystemd_stopBeforeReady(t *testing.T) {
 	run := p.Start()
 	awaitState(run, "Wait")
 	run.Signal(syscall.SIGTERM)
-	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "and never READY=1")
+	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "READY=1 was never sent")
 	assert.Zero(t, run.Exit(harness.Patience))
 }
 

@@ -38,7 +38,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	assert.Regexp(t, `(?m)^etcd's configuration or a request cannot be used: .*YAML`, message)
 	assert.Contains(t, message, "\nstate: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
-	assert.Equal(t, 1, strings.Count(message, "YAML"), "the trouble that ended the run is not said twice: %s", message)
+	assert.Equal(t, 1, strings.Count(message, "YAML"), "the fatal error appears once: %s", message)
 }
 
 func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {

@@ -53,7 +53,7 @@ func (c *three) requireWhole() {
 	out, log, code := c.pods[0].Begin("etcdctl", "member", "list").Wait()
 	require.Zero(c, code, log)
 	assert.Equal(c, len(c.pods), strings.Count(out, ", started, "), "%s", out)
-	assert.Equal(c, len(c.pods), strings.Count(out, ", false"), "nobody is a learner in\n%s", out)
+	assert.Equal(c, len(c.pods), strings.Count(out, ", false"), "no member is a learner in\n%s", out)
 	assert.Equal(c, "value", c.pods[2].Get("key"))
 }
 

@@ -28,7 +28,7 @@ func TestTLS_sidecarAndClients(t *testing.T) {
 	p.Put("key", "value")
 	assert.Equal(t, "value", p.Get("key"))
 	assert.Equal(t, "etcd-main-local", p.ServerCertName(), "/readyz has etcd's certificate")
-	require.Error(t, putWithoutCertificate(p), "etcd itself asks for one")
+	require.Error(t, putWithoutCertificate(p), "etcd requires a client certificate")
 	oneInitialization(p)
 	code, _ := run.Request(http.MethodPost, "/stop")
 	require.Equal(t, http.StatusOK, code)
@@ -52,14 +52,14 @@ func TestTLS_sidecarOfAnotherCA(t *testing.T) {
 	p.EnableSidecarTLS(certificates.NewAuthority(t, "stranger"), ca.Bundle())
 	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
-	harness.Eventually(t, "it tries again", func() bool { return len(run.Log.Matching(harness.Line{"event": "no answer"})) > 2 })
+	harness.Eventually(t, "the wrapper retries", func() bool { return len(run.Log.Matching(harness.Line{"event": "no answer"})) > 2 })
 	status, took := run.Stop(syscall.SIGTERM)
 	assert.Equal(t, 0, status)
 	assert.Less(t, took, harness.AbortBudget)
 	for _, later := range []string{"Trigger", "FetchConfig", "StartEtcd"} {
 		assert.NotContains(t, states(run), later)
 	}
-	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "not a word to it")
+	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "the sidecar gets no request")
 	p.RequireNoData()
 }
 
@@ -96,7 +96,7 @@ func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	another, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca.Bundle(), append(content, another...), 0o600))
-	harness.Eventually(t, "it is said", func() bool {
+	harness.Eventually(t, "the status is degraded", func() bool {
 		headline := run.Status().Headline
 		return headline.Health == status.HealthDegraded && strings.Contains(headline.Summary, changedAuthority)
 	})

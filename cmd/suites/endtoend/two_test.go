@@ -132,7 +132,7 @@ func TestAllMembersRolledBack_restored(t *testing.T) {
 	runs := c.restart()
 	c.pods[1].Put("later", "value")
 	later := c.pods[1].Revision()
-	harness.Eventually(t, "it is in the store", func() bool {
+	harness.Eventually(t, "the write is in the store", func() bool {
 		for _, run := range runs {
 			if backup := run.Status().Backup; backup != nil && backup.Revision >= later {
 				return true

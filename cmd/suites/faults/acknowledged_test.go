@@ -58,7 +58,7 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := p.Etcd().Get(ctx, "waits", clientv3.WithSerializable())
-	require.ErrorIs(t, err, context.DeadlineExceeded, "it is not stored")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the write is not in the store")
 	waiting := make(chan error, 1)
 	go func() { waiting <- p.TryPut("waits too", "value", harness.Patience) }()
 

@@ -34,11 +34,11 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	var acknowledged []string
 	run := follower.Start()
 	for losses := 0; awaitReadyOrExit(run); losses++ {
-		require.Less(t, losses, 20, "its database is ahead at some moment")
+		require.Less(t, losses, 20, "the database gets ahead of the log within 20 power losses")
 		attach(run, harness.CallPoint{Call: "fdatasync", Path: wal(follower)}.Inject(slowFlush)...)
 		acknowledged = append(acknowledged, writeWhile(pods[0], func() {
 			start := time.Now()
-			harness.Eventually(t, "the follower has fallen behind", func() bool { return time.Since(start) > 4*time.Second })
+			harness.Eventually(t, "the follower lags behind", func() bool { return time.Since(start) > 4*time.Second })
 			disk.CutPower(run)
 		})...)
 		run = follower.Start()

@@ -62,7 +62,7 @@ func parkAtSidecar(path string, f harness.Fault) func(p *harness.Pod) (*harness.
 func blockInBackoff(p *harness.Pod) (*harness.Run, func()) {
 	p.Sidecar.Broken[harness.StatusPath] = harness.Reply(http.StatusInternalServerError, "")
 	run := p.Start()
-	harness.Eventually(p.T, "the pauses are long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
+	harness.Eventually(p.T, "the backoff is long", func() bool { return len(p.Sidecar.Requests(harness.StatusPath)) > 4 })
 	return run, p.Sidecar.ClearFaults
 }
 

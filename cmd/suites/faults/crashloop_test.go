@@ -134,6 +134,6 @@ func (c *crashloop) assertNothingLost() {
 		there[string(kv.Key)] = true
 	}
 	for key := range c.acknowledged {
-		require.True(c.t, there[key], "the acknowledged write %s is there", key)
+		require.True(c.t, there[key], "the acknowledged write %s exists", key)
 	}
 }

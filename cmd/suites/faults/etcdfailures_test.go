@@ -66,7 +66,7 @@ func TestFaultEtcd_reportsWhyItCannotRun(t *testing.T) {
 			run := p.Start()
 			assert.Equal(t, problem.status, run.Exit(harness.Patience))
 			assertExplained(p, run, problem.says)
-			assert.Equal(t, problem.status == 74 || problem.status == 78, clean(p), "an etcd that was not started leaves the record as it was")
+			assert.Equal(t, problem.status == 74 || problem.status == 78, clean(p), "without a start of etcd the record is unchanged")
 		})
 	}
 }
@@ -130,7 +130,7 @@ func fill(t *testing.T, path string) {
 // writeUntilItEnds writes until the process ends. It ignores puts that time out on a busy machine.
 func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
-	harness.Eventually(run.T, "writing to a full disk ends it", func() bool {
+	harness.Eventually(run.T, "a write to a full disk ends the process", func() bool {
 		_ = run.Pod.TryPut("key", value, harness.StopBudget/5)
 		select {
 		case <-run.Ended:

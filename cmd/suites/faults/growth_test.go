@@ -179,7 +179,7 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 		joins := members[size-1]
 		first.reconfigure("etcdctl", "member", "add", joins.name, "--learner", "--peer-urls="+joins.peer())
 		joins.begin("existing", members[:size]...)
-		harness.Eventually(t, "it is promoted", func() bool {
+		harness.Eventually(t, "the learner is promoted", func() bool {
 			known, found := first.known()[joins.name]
 			return found && first.command("etcdctl", "member", "promote", known.id()).Run() == nil
 		})

@@ -62,7 +62,7 @@ func dieAfter(run *harness.Run, lines int) {
 
 func awaitReadyOrExit(run *harness.Run) (ready bool) {
 	run.T.Helper()
-	harness.Eventually(run.T, "ready or dead", func() bool {
+	harness.Eventually(run.T, "ready or ended", func() bool {
 		select {
 		case <-run.Ended:
 			return true

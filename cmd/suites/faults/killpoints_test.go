@@ -84,10 +84,10 @@ func TestFaultOrderOnDisk(t *testing.T) {
 	record, temporary := p.RecordPath(), p.RecordPath()+".tmp"
 	removed := after(t, calls, 0, callOn("unlinkat", record))
 	durable := after(t, calls, removed, callOn("fsync", p.Volume))
-	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record is gone for good before any data is written")
+	assert.Less(t, durable, firstWrite(calls, p.DataDir()), "the record is removed durably before data is written")
 
 	written := after(t, calls, durable, callOn("write", temporary))
-	assert.Less(t, last(calls, p.DataDir()), written, "etcd's last call comes before the record")
+	assert.Less(t, last(calls, p.DataDir()), written, "etcd's last call is made before the record is written")
 	synced := after(t, calls, written, callOn("fsync", temporary))
 	renamed := after(t, calls, synced, callOn("renameat", temporary))
 	after(t, calls, renamed, callOn("fsync", p.Volume))

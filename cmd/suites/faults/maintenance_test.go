@@ -42,7 +42,7 @@ func TestMaintenance_delaysWritesOnlyBriefly(t *testing.T) {
 	end := harness.StartLatencyClients(t, 16, func() *clientv3.Client { return clientOfAll(t, pods) })
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
-		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
+		harness.Eventually(t, "the member is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 	}
 	writers := end()
 	for i, run := range runs {
@@ -133,7 +133,7 @@ func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*ha
 	harness.Eventually(t, "the two others are defragmented", func() bool { return done(runs) >= before+2 })
 	assert.Len(t, runs[reader].Status().Maintenance.Readers, 1)
 	leave()
-	harness.Eventually(t, "and so is the third", func() bool { return done(runs) >= before+3 })
+	harness.Eventually(t, "the third is defragmented", func() bool { return done(runs) >= before+3 })
 }
 
 // killsOneThatStandsStill kills a member during its defragmentation, and returns when every member is ready.
@@ -197,7 +197,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 		thin(t, c, prefix)
 		before := pods[0].Revision()
 		for _, run := range runs {
-			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
+			harness.Eventually(t, "the member is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 		}
 		maintainAll(t, pods)
 		for i, p := range pods {
@@ -205,7 +205,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 			runs[i] = p.StartReady()
 			assert.Equal(t, before, p.Revision(), "after the restart of member %d", i)
 		}
-		harness.Eventually(t, "what members have said to each other ends", func() bool {
+		harness.Eventually(t, "the leases of all turns have expired", func() bool {
 			leases, err := c.Leases(t.Context())
 			return err == nil && len(leases.Leases) == 0
 		})
@@ -216,7 +216,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {
-		harness.Eventually(t, "nobody else has its turn", func() bool {
+		harness.Eventually(t, "no other member has its turn", func() bool {
 			_, _, status := p.Begin("defrag").Wait()
 			return status == 0
 		})

@@ -62,7 +62,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	runs[1].Shutdown()
 	takeData(pods[1], old)
 	run := pods[1].Start()
-	harness.Eventually(t, "the reason is told", func() bool {
+	harness.Eventually(t, "the status has the reason", func() bool {
 		_, body := run.Request(http.MethodGet, "/lifecycle")
 		return strings.Contains(body, "is ignored by a peer whose cluster has another ID")
 	})

@@ -70,7 +70,7 @@ func (o *order) read() (happened []string) {
 		name := string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:length], "\x00"))
 		switch mask := binary.NativeEndian.Uint32(rest[4:]); {
 		case mask&unix.IN_Q_OVERFLOW != 0:
-			require.Fail(o.t, "events are missing")
+			require.Fail(o.t, "the kernel dropped events")
 		case mask&unix.IN_CLOSE_WRITE != 0:
 			happened = append(happened, databaseClosed)
 		case mask&unix.IN_MOVED_TO != 0 && name == o.record:

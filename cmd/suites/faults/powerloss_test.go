@@ -25,7 +25,7 @@ func TestFaultPowerLoss_recordIsTrue(t *testing.T) {
 	p.Put("key", "after")
 
 	d.CutPower(run)
-	assert.NoFileExists(t, p.RecordPath(), "a record of before etcd was opened")
+	assert.NoFileExists(t, p.RecordPath(), "the record from before etcd was opened")
 	run = p.StartReady()
 	assert.Equal(t, []string{"full", "sanity", "full"}, p.Sidecar.Modes())
 	assert.Equal(t, "after", p.Get("key"))

@@ -80,7 +80,7 @@ func TestFaultReadiness_learner(t *testing.T) {
 	second.AwaitLine(harness.Line{"to": "Serving"})
 	_, why := second.Request(http.MethodGet, "/readyz")
 	assert.Contains(t, why, "not_learner")
-	harness.Eventually(t, "it is promoted", func() bool {
+	harness.Eventually(t, "the learner is promoted", func() bool {
 		assert.Equal(t, http.StatusServiceUnavailable, second.Readyz())
 		_, err := client.MemberPromote(ctx, added.Member.ID)
 		return err == nil
@@ -113,8 +113,8 @@ func TestFaultReadiness_authentication(t *testing.T) {
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd())
 	start := time.Now()
-	require.Error(t, p.TryPut("key", "value", time.Second), "it is on")
-	harness.Eventually(t, "three reads later", func() bool {
+	require.Error(t, p.TryPut("key", "value", time.Second), "authentication is enabled")
+	harness.Eventually(t, "three reads have passed", func() bool {
 		assert.Equal(t, http.StatusOK, run.Readyz())
 		return time.Since(start) > readinessBound
 	})

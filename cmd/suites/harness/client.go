@@ -73,7 +73,7 @@ func (p *Pod) Revision() int64 {
 func (p *Pod) Get(key string) string {
 	p.T.Helper()
 	reply := p.read(key)
-	require.Len(p.T, reply.Kvs, 1, "the key %q is there", key)
+	require.Len(p.T, reply.Kvs, 1, "the key %q exists", key)
 	return string(reply.Kvs[0].Value)
 }
 
@@ -114,7 +114,7 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 		select {
 		case <-w.first:
 		case <-time.After(Patience):
-			require.FailNow(t, "a writer writes nothing")
+			require.FailNow(t, "a writer has no acknowledged write")
 		}
 	}
 	return func() []*LatencyClient {

@@ -17,7 +17,7 @@ func TestWatch_busyMachine(t *testing.T) {
 		assert.Equal(t, 10*time.Second, idle.Duration())
 		busy := StartWatch()
 		pass(10*time.Second, 4)
-		assert.Equal(t, 2500*time.Millisecond, busy.Duration(), "by the pace since its start, not that before")
+		assert.Equal(t, 2500*time.Millisecond, busy.Duration(), "only the pace since the start counts")
 		assert.Equal(t, 8*time.Second, idle.Duration())
 	})
 }

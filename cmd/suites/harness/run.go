@@ -103,8 +103,8 @@ func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
 	assert.Empty(r.T, r.Log.invalid(), "every line of the log is a JSON object with a level and a time")
-	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no impossible event occurred")
-	assert.Empty(r.T, r.Log.FindText("illegal transition"), "table and machine agree")
+	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no event was rejected")
+	assert.Empty(r.T, r.Log.FindText("illegal transition"), "all transitions are in the table")
 	if r.T.Failed() {
 		r.T.Logf("log of process %d:\n%s", r.Cmd.Process.Pid, r.Log.summary())
 	}
@@ -114,7 +114,7 @@ func (r *Run) cleanup() {
 func (r *Run) Kill() {
 	r.T.Helper()
 	_ = r.Cmd.Process.Kill() // it may have ended
-	Receive(r.T, "the killed process ends, and its log with it", r.Ended)
+	Receive(r.T, "the killed process and its log end", r.Ended)
 }
 
 // LoseVolume kills the process and deletes its volume. The next start gets an empty one.

@@ -39,7 +39,7 @@ func TestPorts_oneProcessAtATime(t *testing.T) {
 	assert.Len(t, holder, 3*many)
 	for port := range holder {
 		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		require.NoError(t, err, "it can be bound")
+		require.NoError(t, err, "the port can be bound")
 		require.NoError(t, listener.Close())
 	}
 }

@@ -77,7 +77,7 @@ func parsed(t *testing.T, rendered string) map[string]document {
 		require.NoError(t, yaml.UnmarshalStrict([]byte(part), &object), part)
 		if object != nil {
 			id := object["kind"].(string) + "/" + object["metadata"].(document)["name"].(string)
-			require.NotContains(t, found, id, "an object is given twice")
+			require.NotContains(t, found, id, "an object is rendered twice")
 			found[id] = object
 		}
 	}
@@ -234,7 +234,7 @@ func TestReleases_areIndependent(t *testing.T) {
 	for _, of := range [][]string{{"blue", "one"}, {"green", "one"}, {"blue", "two"}} {
 		config := rendered(t, values, of[0], of[1])["ConfigMap/"+of[0]+"-config"]["data"].(document)["etcd.conf.yaml"].(string)
 		for _, line := range regexp.MustCompile(`(?m)^initial-cluster(?:-token)?: .*$`).FindAllString(config, -1) {
-			assert.False(t, ids[line], "%s is another release's, too", line)
+			assert.False(t, ids[line], "%s is also in another release", line)
 			ids[line] = true
 		}
 	}

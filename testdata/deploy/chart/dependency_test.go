@@ -106,7 +106,7 @@ func TestNetworkPolicy_scrapersAndClientPort(t *testing.T) {
 				scrapers = scrapers || assert.ObjectsAreEqual(document{"app": "prometheus"}, selector["matchLabels"])
 			}
 			for _, port := range rule["ports"].([]any) {
-				assert.False(t, scrapers && assert.ObjectsAreEqual(document{"port": 2379.0}, port), "%s opens the clients' port to scrapers", values)
+				assert.False(t, scrapers && assert.ObjectsAreEqual(document{"port": 2379.0}, port), "%s opens the client port to scrapers", values)
 			}
 		}
 	}

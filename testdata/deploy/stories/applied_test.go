@@ -35,7 +35,7 @@ func TestVariants_upgrade(t *testing.T) {
 		require.NoError(t, err)
 		out, _ := w.Kubectl("diff", "--server-side", "--field-manager=helm", "-n", w.namespace, "-f", w.rendered(values))
 		for _, line := range different.FindAllString(out, -1) {
-			assert.Regexp(t, "annotations:|meta.helm.sh/release", line, "%s has left something behind:\n%s", values, out)
+			assert.Regexp(t, "annotations:|meta.helm.sh/release", line, "%s is not removed completely:\n%s", values, out)
 		}
 		containers := 1
 		if strings.Contains(values, "sidecar") {

@@ -35,7 +35,7 @@ func TestCARotation_duringWrites(t *testing.T) {
 	w.recipe("docs/operations.md", "base64 -w0 $use.key", leaves(w.secrets(latter)))
 	shown.Store(&latter.identity().Certificates[0])
 	for member := range w.pods() {
-		cluster.Eventually(t, member+" shows a certificate of the new authority", func() error {
+		cluster.Eventually(t, member+" serves a certificate of the new authority", func() error {
 			if now, err := w.serial(member); err != nil || now < 1000 {
 				return errors.Join(err, fmt.Errorf("it is number %d: %w", now, errNotYet))
 			}
@@ -47,10 +47,10 @@ func TestCARotation_duringWrites(t *testing.T) {
 	w.awaitReady(3)
 	w.unharmed()
 	shown.Store(&former.identity().Certificates[0])
-	assert.Error(t, tryPut(w.etcd(), "refused", "", 5*time.Second), "the old authority counts no more")
+	assert.Error(t, tryPut(w.etcd(), "refused", "", 5*time.Second), "the old authority is no longer trusted")
 	shown.Store(&latter.identity().Certificates[0])
 	w.checkBackups("etcd-main-0", writes)
-	assert.Empty(t, writes.failed, "nobody had to wait for a new authority")
+	assert.Empty(t, writes.failed, "no write failed during the rotation")
 }
 
 // leaves returns the certificates and keys of Secrets by the file names that docs/operations.md uses.

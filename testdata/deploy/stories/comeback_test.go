@@ -23,7 +23,7 @@ func TestOneMember_growsToThree(t *testing.T) {
 	before := w.clusterID()
 	w.apply(three)
 	w.awaitReady(3)
-	assert.Equal(t, before, w.clusterID(), "nobody has founded another one")
+	assert.Equal(t, before, w.clusterID(), "no other cluster was created")
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 	w.checkBackups("etcd-main-2", writes)
 }
@@ -107,7 +107,7 @@ func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 	before := w.clusterID()
 	w.loseAll()
-	assert.NotEqual(t, before, w.clusterID(), "members of the old cluster cannot meet it")
+	assert.NotEqual(t, before, w.clusterID(), "members of the old cluster cannot connect to it")
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 	further := w.startWriter()
 	w.checkBackups("etcd-main-2", further)
@@ -120,8 +120,8 @@ func (w *world) loseAll() {
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
 	for _, name := range names {
 		pod := w.pods()[name]
-		require.NoError(w.t, w.node.Cut(pod), "none gets its data from another that is yet to lose its own")
-		require.NoError(w.t, w.node.Kill(pod, "etcd"), "nobody is asked to end")
+		require.NoError(w.t, w.node.Cut(pod), "no member copies data from one that loses its volume later")
+		require.NoError(w.t, w.node.Kill(pod, "etcd"), "members are killed, not stopped")
 	}
 	for _, name := range names {
 		w.loseVolume(name)
@@ -140,7 +140,7 @@ func TestThreeMembers_restoreToATime(t *testing.T) {
 	assert.Empty(t, w.pods())
 	w.apply(three, before)
 	w.awaitReady(3)
-	assert.True(t, w.greeted(), "as it was before")
+	assert.True(t, w.greeted(), "the key has its earlier value")
 	assert.Len(t, w.voters(), 3)
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
@@ -152,7 +152,7 @@ func TestOneMember_restoreToATime(t *testing.T) {
 	before := w.mistake()
 	w.apply(one, before)
 	w.awaitReady(1)
-	assert.True(t, w.greeted(), "as it was before")
+	assert.True(t, w.greeted(), "the key has its earlier value")
 	w.checkBackups("etcd-main-0", w.startWriter())
 }
 
@@ -163,8 +163,8 @@ func (w *world) mistake() (values string) {
 	w.greet()
 	good := w.get("greeting").Kvs[0].ModRevision
 	client := w.etcd()
-	cluster.Eventually(w.t, "the mistake is made", func() error { return tryPut(client, "greeting", "oops", 10*time.Second) })
-	cluster.Eventually(w.t, "the backups have it", func() error { return w.backedUpTo("etcd-main-0", good+1) })
+	cluster.Eventually(w.t, "the key is overwritten", func() error { return tryPut(client, "greeting", "oops", 10*time.Second) })
+	cluster.Eventually(w.t, "the backups have the wrong value", func() error { return w.backedUpTo("etcd-main-0", good+1) })
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 

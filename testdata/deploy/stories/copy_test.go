@@ -23,7 +23,7 @@ func TestBackupCopy_clusterContinuesInTheCopy(t *testing.T) {
 	assert.Contains(t, w.recipe("docs/operations.md", "create job", given(three)), "verified")
 
 	w.apply(three, each)
-	cluster.Eventually(t, "the schedule has it copied, too", func() error {
+	cluster.Eventually(t, "the CronJob copies the store", func() error {
 		jobs, err := w.Client.BatchV1().Jobs(w.namespace).List(t.Context(), metav1.ListOptions{})
 		for _, job := range jobs.Items {
 			if _, byHand := job.Annotations["cronjob.kubernetes.io/instantiate"]; job.Status.Succeeded == 1 && !byHand {

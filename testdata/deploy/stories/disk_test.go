@@ -52,7 +52,7 @@ func TestFullDisk_clientsAreNotDelayed(t *testing.T) {
 func (w *world) fillDisk(member string) (makeRoom func()) {
 	w.t.Helper()
 	ballast := filepath.Join(w.node.Disk(w.t, w.pods()[member], "etcd-main-"+member), "ballast")
-	require.Error(w.t, os.WriteFile(ballast, make([]byte, disk), 0o600), "the disk is full now")
+	require.Error(w.t, os.WriteFile(ballast, make([]byte, disk), 0o600), "the disk is full")
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 

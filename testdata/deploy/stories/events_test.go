@@ -16,7 +16,7 @@ func TestEvents_inKubectlDescribe(t *testing.T) {
 	w.awaitReady(1)
 	w.greet()
 	w.exec("etcd-main-0", "defrag")
-	cluster.Eventually(t, "the pod's Events have it", func() error {
+	cluster.Eventually(t, "the pod has the Event", func() error {
 		out, err := w.Kubectl("-n", w.namespace, "describe", "pod", "etcd-main-0")
 		if err != nil {
 			return err
@@ -30,11 +30,11 @@ func TestEvents_inKubectlDescribe(t *testing.T) {
 	require.NoError(t, err, out)
 	w.Kubectl("-n", w.namespace, "delete", "pod", "etcd-main-0", "--wait=false") //nolint:errcheck // it is awaited
 	w.awaitReady(1)
-	cluster.Eventually(t, "it is defragmented again", func() error {
+	cluster.Eventually(t, "the member is defragmented again", func() error {
 		_, err := w.tryExec("etcd-main-0", "defrag")
 		return err
 	})
-	cluster.Eventually(t, "the refusal is said", func() error {
+	cluster.Eventually(t, "the refusal is reported", func() error {
 		return contains(w.log("etcd-main-0"), "Role does not let it create this Event")
 	})
 	assert.True(t, w.greeted())

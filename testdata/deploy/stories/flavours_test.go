@@ -41,7 +41,7 @@ func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 		w.awaitReady(1)
 		require.True(t, w.greeted(), "after moving to %s", flavour)
 	}
-	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each took over from an orderly end")
+	assert.NoError(t, contains(w.log("etcd-main-0"), "sanity"), "each start followed a clean stop")
 	assert.Equal(t, asFirst, strings.Count(w.log("etcd-main-0"), "full validation"))
 	w.checkBackups("etcd-main-0", writes)
 }
@@ -60,7 +60,7 @@ func TestThreeMembers_sidecarToStandaloneAndBack(t *testing.T) {
 	for member := range w.pods() {
 		asked += strings.Count(w.logOf(member, "backup-restore"), "a full snapshot was requested")
 	}
-	assert.Equal(t, 1, asked, "one of the sidecars was reached")
+	assert.Equal(t, 1, asked, "one sidecar received the request")
 	w.apply(three, readableFor35)
 	w.awaitReady(3)
 	w.awaitVerified("etcd-main-0")

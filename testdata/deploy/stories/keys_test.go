@@ -54,7 +54,7 @@ copy: {to: "s3://another-bucket/etcd-main"}
 		}
 		return err
 	}))
-	assert.NotZero(t, sealed, "what is read in the bucket is nobody's but who has an identity")
+	assert.NotZero(t, sealed, "objects in the bucket are encrypted")
 }
 
 // signing returns a new signing key and the public key to trust.

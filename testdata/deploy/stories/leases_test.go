@@ -55,7 +55,7 @@ func TestLeases_memberAndBackups(t *testing.T) {
 	assert.Contains(t, w.exec("etcd-main-0", "status", "-v"), "etcd-main-delta-snap: ")
 
 	w.apply(one, leasing)
-	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "to apply it again overwrites nothing")
+	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "applying the chart again changes no lease")
 	w.mayDoNoMore("get lease/etcd-main-0", "patch lease/etcd-main-0", "patch lease/etcd-main-full-snap")
 }
 
@@ -87,7 +87,7 @@ func TestLeases_forbidden(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, leasing)
 	w.awaitReady(3)
-	cluster.Eventually(t, "one is the leader", func() error {
+	cluster.Eventually(t, "one member is the leader", func() error {
 		leaders := 0
 		for i := range 3 {
 			if is := w.lease(fmt.Sprintf("etcd-main-%d", i), renewed); strings.HasSuffix(*is.Spec.HolderIdentity, ":Leader") {
@@ -102,11 +102,11 @@ func TestLeases_forbidden(t *testing.T) {
 
 	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
 	require.NoError(t, err, out)
-	cluster.Eventually(t, "it is said", func() error {
+	cluster.Eventually(t, "the status reports the missing permission", func() error {
 		return contains(w.exec("etcd-main-1", "status", "-v"), "lease fails", "Role does not let it get and patch")
 	})
 	w.awaitReady(3)
 	w.greet()
 	w.apply(three, leasing)
-	cluster.Eventually(t, "it is over", func() error { return contains(w.log("etcd-main-1"), "a lease is renewed again") })
+	cluster.Eventually(t, "the lease is renewed again", func() error { return contains(w.log("etcd-main-1"), "a lease is renewed again") })
 }

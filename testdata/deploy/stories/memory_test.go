@@ -30,7 +30,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	writes := w.startWriter()
 	stop := w.readEverything("large/", 32)
 	killed := ""
-	cluster.Eventually(t, "one is killed", func() error {
+	cluster.Eventually(t, "a member is killed", func() error {
 		for name := range w.pods() {
 			if w.restarts(name) > 0 {
 				killed = name
@@ -43,7 +43,7 @@ func TestOOMKill_memberReturns(t *testing.T) {
 	status := w.pods()[killed].Status.ContainerStatuses[0]
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
 	w.awaitReady(3)
-	cluster.Eventually(t, "it says so, unless it is just being killed once more", func() error {
+	cluster.Eventually(t, "the status has the reason, unless the member was killed again", func() error {
 		out, err := w.tryExec(killed, "status", "-v")
 		return errors.Join(err, contains(strings.Join(strings.Fields(out), " "), "last exit killed"))
 	})

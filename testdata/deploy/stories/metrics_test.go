@@ -44,7 +44,7 @@ func watched(t *testing.T) map[string]bool {
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)
-	cluster.Eventually(w.t, "all metrics are there", func() error {
+	cluster.Eventually(w.t, "all metrics are exported", func() error {
 		for _, pod := range w.pods() {
 			for _, port := range []string{"9095", "2379"} {
 				text, err := w.scrape(pod, port)

@@ -31,12 +31,12 @@ func TestStuckUpgrade_isRolledBack(t *testing.T) {
 	require.NoError(t, err, out)
 	w.awaitReady(3)
 	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
-		assert.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not touched", name)
+		assert.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not restarted", name)
 	}
 	w.checkBackups("etcd-main-2", writes)
 	maps, err := w.Client.CoreV1().ConfigMaps(w.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=etcd-main"})
 	require.NoError(t, err)
-	assert.Len(t, maps.Items, 1, "configurations do not pile up")
+	assert.Len(t, maps.Items, 1, "old configurations are deleted")
 }
 
 // Before the chart, the manifests had the same cluster token for all clusters and member names without a namespace.
@@ -67,7 +67,7 @@ func TestHibernation(t *testing.T) {
 	w.greet()
 	before := w.clusterID()
 	w.apply(three, "hibernated: true")
-	cluster.Eventually(t, "all have ended", func() error {
+	cluster.Eventually(t, "all pods have ended", func() error {
 		if len(w.pods()) > 0 {
 			return errNotYet
 		}

@@ -28,7 +28,7 @@ func TestConfigurationChange_duringWrites(t *testing.T) {
 		require.NoError(t, contains(w.log(name), `"snapshot-count":12345`, "sanity validation"), name)
 	}
 	first, last := after["etcd-main-2"].CreationTimestamp, after["etcd-main-0"].CreationTimestamp
-	require.True(t, first.Before(&last), "the last member is rolled first")
+	require.True(t, first.Before(&last), "the last member is restarted first")
 }
 
 // A wrong configuration affects one member until it is reverted. The others continue to serve.
@@ -55,7 +55,7 @@ func TestStuckRollout_isReverted(t *testing.T) {
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-2", writes)
 	for _, name := range []string{"etcd-main-0", "etcd-main-1"} {
-		require.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not touched", name)
+		require.Equal(t, before[name].UID, w.pods()[name].UID, "%s was not restarted", name)
 	}
 }
 
@@ -74,13 +74,13 @@ func TestEviction_oneOfThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
-	cluster.Eventually(t, "the budget is counted", func() error { return w.allowed(1) })
+	cluster.Eventually(t, "the PodDisruptionBudget allows one eviction", func() error { return w.allowed(1) })
 	writes := w.startWriter()
 	gone := w.pods()["etcd-main-1"].UID
 	require.NoError(t, w.evict("etcd-main-1"))
 	err := w.evict("etcd-main-2")
-	require.ErrorContains(t, err, "disruption budget", "the second has to wait")
-	cluster.Eventually(t, "the first is back", func() error {
+	require.ErrorContains(t, err, "disruption budget", "the second eviction is rejected")
+	cluster.Eventually(t, "the first member is ready again", func() error {
 		if pod := w.pods()["etcd-main-1"]; pod == nil || pod.UID == gone {
 			return errNotYet
 		}
@@ -88,7 +88,7 @@ func TestEviction_oneOfThree(t *testing.T) {
 	})
 	w.awaitReady(3)
 	require.NoError(t, w.evict("etcd-main-2"))
-	cluster.Eventually(t, "all are back", func() error { return w.allowed(1) })
+	cluster.Eventually(t, "all members are ready again", func() error { return w.allowed(1) })
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-2", writes)
 }
@@ -99,8 +99,8 @@ func TestEviction_singleMember(t *testing.T) {
 	w.awaitReady(1)
 	w.greet()
 	gone := w.pods()["etcd-main-0"].UID
-	cluster.Eventually(t, "the budget lets it go", func() error { return w.evict("etcd-main-0") })
-	cluster.Eventually(t, "it is back", func() error {
+	cluster.Eventually(t, "the eviction is allowed", func() error { return w.evict("etcd-main-0") })
+	cluster.Eventually(t, "the member is ready again", func() error {
 		if pod := w.pods()["etcd-main-0"]; pod == nil || pod.UID == gone {
 			return errNotYet
 		}
@@ -118,7 +118,7 @@ func TestKilledContainer_validatesInFull(t *testing.T) {
 	w.awaitReady(1)
 	w.greet()
 	require.NoError(t, w.node.Kill(w.pods()["etcd-main-0"], "etcd"))
-	cluster.Eventually(t, "it is started again", func() error {
+	cluster.Eventually(t, "the container is restarted", func() error {
 		status := w.pods()["etcd-main-0"].Status.ContainerStatuses[0]
 		if status.RestartCount != 1 || !status.Ready {
 			return errNotYet

@@ -24,7 +24,7 @@ func TestOneMember(t *testing.T) {
 	t.Log(listed)
 	backups, err := os.ReadDir(w.node.Disk(t, w.pods()["etcd-main-0"], "etcd-main-backups"))
 	require.NoError(t, err)
-	assert.NotEmpty(t, backups, "they lie on the second volume")
+	assert.NotEmpty(t, backups, "the backups are on the second volume")
 	snapshot := "/var/etcd/backups/before"
 	w.exec("etcd-main-0", "backup", "export", snapshot)
 	assert.Contains(t, w.exec("etcd-main-0", "etcdutl", "snapshot", "status", snapshot), ",")
@@ -41,10 +41,10 @@ func TestThreeMembers_bucket(t *testing.T) {
 		nodes[pod.Spec.NodeName] = true
 		assert.Contains(t, w.exec(name, "status"), name+": Serving, ready")
 	}
-	assert.Len(t, nodes, 3, "each is on a node of its own")
+	assert.Len(t, nodes, 3, "each member has its own node")
 	w.checkBackups("etcd-main-0", writes)
 	result := w.exec("etcd-main-1", "backup", "verify")
-	assert.Contains(t, result, "could be restored", "any member can ask for it")
+	assert.Contains(t, result, "could be restored", "any member can request a backup")
 }
 
 // Members without data wait for the store, and none is ready before the others, so the rolling update of corrected
@@ -52,7 +52,7 @@ func TestThreeMembers_bucket(t *testing.T) {
 func TestWrongBucketName_isCorrected(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three, "store: {url: s3://mistaken-bucket/etcd-main}")
-	cluster.Eventually(t, "it is said", func() error {
+	cluster.Eventually(t, "the status names the wrong bucket", func() error {
 		out, _ := w.tryExec("etcd-main-0", "status") // the status of a member that is not ready is an error
 		return contains(out, "mistaken-bucket", "bucket not found")
 	})

@@ -94,7 +94,7 @@ func (w *world) renewAll(ca *authority) {
 		w.renew(name, files)
 	}
 	for member := range w.pods() {
-		cluster.Eventually(w.t, member+" shows the new certificate", func() error {
+		cluster.Eventually(w.t, member+" serves the new certificate", func() error {
 			if now, err := w.serial(member); err != nil || now <= before {
 				return errors.Join(err, fmt.Errorf("it is still number %d: %w", now, errNotYet))
 			}
@@ -108,7 +108,7 @@ func (w *world) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {
 		for _, container := range pod.Status.ContainerStatuses {
-			assert.Zero(w.t, container.RestartCount, "%s of %s was not started again", container.Name, name)
+			assert.Zero(w.t, container.RestartCount, "%s of %s was not restarted", container.Name, name)
 		}
 		assert.Contains(w.t, w.exec(name, "status"), "Serving, ready")
 	}

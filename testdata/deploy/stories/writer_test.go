@@ -59,7 +59,7 @@ func (w *writer) allIn(t *testing.T, keys map[string]bool) {
 	t.Helper()
 	require.NotEmpty(t, w.written)
 	for _, key := range w.written {
-		require.True(t, keys[key], "%s was acknowledged and is lost", key)
+		require.True(t, keys[key], "%s was acknowledged but is lost", key)
 	}
 }
 

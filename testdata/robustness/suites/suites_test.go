@@ -74,7 +74,7 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	both.Wait()
 	switch why, differs := different[test]; {
 	case differs:
-		assert.Equal(t, failed, withOurs, "%s passes, and is to be taken out of those that differ: %s", test, why)
+		assert.Equal(t, failed, withOurs, "%s passes: remove it from different: %s", test, why)
 	case withPlain != failed:
 		assert.Equal(t, withPlain, withOurs, "%s\n%s", test, output)
 	}
