@@ -1,6 +1,6 @@
-// Package deploy has the chart, and the tests that hold it against the program: what it names exists, and etcd takes its
-// configurations. They read the renderings in examples; that those are the chart's, that a cluster takes them and that their
-// pods run is for `make test-deploy`.
+// Package deploy contains the chart, and tests that compare the rendered examples with the program: all flags, paths
+// and metrics in them exist, and etcd accepts the configurations. `make test-deploy` checks that the examples are
+// rendered from the chart, that a cluster accepts them and that their pods run.
 package deploy
 
 import (
@@ -26,7 +26,7 @@ import (
 
 type document = map[string]any
 
-// documents are the objects of all renderings, by file.
+// documents returns the objects of all renderings, by file.
 func documents(t *testing.T) map[string][]document {
 	t.Helper()
 	found := map[string][]document{}
@@ -48,7 +48,7 @@ func documents(t *testing.T) map[string][]document {
 	return found
 }
 
-// object is one of a rendering.
+// object returns an object of a rendering.
 func object(t *testing.T, example, kind, name string) document {
 	t.Helper()
 	for _, part := range documents(t)["examples/"+example+".yaml"] {
@@ -65,7 +65,7 @@ func configuration(t *testing.T, example string) string {
 	return object(t, example, "ConfigMap", "etcd-main-config")["data"].(document)["etcd.conf.yaml"].(string)
 }
 
-// each visits every mapping in a document, however deep.
+// each visits every mapping in a document, at any depth.
 func each(value any, visit func(document)) {
 	switch value := value.(type) {
 	case document:
@@ -107,7 +107,7 @@ func TestProbes_useExistingPaths(t *testing.T) {
 	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends within the grace period")
 }
 
-// A test restore that was killed leaves as much as a database, which the wrapper removes from its volume and from nowhere else.
+// A killed test restore leaves a file as large as the database. The wrapper removes such files only from its volume.
 func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	volume, ok := reflect.TypeFor[commandline.StartEtcd]().FieldByName("VolumeDir")
 	require.True(t, ok)
@@ -120,8 +120,8 @@ func TestRestoreInAPod_usesTheWrappersDirectory(t *testing.T) {
 	assert.Equal(t, volume.Tag.Get("default"), found)
 }
 
-// The template of a claim cannot be changed later, and each of three may be as large as the quota: the database, a copy of it,
-// and preserved copies of recoveries.
+// The size of a claim template cannot be changed later. The volume must hold three databases as large as the quota:
+// the database, a copy of it, and the preserved copies of recoveries.
 func TestVolumeSize_threeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`
@@ -163,7 +163,7 @@ func TestMemberConfigurations_areValid(t *testing.T) {
 	}
 }
 
-// withoutCertificates removes the certificates in the pod.
+// withoutCertificates removes the certificate files from a configuration.
 func withoutCertificates(t *testing.T, own []byte) []byte {
 	t.Helper()
 	if _, err := etcdconf.Parse(own); !errors.Is(err, bootstrap.ErrCertificates) {

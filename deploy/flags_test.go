@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// flags are those of start-etcd.
+// flags returns the flags of start-etcd.
 func flags(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}

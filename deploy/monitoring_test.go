@@ -20,8 +20,8 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// The page has every metric of the wrapper and no other, which another test checks. `make test-deploy` compares etcd's
-// metrics with those that members serve.
+// docs/metrics.md lists all metrics of the wrapper, as another test checks. `make test-deploy` compares the rules and
+// the dashboard with the metrics that members serve.
 func TestRulesAndDashboard_useExistingMetrics(t *testing.T) {
 	known := read(t, "../docs/api.md")
 	names := regexp.MustCompile(`etcd_wrapper_(\w+)`)

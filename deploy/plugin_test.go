@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fakeKubectl replaces kubectl in the process of the plugin: this test's binary under another name. It lists the pods of
-// the variable PODS with the template that it is called with, and prints its arguments for any other command.
+// If the test binary is called kubectl, it imitates kubectl for the plugin: it lists the pods in the environment
+// variable PODS with the given template, and prints its arguments for any other command.
 func init() {
 	if filepath.Base(os.Args[0]) != "kubectl" {
 		return
@@ -57,7 +57,8 @@ func listPods(args []string) error {
 	return parsed.Execute(os.Stdout, list)
 }
 
-// runPlugin runs the plugin with a kubectl that lists pods and whose other commands end with a status.
+// runPlugin runs the plugin with an imitation of kubectl that lists the pods and exits with the status for other
+// commands.
 func runPlugin(t *testing.T, pods []string, status int, args ...string) (out, log string, code exitcode.Code) {
 	t.Helper()
 	executable, err := os.Executable()

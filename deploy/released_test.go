@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The charts in testdata/deploy/released are upgraded to the present one (testdata/deploy/chart). The newest version of the changelog
-// is the one that is being made.
+// The tests in testdata/deploy/chart upgrade the charts in testdata/deploy/released to the current one. The latest
+// version in the changelog may not be released yet.
 func TestChart_earlierVersionsAreKept(t *testing.T) {
 	versions := regexp.MustCompile(`(?m)^## v(\d+\.\d+\.\d+)$`).FindAllStringSubmatch(read(t, "../docs/changelog.md"), -1)
 	require.NotEmpty(t, versions)
@@ -20,7 +20,7 @@ func TestChart_earlierVersionsAreKept(t *testing.T) {
 	}
 }
 
-// What the chart asks for is the minor version of the oldest one that the stories run on.
+// The chart requires the minor version of the oldest Kubernetes that the stories run on.
 func TestChart_kubernetesVersions(t *testing.T) {
 	tested := map[string]string{}
 	for _, which := range []string{"oldest", "newest"} {

@@ -25,7 +25,8 @@ type schema struct {
 	Properties           map[string]schema
 }
 
-// values returns the chart's values, their defaults in the order of the file, and the schema's entries.
+// values returns the names of the chart's values, their defaults, and the entries of the schema. The names are in the
+// order of values.yaml.
 func values(t *testing.T) (names []string, defaults map[string]any, said map[string]schema) {
 	t.Helper()
 	var all schema
@@ -50,7 +51,7 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 		}
 	}
 	collect("", all, given)
-	top := func(name string) int { // position of its first part in the file
+	top := func(name string) int { // line of the top-level key in the file
 		first, _, _ := strings.Cut(name, ".")
 		return strings.Index("\n"+content, "\n"+first+":")
 	}

@@ -1,4 +1,4 @@
-// Package release has the scripts that make the image and the files of a release, and tests of the results.
+// Package release contains the scripts that build the image and the files of a release, and tests of the results.
 package release
 
 import (
@@ -26,10 +26,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// platforms are those of a release, as binaries.
+// platforms lists the platforms of a release, as in the names of binaries.
 var platforms = []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"}
 
-// nothing is the source of a program that only prints its arguments, for all platforms.
+// nothing is the source of a program that only prints its arguments. The tests build it for all platforms.
 var nothing string
 
 func TestMain(m *testing.M) {
@@ -42,10 +42,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// release has release.sh's environment.
+// release is the environment of release.sh.
 type release map[string]string
 
-// prepared is a release of that program for each platform, and of an image without platforms.
+// prepared returns a release of that program for each platform, with an image that has no platforms.
 func prepared(t *testing.T) (r release, binaries []string) {
 	t.Helper()
 	source := map[string]string{"go.mod": "module nothing\n\ngo 1.26.0\n", "main.go": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:], os.Environ()) }\n"}
@@ -70,7 +70,7 @@ func prepared(t *testing.T) (r release, binaries []string) {
 	}, binaries
 }
 
-// write runs release.sh of a checkout.
+// write runs the release.sh of a checkout.
 func (r release) write(checkout string, binaries []string) error {
 	command := exec.Command(filepath.Join(checkout, "deploy/release/release.sh"), binaries...)
 	command.Env = os.Environ()
@@ -88,7 +88,7 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	system, processor, _ := strings.Cut(platform, "_")
 	binary = filepath.Join(dir, platform, "etcd-wrapper")
 	if _, err := os.Stat(binary); err == nil {
-		return binary // of an earlier test
+		return binary // built by an earlier test
 	}
 	command := exec.Command("go", "build", "-trimpath", "-o", binary, ".")
 	command.Dir, command.Env = dir, append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS="+system, "GOARCH="+processor)
@@ -127,7 +127,7 @@ func TestReleaseHasAllFilesAndTheSameBytesEachTime(t *testing.T) {
 	assert.Equal(t, first, published(t, r, binaries))
 }
 
-// unpacked is the content of an archive, with its headers.
+// unpacked returns the files of an archive and their headers.
 func unpacked(t *testing.T, packed string) (files map[string]string, headers []*tar.Header) {
 	t.Helper()
 	plain, err := gzip.NewReader(strings.NewReader(packed))
@@ -182,7 +182,7 @@ func TestReleaseRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	require.ErrorContains(t, r.write("../..", []string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
 }
 
-// tool builds a program from the module that has its version, as the tests of the chart build helm.
+// tool builds a program from the module that pins its version, as the chart's tests build helm.
 func tool(t *testing.T, module, source string) (path string) {
 	t.Helper()
 	tools, err := filepath.Abs("../../bin/test-deploy")
@@ -238,7 +238,7 @@ func TestReleaseFormulaAndManifestNameEachArchive(t *testing.T) {
 	}
 }
 
-// What krew leaves in the path is the program of the archive, under the name of a plugin.
+// krew links the program of the archive under the name of a plugin.
 func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	r, binaries := prepared(t)
 	published(t, r, binaries)

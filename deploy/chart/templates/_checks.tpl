@@ -1,4 +1,4 @@
-{{/* Combinations that would not work, each with a sentence that says what to do. */}}
+{{/* Invalid combinations of values, each with a message that says what to do. */}}
 {{- define "etcd.checks" -}}
 {{- $v := .Values -}}
 {{- $name := include "etcd.name" . -}}

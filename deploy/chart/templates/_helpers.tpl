@@ -1,4 +1,4 @@
-{{/* The name of every object: the release's, or nameOverride. As a dependency of another chart, which names its own objects after
+{{/* The name of all objects: that of the release, or nameOverride. As a dependency of another chart, which names its own objects after
 the release, RELEASE-etcd. */}}
 {{- define "etcd.name" -}}
 {{- $default := .Release.Name -}}
@@ -6,13 +6,13 @@ the release, RELEASE-etcd. */}}
 {{- .Values.nameOverride | default $default -}}
 {{- end }}
 
-{{/* Labels of a member's pod, by which Services, budget and policies find it. They cannot be changed later. */}}
+{{/* Labels by which Services, the PodDisruptionBudget and NetworkPolicies select the pods. They cannot be changed later. */}}
 {{- define "etcd.selector" -}}
 app.kubernetes.io/part-of: {{ include "etcd.name" . | quote }}
 app.kubernetes.io/component: etcd-statefulset
 {{- end }}
 
-{{/* Labels of every object. Not etcd-druid's: the operator takes what has its label for its own. */}}
+{{/* Labels of all objects. They differ from those of etcd-druid, which would manage the objects otherwise. */}}
 {{- define "etcd.labels" -}}
 app.kubernetes.io/part-of: {{ include "etcd.name" . | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if include "etcd.tls" . }}https{{ else }}http{{ end -}}
 {{- end }}
 
-{{/* The name of one of the three Secrets of TLS: a list of the context and server, client or peer. */}}
+{{/* The name of a TLS Secret. The argument is a list of the context and server, client or peer. */}}
 {{- define "etcd.secret" -}}
 {{- $kind := index . 1 -}}
 {{- with index . 0 -}}
@@ -34,17 +34,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{/* Where the members' names end: with the namespace, as another one on this network may have members of the same name. */}}
+{{/* The suffix of the members' names. It has the namespace, because other namespaces may have members of the same name. */}}
 {{- define "etcd.domain" -}}
 {{ include "etcd.name" . }}-peer.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{/* Backups lie on a volume of their own where no bucket is named. */}}
+{{/* Whether the backups are on their own volume: without store.url. */}}
 {{- define "etcd.onVolume" -}}
 {{- if not .Values.store.url }}yes{{ end -}}
 {{- end }}
 
-{{/* Where backups are. A bucket without a prefix gets one, so that two releases may name the same. */}}
+{{/* The URL of the store. A bucket without a prefix gets one, so that two releases can share it. */}}
 {{- define "etcd.store" -}}
 {{- if include "etcd.onVolume" . -}}
 file:///var/etcd/backups
@@ -61,7 +61,7 @@ file:///var/etcd/backups
 {{- end -}}
 {{- end }}
 
-{{/* Folders with the files of Secrets that reading and writing the store takes, as YAML: name and Secret of each. */}}
+{{/* The Secrets to mount for access to the store, as a YAML list of names and Secrets. */}}
 {{- define "etcd.storeFolders" -}}
 {{- range $name, $secret := dict "signing" .Values.store.signing.secret "store-ca" .Values.store.ca.secret "google" .Values.store.googleKey.secret }}
 {{- with $secret }}
@@ -79,7 +79,7 @@ file:///var/etcd/backups
 {{- end -}}
 {{- end }}
 
-{{/* The same for the sidecar, as YAML: provider, container, prefix, variable and where the credentials are mounted. */}}
+{{/* The sidecar's settings of the store, as YAML: provider, container, prefix, variable and the path of the credentials. */}}
 {{- define "etcd.sidecarStore" -}}
 {{- if include "etcd.onVolume" . -}}
 {provider: Local, container: backups, prefix: {{ include "etcd.name" . }}}
@@ -99,7 +99,7 @@ file:///var/etcd/backups
 {{- mul (regexFind "^[0-9]+" . | int64) $unit -}}
 {{- end }}
 
-{{/* The names of the leases of one component: members or backups. */}}
+{{/* The names of the leases of a component: members or backups. */}}
 {{- define "etcd.memberLeases" -}}
 {{- $name := include "etcd.name" . -}}
 {{- range until (int .Values.replicas) }}
@@ -117,12 +117,12 @@ file:///var/etcd/backups
 {{- if or .Values.leases .Values.sidecar.enabled }}yes{{ end -}}
 {{- end }}
 
-{{/* Members that may be several ask how many are wanted when they are stopped, and leave if they are beyond. */}}
+{{/* Whether members leave the cluster when they are stopped by a scale-down. */}}
 {{- define "etcd.follows" -}}
 {{- if not (or .Values.sidecar.enabled (include "etcd.onVolume" .)) }}yes{{ end -}}
 {{- end }}
 
-{{/* Who asks the API server for anything has a token. */}}
+{{/* Whether the members need a token for the API server. */}}
 {{- define "etcd.asks" -}}
 {{- if or .Values.events (include "etcd.hasLeases" .) (include "etcd.follows" .) }}yes{{ end -}}
 {{- end }}
@@ -131,13 +131,13 @@ file:///var/etcd/backups
 {{- with .Values.image }}{{ with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}{{ end -}}
 {{- end }}
 
-{{/* The Secret with what opens the bucket. */}}
+{{/* The Secret with the credentials of the bucket. */}}
 {{- define "etcd.credentials" -}}
 {{- .Values.store.secret | default (printf "%s-backup-credentials" (include "etcd.name" .)) -}}
 {{- end }}
 
-{{/* What a change of rolls the pods. The number of members is no part of it: those that stay go on, and those that come or go know by
-themselves. A sidecar reads the list. */}}
+{{/* A checksum that restarts the pods when it changes. It does not depend on the number of members, which scale without a restart. A
+sidecar reads the list of members, so with one it does. */}}
 {{- define "etcd.checksum" -}}
 {{- $of := . -}}
 {{- if not .Values.sidecar.enabled -}}
@@ -147,7 +147,7 @@ themselves. A sidecar reads the list. */}}
 {{- end }}
 
 {{/* etcd's configuration, one for all members, in the operator's format: docs/configuration.md. Each member finds its own URLs by
-the name of its pod. etcdConfig has the last word. */}}
+the name of its pod. etcdConfig overrides all keys. */}}
 {{- define "etcd.configuration" -}}
 {{- $name := include "etcd.name" . -}}
 {{- $scheme := include "etcd.scheme" . -}}
@@ -191,7 +191,7 @@ the name of its pod. etcdConfig has the last word. */}}
 {{- toYaml $all -}}
 {{- end }}
 
-{{/* Variables of the container etcd. */}}
+{{/* Environment variables of the container etcd. */}}
 {{- define "etcd.variables" -}}
 {{- $name := include "etcd.name" . -}}
 {{- $tls := include "etcd.tls" . -}}
@@ -219,7 +219,7 @@ the name of its pod. etcdConfig has the last word. */}}
   value: {{ join "," . }}
 {{- end }}
 {{- if $tls }}
-# They announce that etcd serves TLS, so that the wrapper does from its first instant.
+# With these flags the wrapper serves TLS from the start, as etcd will.
 - name: ETCD_WRAPPER_ETCD_CLIENT_CERT_PATH
   value: /var/etcd/ssl/client/tls.crt
 - name: ETCD_WRAPPER_ETCD_CLIENT_KEY_PATH

@@ -1,6 +1,5 @@
 // Command roots prints the root certificates that Mozilla trusts, as the Go project publishes them, so that the image
-// does not depend on the machine that builds it. Roots with a constraint are left out: a file of certificates cannot
-// express it.
+// does not depend on the build machine. It omits roots with constraints, which a certificate file cannot express.
 package main
 
 import (
