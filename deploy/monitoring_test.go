@@ -20,7 +20,7 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// docs/metrics.md lists all metrics of the wrapper, as another test checks. `make test-deploy` compares the rules and
+// docs/api.md lists all metrics of the wrapper, as another test checks. `make test-deploy` compares the rules and
 // the dashboard with the metrics that members serve.
 func TestRulesAndDashboard_useExistingMetrics(t *testing.T) {
 	known := read(t, "../docs/api.md")
