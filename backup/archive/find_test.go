@@ -154,13 +154,9 @@ func TestFallback_returnsOtherErrors(t *testing.T) {
 }
 
 func TestFind_time(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(13); last <= 40; last += 3 {
-		w.segment(last)
-		if last == 25 {
-			w.full()
-		}
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(13, 25, 3)...)
+	w.full()
+	w.segments(steps(28, 40, 3)...)
 	segments := w.objects(archive.Segment)
 	w.merge(archive.Minute, segments[:3]...)
 	w.merge(archive.Minute, segments[3:6]...)

@@ -325,13 +325,9 @@ func (w *world) restoredTo(number int, revision int64) {
 }
 
 func TestHistory_reportsHoles(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 30; last += 2 {
-		w.segment(last)
-		if last == 24 {
-			w.full()
-		}
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 24, 2)...)
+	w.full()
+	w.segments(steps(26, 30, 2)...)
 	whole := w.history().Newest().Chains
 	require.Len(t, whole, 1)
 	require.NoError(t, whole[0].PastEnd)
@@ -356,13 +352,11 @@ func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
 		t.Run(how, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			for last := int64(12); last <= 30; last += 2 {
-				w.segment(last)
-				if last == 20 || last == 26 {
-					w.full()
-				}
-			}
+			w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
+			w.full()
+			w.segments(22, 24, 26)
+			w.full()
+			w.segments(28, 30)
 			require.Len(t, w.history().Newest().Chains, 1)
 			for _, last := range []int64{16, 22} {
 				name := archive.SegmentName(1, format.After(last))
