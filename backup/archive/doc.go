@@ -9,9 +9,9 @@
 // that changed since. Small objects are merged into larger ones, by the minute and by the hour; a merged object is its segments one after
 // the other. docs/backup-format.md specifies every byte.
 //
-// Everything that describes something is a statement: a line of JSON with a checksum and, if there is a signing key, a signature. Nothing counts
-// because of its name. Anyone who may write to the store can create objects, so every name is a claim that the statement in the object has
-// to confirm, and an object that cannot be verified is skipped and reported.
+// All metadata are statements: lines of JSON with a checksum and, if there is a signing key, a signature. Names are not trusted, as anyone
+// who may write to the store can create objects. The statement in an object must confirm its name. An object that cannot be verified is
+// skipped and reported.
 //
 // # The sequence
 //
@@ -54,6 +54,6 @@
 //
 // # What the package does not do
 //
-// It does not know etcd, or what a row means. It does not lock, other than by creating names. It does not decide whether data
+// It does not know etcd, or what a row means. Creating a name is its only lock. It does not decide whether data
 // belong to a store: see package relation.
 package archive

@@ -34,7 +34,7 @@ func (t Target) String() string {
 	}
 }
 
-// A Path is a way to restore a revision.
+// A Path lists the objects from which a revision is restored.
 type Path struct {
 	Generation Generation
 	Full       Full
@@ -73,7 +73,7 @@ func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find avoids objects that are known to be unusable, and those that turn out to be.
+// find skips the objects in known, and any other that turns out to be unusable.
 func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)

@@ -113,7 +113,7 @@ func (a *Archive) Commit(ctx context.Context, full Full) error {
 	return a.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes what the data object of a full snapshot holds: a stock snapshot, compressed and encrypted.
+// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted.
 // database writes the database alone and returns its size in bytes. The result belongs into Full.Database. It is for
 // callers that cannot keep a copy of the database until it is uploaded.
 func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {

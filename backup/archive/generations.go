@@ -201,7 +201,7 @@ func reservationName(revision int64) string {
 
 // An Identity names the cluster and generation that etcd's data belong to, and how far they were stored. It is a file
 // in the data directory, so it moves with the data. Recovery writes it before etcd opens the data, and the backup
-// writer updates it. The zero value is that of data that belong to no store, as of a plain etcd or of etcdutl
+// writer updates it. The zero value means that the data belong to no store, like those of a plain etcd or of etcdutl
 // snapshot restore.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
@@ -210,7 +210,7 @@ type Identity struct {
 	Session    string          `json:"session,omitempty"` // of the last process that has written backups of these data
 }
 
-// IdentityFile is its name in the data directory. etcd ignores it.
+// IdentityFile is the name of the identity in the data directory. etcd ignores the file.
 const IdentityFile = "etcd-wrapper.json"
 
 // identityLimit is the maximum size of the file in bytes.

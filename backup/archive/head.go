@@ -16,7 +16,7 @@ import (
 
 const maxListings = 5 // in a row
 
-// A Head is the end of a generation: what the next segment continues from.
+// A Head is the end of a generation, from which the next segment continues.
 type Head struct {
 	format.Start
 	Full     *Full            // the newest one; nil if there is none
@@ -27,7 +27,7 @@ type Head struct {
 	PastEnd  format.Position  // after the damaged object, where a new chain may start; zero if there is none
 }
 
-// Empty reports whether there is nothing to continue from: a full snapshot has to come first.
+// Empty reports whether the generation lacks the full snapshot that a chain starts with.
 func (h Head) Empty() bool { return h.Full == nil }
 
 // Revision returns the last revision of the generation.
@@ -75,7 +75,7 @@ func retryList[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFrom returns the head as the given full snapshots lead to it; the caller leaves out those that do not
+// headFrom returns the head that follows from the given full snapshots. The caller leaves out those that do not
 // count.
 func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {

@@ -161,7 +161,7 @@ func (h *History) readResult(ctx context.Context, kept *StoredFull, names []stri
 	return nil
 }
 
-// pastEnd returns why what follows the last chain cannot be restored; nil if nothing does.
+// pastEnd returns why the objects after the last chain cannot be restored; nil if there are none.
 func (g GenerationContents) pastEnd() (why error) {
 	if len(g.Chains) > 0 {
 		return g.Chains[len(g.Chains)-1].PastEnd

@@ -152,7 +152,7 @@ func TestExport_overwritesNoFile(t *testing.T) {
 	require.NoFileExists(t, exported+".partial")
 }
 
-// The watchers of Kubernetes list again if their revision was compacted, and miss events otherwise.
+// The watchers of Kubernetes list again if their revision is compacted; otherwise they would miss events.
 func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)

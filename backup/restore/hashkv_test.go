@@ -24,7 +24,7 @@ func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0
 // table draws the number of keys that one pass handles; 1 needs a pass for each key.
 func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table") }
 
-// change makes one of the changes that clients can make.
+// change makes a random change of a key.
 func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0, 1, 2:
@@ -90,7 +90,7 @@ func (e *etcd) compare(t *rapid.T) {
 	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
 }
 
-// act makes one thing happen to etcd.
+// act performs a random action on etcd.
 func (e *etcd) act(t *rapid.T) {
 	switch what := rapid.SampledFrom(actions).Draw(t, "action"); what {
 	case "change":
@@ -206,7 +206,7 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	require.ErrorContains(t, err, "cannot open it")
 }
 
-// etcd is the key store of an etcd, without a log or clients.
+// etcd is the key-value store of an etcd, without a log or clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string

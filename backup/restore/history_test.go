@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// history has an etcd, and records each of its states.
+// history runs an etcd and records each of its states.
 type history struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -59,7 +59,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return &history{t: t, random: rand.New(rand.NewPCG(seed, 0)), server: server, client: v3client.New(server.Server)}
 }
 
-// live makes random requests, one each step, and records the state after each.
+// live sends one random request per step and records the state after each.
 func (h *history) live(steps int) {
 	for range steps {
 		h.act()
@@ -183,7 +183,7 @@ func (h *history) full() {
 	h.fulls = append(h.fulls, full{h.moments[len(h.moments)-1], path})
 }
 
-// source returns the source that leads from a full snapshot to a moment.
+// source returns the Source that restores a moment from a full snapshot.
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },

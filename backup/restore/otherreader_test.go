@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/backup/store/folder"
 )
 
-// otherReader is a program that was written from docs/backup-format.md alone, without code of this project.
+// otherReader is a program that was written only from docs/backup-format.md and shares no code with this project.
 const otherReader = "../../testdata/reader/read_backups.py"
 
 // otherState is the output of that program.

@@ -209,14 +209,14 @@ func inChild(what string) func(context.Context, string) error {
 	return InspectInChild(os.Args[0], func(path string) []string { return []string{what, path} })
 }
 
-// contradict makes the pages of a snapshot's database inconsistent, and replaces the digest.
+// contradict makes the pages of a snapshot's database inconsistent and corrects the digest.
 func contradict(snapshot []byte) []byte {
 	broken := append([]byte{}, snapshot[:len(snapshot)-sha256.Size]...)
 	datadirtest.BreakDatabase(broken)
 	return withDigest(broken)
 }
 
-// In this process, the panic of bbolt could not be recovered.
+// bbolt panics in a goroutine, so this process could not recover.
 func TestInspectInChild_findsInconsistentPages(t *testing.T) {
 	_, snapshot := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")

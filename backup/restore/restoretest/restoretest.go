@@ -26,7 +26,8 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// Full builds a stock snapshot with revisions up to one and half as many keys, and returns a function that opens it. A value has size bytes.
+// Full writes a stock snapshot with the given number of revisions and half as many keys, and returns a Source for it.
+// A value has size bytes.
 func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	t.Helper()
 	source := empty(t)
@@ -41,7 +42,7 @@ func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	}
 }
 
-// empty is a snapshot without a key.
+// empty returns a snapshot without keys.
 func empty(t testing.TB) restore.Source {
 	path := filepath.Join(t.TempDir(), "empty")
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true, NoFreelistSync: true})
@@ -62,7 +63,7 @@ func empty(t testing.TB) restore.Source {
 	return restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }}
 }
 
-// Rows are those of revisions from one to another.
+// Rows calls row for one row of each revision from the first to the last.
 func Rows(from, to int64, size int, row func(format.Row) error) error {
 	random := rand.NewChaCha8([32]byte{})
 	value := make([]byte, size)

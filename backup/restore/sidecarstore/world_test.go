@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// world has an etcd, and a sidecar that backs it up.
+// world runs an etcd and simulates a sidecar that backs it up.
 type world struct {
 	*testing.T
 	random *rand.Rand
@@ -130,7 +130,7 @@ func (w *world) request() clientv3.Op {
 	}
 }
 
-// transaction returns one that changes several keys, each once, and may contain a nested transaction.
+// transaction returns a transaction that changes several keys once each and may contain a nested transaction.
 func (w *world) transaction() clientv3.Op {
 	var outer, inner []clientv3.Op
 	for _, number := range w.random.Perm(30)[:1+w.random.IntN(8)] {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manners describes the resources that a process used.
+// manners has the priority and the memory of a process.
 type manners struct {
 	Status int
 	Heap   uint64 // the highest sample, in bytes

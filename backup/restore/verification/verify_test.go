@@ -90,7 +90,7 @@ func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
 	require.NoError(t, w.PutResult(t.Context(), result))
 }
 
-// All digests are right; only etcd's own hash reveals the error.
+// All digests match, so only etcd's own hash reveals the error.
 func TestVerify_findsWrongRows(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
@@ -192,7 +192,7 @@ func TestVerify_emptiesTheScratchDirectory(t *testing.T) {
 
 func withoutHash(full *archive.Full) { full.Hash = nil }
 
-// bbolt panics in its own goroutine.
+// bbolt panics in a goroutine, which only a child process survives.
 func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)

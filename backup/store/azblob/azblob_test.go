@@ -127,7 +127,7 @@ func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
-// awkward is a prefix with everything that has to be escaped somewhere.
+// awkward is a prefix with characters that need escaping in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:#/"
 
 func TestAzureKeepsTheContractOnAServer(t *testing.T) {
@@ -160,7 +160,7 @@ func makeContainer(t *testing.T, s *Store, name string) string {
 	return name
 }
 
-// opened uses the key of the server.
+// opened returns a store that uses the key of the server.
 func opened(t *testing.T, endpoint *url.URL, container string) *Store {
 	t.Setenv("AZURE_STORAGE_KEY", servers.AzureKey)
 	return open(t, endpoint, container)

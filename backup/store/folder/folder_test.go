@@ -49,10 +49,10 @@ func missing(t *testing.T) store.Store {
 	return s
 }
 
-// appendOnly is the flag of a directory in which names can be created, and none removed: `chattr +a`.
+// appendOnly is the inode flag of `chattr +a`: names can be created in the directory but not removed.
 const appendOnly = 0x20
 
-// onlyAppend has the directories of a store take what is new and let nothing go, until the test ends.
+// onlyAppend makes the directories of a store append-only until the test ends.
 func onlyAppend(t *testing.T, s *Store) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(s.directory, func(path string, entry fs.DirEntry, err error) error {
@@ -171,8 +171,7 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// If it did not count as an object, the object of that name could not be created, without an explanation: whatever has the next
-// name of a chain would stop every writer.
+// Writers cannot create an object where a pipe or a directory exists, and store.ErrExists gives them the reason.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
@@ -261,7 +260,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain makes this program the writer that another test kills.
+// TestMain runs this program as a writer if a test has started it to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)
@@ -307,7 +306,7 @@ func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 	}
 }
 
-// A directory that is missing may be that of a volume that is not mounted: neither is it made, nor taken for empty.
+// A missing directory may be an unmounted volume, so it is neither created nor treated as an empty store.
 func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	s, err := New(filepath.Join(t.TempDir(), "backups"))
 	require.NoError(t, err)
@@ -320,7 +319,7 @@ func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
 }
 
-// It is named once, as the place of the store.
+// An error has the directory only in the URL of the store.
 func TestErrorsNameTheDirectoryOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "backups")
 	s, err := New(directory)

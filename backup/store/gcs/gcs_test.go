@@ -70,7 +70,7 @@ func TestGCS_requestFailures(t *testing.T) {
 	})
 }
 
-// resumable is a server of one upload, with faults.
+// resumable is a server that accepts one resumable upload and can fail.
 type resumable struct {
 	content  []byte
 	spans    []string
@@ -214,7 +214,7 @@ func TestTheServerCanCheckWhatItReceived(t *testing.T) {
 	assert.Equal(t, "crc32c="+encode(crc32.Checksum([]byte("x"), castagnoli)), hash)
 }
 
-// awkward is a prefix with everything that has to be escaped somewhere.
+// awkward is a prefix with characters that need escaping in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:/"
 
 func TestGCSKeepsTheContractOnAServer(t *testing.T) {

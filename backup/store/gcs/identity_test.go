@@ -33,7 +33,7 @@ func grant(w http.ResponseWriter, granted *int) {
 	fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, *granted)
 }
 
-// useKeyFile makes a file the credentials, with this content.
+// useKeyFile writes content to a file and uses it as the credentials.
 func useKeyFile(t *testing.T, content []byte) (path string) {
 	path = filepath.Join(t.TempDir(), "key.json")
 	require.NoError(t, os.WriteFile(path, content, 0o600))
@@ -129,7 +129,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 	assert.Equal(t, []string{"first", "second"}, exchanged)
 }
 
-// Credentials go to who has a certificate of theirs only, and those that were refused are fetched again.
+// Credentials are sent only to a server whose certificate is in the bundle, and a refused token is fetched again.
 func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	granted := 0
 	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
@@ -154,7 +154,7 @@ func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	assert.Equal(t, 2, granted, "the second one lasts")
 }
 
-// metadata has GKE's metadata server, or that of a machine, at another place.
+// metadata starts a metadata server and makes the client use it.
 func metadata(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())

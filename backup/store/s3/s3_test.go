@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// fake answers as a test wants it to, and notes what was asked.
+// fake is a server that records its requests and calls reply.
 type fake struct {
 	mu    sync.Mutex
 	asked []*http.Request
@@ -41,7 +41,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.reply(w, r)
 }
 
-// find returns the requests with a method whose query has a key.
+// find returns the requests with a method and a key in their query; an empty key selects those without a query.
 func (f *fake) find(method, key string) (found []*http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
-// created answers as S3 does to an object that was put.
+// created responds as S3 does when an object was created.
 func created(w http.ResponseWriter, r *http.Request) {
 	content, _ := io.ReadAll(r.Body)
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
@@ -109,7 +109,7 @@ func TestS3_requestFailures(t *testing.T) {
 	})
 }
 
-// multipart answers like S3, until parts are put together, which complete answers.
+// multipart responds like S3, except that complete responds to the request that completes an upload.
 func multipart(complete func(w http.ResponseWriter)) *fake {
 	return &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -174,7 +174,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
-// The parts of an upload that is not aborted cost money forever.
+// The parts of an upload that is never aborted cost money forever.
 func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
@@ -228,7 +228,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// The ETags of a bucket that encrypts with its own key are not MD5 sums; then the object itself is checked.
+// A bucket that encrypts with a customer key returns ETags that are not MD5 sums, so Put checks the object itself.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
@@ -247,7 +247,7 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	assert.ErrorContains(t, err, "another server than the store responded")
 }
 
-// Requests to Amazon go to the host of the bucket's region, which is also a part of the signature.
+// Requests to Amazon use the host of the bucket's region, and the signature contains the region.
 func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 	for name, one := range map[string]struct {
 		bucket, region, found string
@@ -304,7 +304,7 @@ func TestList_endsWithThePageThatIsNotTruncated(t *testing.T) {
 	assert.Len(t, f.find(http.MethodGet, "list-type"), 1)
 }
 
-// awkward is a prefix with everything that has to be escaped somewhere.
+// awkward is a prefix with characters that need escaping in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:#/"
 
 func TestS3KeepsTheContractOnAServer(t *testing.T) {
@@ -327,7 +327,7 @@ func TestS3KeepsTheContractOnAServer(t *testing.T) {
 
 type buckets struct{ made int }
 
-// next makes a bucket.
+// next creates a bucket.
 func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	b.made++
 	s := opened(t, endpoint, "bucket-"+string(rune('a'+b.made)))
@@ -335,14 +335,14 @@ func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	return s
 }
 
-// client returns another implementation of the protocol.
+// client returns a MinIO client, an independent implementation of the protocol.
 func client(t *testing.T, endpoint *url.URL) *minio.Core {
 	core, err := minio.NewCore(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
 	require.NoError(t, err)
 	return core
 }
 
-// opened uses the keys of the server.
+// opened returns a store that uses the keys of the server.
 func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	return open(t, endpoint, bucket)

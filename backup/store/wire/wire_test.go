@@ -233,7 +233,7 @@ func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.E
 
 const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
 
-// In its own process, since the proxy of the environment is read once.
+// The test runs in a separate process, because a process reads the proxy from its environment only once.
 func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	if target := os.Getenv(askedForProxy); target != "" {
 		request, err := http.NewRequest(http.MethodGet, target, nil)
@@ -254,10 +254,10 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	}
 }
 
-// step is a part of the patience.
+// step is shorter than patience, so a server that takes a step for each part is slow but not stalled.
 const step = patience / 3
 
-// slowServer takes a step for each part of a request that it reads, and of its answer that it sends.
+// slowServer waits for one step before each part of a request that it reads and of a response that it sends.
 type slowServer struct{ part int }
 
 func (s slowServer) RoundTrip(request *http.Request) (*http.Response, error) {
