@@ -264,7 +264,7 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 			continue
 		}
 		var reported version.Versions
-		if _, err := p.fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
+		if _, err := fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
 			return fmt.Errorf("the version of the member at %s is not known: %w", r.url, err)
 		}
 		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
@@ -338,10 +338,10 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 }
 
 // fetchPage reads a page from a member's client URLs.
-func (p *Peers) fetchPage(ctx context.Context, m Member, path string) (text string, err error) {
+func (c *connections) fetchPage(ctx context.Context, m Member, path string) (text string, err error) {
 	err = errors.New("it has no client URL")
 	for _, url := range m.ClientURLs {
-		if _, err = p.fetch(ctx, p.client, strings.TrimSuffix(url, "/")+path, &text); err == nil {
+		if _, err = fetch(ctx, c.client, strings.TrimSuffix(url, "/")+path, &text); err == nil {
 			return text, nil
 		}
 	}
@@ -409,7 +409,7 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 	var highest, oldest dataversion.Version // a peer that was down may not know the cluster's version
 	for _, url := range p.otherURLs() {
 		var reported version.Versions
-		if _, err := p.fetch(ctx, p.peer, url+"/version", &reported); err != nil {
+		if _, err := fetch(ctx, p.peer, url+"/version", &reported); err != nil {
 			continue
 		}
 		if v := dataversion.Parse(reported.Cluster); highest.Less(v) {
@@ -431,7 +431,7 @@ func (p *Peers) otherURLs() []string {
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string
-		if _, err := p.fetch(ctx, p.peer, url+etcdserver.DowngradeEnabledPath, &text); err != nil {
+		if _, err := fetch(ctx, p.peer, url+etcdserver.DowngradeEnabledPath, &text); err != nil {
 			continue
 		}
 		if enabled, err := strconv.ParseBool(text); err == nil {

@@ -114,7 +114,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 		"to what is no URL":             {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
+			p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
 			urls, user, password := p.endpoints(at(test.urls...))
 			assert.Equal(t, test.goes, urls)
 			assert.Equal(t, test.with, user == "root" && password == "secret")
@@ -140,8 +140,8 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 		{"http://m-0:2380", "https://m-0", false, true, false},
 	} {
 		p := &Peers{
-			Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true},
-			others: map[string][]string{"m-0": {test.peer}}, anyPeer: test.anyPeer, anyServer: test.anyServer,
+			connections: connections{Options: Options{User: "root", Password: "secret"}, anyPeer: test.anyPeer, anyServer: test.anyServer},
+			hosts:       map[string]bool{"m-0": true}, others: map[string][]string{"m-0": {test.peer}},
 		}
 		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", test.client)}})
 		assert.Equal(t, []string{test.client}, urls)
@@ -151,7 +151,7 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 }
 
 func TestWithHint_authentication(t *testing.T) {
-	p := &Peers{Options: Options{User: "root", Password: "secret"}}
+	p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}}
 	for _, is := range authErrors {
 		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
 		require.ErrorContains(t, p.withHint(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")

@@ -70,9 +70,8 @@ func NewOptions(certFile, keyFile, rootPassword string) Options {
 
 // Peers are the other members of one member's cluster. Its methods must not be called concurrently.
 type Peers struct {
-	Options
+	connections
 
-	config    *embed.Config
 	urls      []string            // this member's peer URLs
 	process   string              // identifies this process
 	server    *statusServer       // nil until it could listen
@@ -81,14 +80,21 @@ type Peers struct {
 	hosts     map[string]bool     // their hosts, and those at which this member serves clients
 	initialID uint64              // this member's ID if the cluster is founded as configured
 
-	peer, client          *http.Client
-	loadedCAs             string // contents of the CA files, as TLS reads them only once
-	peerTLS               transport.TLSInfo
-	anyPeer, anyServer    bool                                           // etcd makes these certificates itself and verifies none: auto-tls
 	checkOwnURLs          func(ctx context.Context, urls []string) error // returns why it is unknown whether peers find the member at this process
 	now                   func() time.Time
 	received              map[types.ID]string // bytes that others with a connection have received from the member
 	quietSince, checkedAt time.Time           // since when no process was seen with the member's data, and when that was last checked
+}
+
+// connections are those of this member to the others, as a peer and as a client of etcd.
+type connections struct {
+	Options
+
+	config             *embed.Config
+	peer, client       *http.Client
+	loadedCAs          string // contents of the CA files, as TLS reads them only once
+	peerTLS            transport.TLSInfo
+	anyPeer, anyServer bool // etcd makes these certificates itself and verifies none: auto-tls
 }
 
 // New returns the other members in etcd's configuration; nil if it names none. The error means that its certificates
@@ -103,10 +109,12 @@ func New(config *embed.Config, options Options) (*Peers, error) {
 		return nil, nil //nolint:nilerr,nilnil // etcd reports it
 	}
 	p := &Peers{
-		Options: options, config: config, received: map[types.ID]string{}, hosts: map[string]bool{}, others: map[string][]string{}, now: time.Now,
-		process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(),
-		initialID: uint64(initial.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo,
-		anyPeer: config.PeerAutoTLS && config.PeerTLSInfo.Empty(), anyServer: config.ClientAutoTLS && config.ClientTLSInfo.Empty(),
+		received: map[types.ID]string{}, hosts: map[string]bool{}, others: map[string][]string{}, now: time.Now,
+		process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), initialID: uint64(initial.MemberByName(config.Name).ID),
+		connections: connections{
+			Options: options, config: config, peerTLS: config.PeerTLSInfo,
+			anyPeer: config.PeerAutoTLS && config.PeerTLSInfo.Empty(), anyServer: config.ClientAutoTLS && config.ClientTLSInfo.Empty(),
+		},
 	}
 	p.checkOwnURLs = p.requestOwnURLs
 	p.loadedCAs = p.readCAs()
@@ -123,8 +131,8 @@ func New(config *embed.Config, options Options) (*Peers, error) {
 }
 
 // readCAs returns the contents of the CA files.
-func (p *Peers) readCAs() (contents string) {
-	for _, path := range []string{p.config.PeerTLSInfo.TrustedCAFile, p.config.ClientTLSInfo.TrustedCAFile} {
+func (c *connections) readCAs() (contents string) {
+	for _, path := range []string{c.config.PeerTLSInfo.TrustedCAFile, c.config.ClientTLSInfo.TrustedCAFile} {
 		content, _ := disk.Read(path, maxResponse) // an unreadable file is reported where it is used
 		contents += string(content)
 	}
@@ -149,25 +157,25 @@ func hostOf(raw string) string {
 }
 
 // dial creates the clients: one as a peer, one as a client of etcd.
-func (p *Peers) dial() error {
-	p.peerTLS.InsecureSkipVerify = p.anyPeer
-	peer, err := newClient(p.peerTLS)
+func (c *connections) dial() error {
+	c.peerTLS.InsecureSkipVerify = c.anyPeer
+	peer, err := newClient(c.peerTLS)
 	if err != nil {
 		return fmt.Errorf("cannot use the certificates for peers: %w", err)
 	}
-	etcd := p.config.ClientTLSInfo
-	pair := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: p.anyServer}
+	etcd := c.config.ClientTLSInfo
+	pair := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: c.anyServer}
 	if etcd.ClientCertFile != "" {
 		pair.CertFile, pair.KeyFile = etcd.ClientCertFile, etcd.ClientKeyFile
 	}
-	if p.CertFile != "" {
-		pair.CertFile, pair.KeyFile = p.CertFile, p.KeyFile
+	if c.CertFile != "" {
+		pair.CertFile, pair.KeyFile = c.CertFile, c.KeyFile
 	}
 	client, err := newClient(pair)
 	if err != nil {
 		return fmt.Errorf("cannot use the certificates for clients: %w", err)
 	}
-	p.peer, p.client = peer, client
+	c.peer, c.client = peer, client
 	return nil
 }
 
@@ -257,10 +265,10 @@ func (p *Peers) serve() error {
 }
 
 // listen listens as etcd will: with auto-tls, with a self-signed certificate.
-func (p *Peers) listen(address url.URL) (net.Listener, error) {
+func (c *connections) listen(address url.URL) (net.Listener, error) {
 	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
-	if !p.anyPeer || !speaksTLS {
-		info := p.peerTLS
+	if !c.anyPeer || !speaksTLS {
+		info := c.peerTLS
 		return transport.NewListener(address.Host, address.Scheme, &info)
 	}
 	certificate, err := newSelfSignedCertificate()
@@ -287,7 +295,7 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	}
 	for _, url := range urls {
 		var status Status
-		if _, err := p.fetch(ctx, p.peer, url+statusPath, &status); err != nil {
+		if _, err := fetch(ctx, p.peer, url+statusPath, &status); err != nil {
 			return fmt.Errorf("this member does not reach itself where its peers do: %w", err)
 		}
 		if status.Process != p.process {
@@ -402,7 +410,7 @@ func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*r
 	err := errors.New("it has no URL")
 	for _, url := range urls {
 		r := &response{name: name, url: url}
-		if r.cluster, err = p.fetch(ctx, p.peer, url+"/members", &r.members); err != nil {
+		if r.cluster, err = fetch(ctx, p.peer, url+"/members", &r.members); err != nil {
 			continue
 		}
 		id, noID := types.IDFromString(r.cluster)
@@ -418,13 +426,13 @@ func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*r
 // readStatus asks a member that runs no etcd for its status.
 func (p *Peers) readStatus(ctx context.Context, name string, urls []string, status *Status) bool {
 	return slices.ContainsFunc(urls, func(url string) bool {
-		_, err := p.fetch(ctx, p.peer, url+statusPath, status)
+		_, err := fetch(ctx, p.peer, url+statusPath, status)
 		return err == nil && status.Name == name
 	})
 }
 
 // fetch reads a document, and the ID of the cluster that it came from.
-func (p *Peers) fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
+func fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -229,7 +229,7 @@ func TestNew_singleMember(t *testing.T) {
 
 func TestFetch_errorStatus(t *testing.T) {
 	all := rolled(t)
-	_, err := all[0].fetch(t.Context(), all[0].peer, liar(t, "500 a lie\r\nContent-Length: 0\r\n\r\n"), nil)
+	_, err := fetch(t.Context(), all[0].peer, liar(t, "500 a lie\r\nContent-Length: 0\r\n\r\n"), nil)
 	assert.ErrorContains(t, err, "status 500")
 	assert.NotContains(t, err.Error(), "a lie")
 }

@@ -42,7 +42,7 @@ func TestAutoTLS_noPlainText(t *testing.T) {
 	at, err := url.Parse(all[0].urls[0])
 	require.NoError(t, err)
 	at.Scheme = "http"
-	_, err = all[1].fetch(t.Context(), http.DefaultClient, at.String()+statusPath, &Status{})
+	_, err = fetch(t.Context(), http.DefaultClient, at.String()+statusPath, &Status{})
 	require.Error(t, err)
 }
 
@@ -58,7 +58,7 @@ func TestAutoTLS_withCertificates(t *testing.T) {
 	})
 	for _, by := range []*http.Client{all[0].peer, all[0].client} {
 		var unknown *tls.CertificateVerificationError
-		_, err := all[0].fetch(t.Context(), by, strange.URL, nil)
+		_, err := fetch(t.Context(), by, strange.URL, nil)
 		assert.ErrorAs(t, err, &unknown)
 	}
 }
@@ -74,7 +74,7 @@ func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 			believes bool
 		}{{all[0].peer, test.peer}, {all[0].client, test.client}} {
 			var unknown *tls.CertificateVerificationError
-			_, err := all[0].fetch(t.Context(), from.by, strange.URL, nil)
+			_, err := fetch(t.Context(), from.by, strange.URL, nil)
 			if from.believes {
 				assert.ErrorContains(t, err, "status 404")
 			} else {
