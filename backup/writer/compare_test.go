@@ -86,13 +86,12 @@ func (s *stand) identified() archive.Identity {
 	return identity
 }
 
-// write writes a number of keys and returns the last revision.
-func (s *stand) write(count int, value string) (last int64) {
+// write writes a number of keys.
+func (s *stand) write(count int, value string) {
 	s.Helper()
 	for i := range count {
-		last = s.put(fmt.Sprint("key", i), value)
+		s.put(fmt.Sprint("key", i), value)
 	}
-	return last
 }
 
 // Two members run, and the volume of one is a copy of the other's.

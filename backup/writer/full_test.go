@@ -71,7 +71,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Fulls == 1 }, "one for all missed times")
 	assert.Equal(t, wall.Load()+3600, s.Facts().NextFullSnapshot.Unix())
-	s.requireChains(1)
+	s.requireOneChain()
 }
 
 // The pause after a failed attempt grows with its duration, up to maxFullRetry.
@@ -120,7 +120,7 @@ func TestFullSnapshot_idleEtcd(t *testing.T) {
 	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.headValid }, "the known end of the chain has expired")
 	s.full()
 	s.awaitStored(s.put("a", "2"))
-	s.requireChains(1)
+	s.requireOneChain()
 }
 
 func TestFullSnapshot_delaysDefragmentation(t *testing.T) {
@@ -237,7 +237,7 @@ func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
 	s.awaitStored(s.put("a", "3"))
 	_, _, path := kept(t, s.store, archive.Target{Revision: between})
 	assert.Equal(t, between, path.Revision)
-	s.requireChains(1)
+	s.requireOneChain()
 }
 
 func TestInspection_endsAfterAChainStarted(t *testing.T) {
@@ -290,7 +290,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	stored()
 	require.NoError(t, (<-asked).err)
 	c.requireEventuallyStored(c.put("last", "value"))
-	c.requireChains(1)
+	c.requireOneChain()
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 

@@ -301,13 +301,13 @@ func (s *stand) full() archive.Full {
 func (s *stand) requireWhole() {
 	s.Helper()
 	require.NoError(s, s.Flush(s.Context()))
-	s.requireChains(1)
+	s.requireOneChain()
 	s.requireAllKept()
 }
 
-func (s *stand) requireChains(count int) {
+func (s *stand) requireOneChain() {
 	s.Helper()
-	assert.Len(s, s.history().Chains, count)
+	assert.Len(s, s.history().Chains, 1)
 }
 
 // waits returns the number of queued segments.

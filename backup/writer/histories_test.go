@@ -173,8 +173,8 @@ func (a arguments) duration(i int) time.Duration {
 	return duration
 }
 
-// text returns the words from the given one.
-func (a arguments) text(from int) string { return strings.Join(a[min(from, len(a)):], " ") }
+// text returns all words.
+func (a arguments) text() string { return strings.Join(a, " ") }
 
 var paces = map[string]func(*timing) *time.Duration{
 	"ahead":         func(p *timing) *time.Duration { return &p.ahead },
@@ -210,14 +210,14 @@ var awaited = map[string]func(s *stand, f Facts, a arguments) bool{
 	"healthy":        func(_ *stand, f Facts, _ arguments) bool { return f.BrokenSince.IsZero() && f.Problem == nil },
 	"knows":          func(_ *stand, f Facts, a arguments) bool { return f.Revision >= int64(a.number(0)) },
 	"lag":            func(_ *stand, f Facts, a arguments) bool { return f.LagRevisions >= int64(a.number(0)) },
-	"log":            func(s *stand, _ Facts, a arguments) bool { return strings.Contains(s.log.String(), a.text(0)) },
-	"making":         func(_ *stand, f Facts, a arguments) bool { return does(a.text(0))(f) },
+	"log":            func(s *stand, _ Facts, a arguments) bool { return strings.Contains(s.log.String(), a.text()) },
+	"making":         func(_ *stand, f Facts, a arguments) bool { return does(a.text())(f) },
 	"no-failures":    func(_ *stand, f Facts, _ arguments) bool { return f.Failures == 0 },
 	"no-full":        func(_ *stand, f Facts, _ arguments) bool { return f.RunningFullSnapshot == nil },
 	"no-transaction": func(s *stand, _ Facts, _ arguments) bool { return s.chain.reader.Open() == 0 },
 	"not-closed":     func(s *stand, _ Facts, _ arguments) bool { return len(s.superseded) == 0 },
 	"problem": func(_ *stand, f Facts, a arguments) bool {
-		return f.Problem != nil && strings.Contains(f.Problem.Message, a.text(0))
+		return f.Problem != nil && strings.Contains(f.Problem.Message, a.text())
 	},
 	"queued": func(s *stand, _ Facts, a arguments) bool { return s.waits() >= max(1, a.number(0)) },
 	"retry": func(_ *stand, f Facts, _ arguments) bool {
@@ -269,7 +269,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"checkpoint": func(_ *history, s *stand, _ arguments) { s.do(func() { s.remote.checkpoint = s.remote.lastStored() }) },
 	"inspect":    func(_ *history, s *stand, _ arguments) { s.do(func() { s.take(expired, payload{}) }) },
 	"flush":      func(h *history, s *stand, a arguments) { h.printError("flush", s.flushWithin(a.duration(0))) },
-	"full":       func(h *history, s *stand, _ arguments) { h.printError("full", <-s.asked()) },
+	"full":       func(h *history, s *stand, _ arguments) { h.printError("full", receive(h, s.asked())) },
 	"ask": func(h *history, s *stand, a arguments) {
 		flushed := make(chan error, 1)
 		if a[0] == "full" {
@@ -279,13 +279,8 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 		go func() { flushed <- s.Flush(h.Context()) }()
 		h.asked = append(h.asked, flushed)
 	},
-	"answer": func(h *history, s *stand, _ arguments) {
-		select {
-		case err := <-h.asked[0]:
-			h.printError("answer", err)
-		case <-time.After(patience):
-			require.Fail(h, "there is no answer")
-		}
+	"answer": func(h *history, _ *stand, _ arguments) {
+		h.printError("answer", receive(h, h.asked[0]))
 		h.asked = h.asked[1:]
 	},
 	"answered": func(h *history, _ *stand, a arguments) {
@@ -333,7 +328,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	// The store.
 	"fail":    (*history).fail,
 	"hold":    func(h *history, s *stand, a arguments) { h.uploading, h.release = s.hold(cmp.Or(a.word(0), segments)) },
-	"held":    func(h *history, _ *stand, _ arguments) { <-h.uploading },
+	"held":    func(h *history, _ *stand, _ arguments) { receive(h, h.uploading) },
 	"release": func(h *history, _ *stand, _ arguments) { h.release() },
 	"heal":    func(h *history, _ *stand, _ arguments) { h.store.ClearFaults() },
 	"damage":  func(_ *history, s *stand, a arguments) { s.damage(s.named(a.word(0))) },
@@ -396,21 +391,16 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 		s.Helper()
 		holds, is := awaited[a[0]]
 		require.True(s, is, "no such condition: %s", a)
-		require.Eventually(s, func() bool { return holds(s, s.known(), a[1:]) }, patience, poll, a.text(0))
+		require.Eventually(s, func() bool { return holds(s, s.known(), a[1:]) }, patience, poll, a.text())
 	},
 	"put-until": func(h *history, s *stand, a arguments) {
 		require.Eventually(s, func() bool {
 			h.put(s, nil)
 			return awaited[a[0]](s, s.known(), a[1:])
-		}, patience, poll, a.text(0))
+		}, patience, poll, a.text())
 	},
 	"closed": func(h *history, s *stand, _ arguments) {
-		select {
-		case why := <-s.superseded:
-			h.printError("etcd is closed", why)
-		case <-time.After(patience):
-			require.Fail(h, "etcd is not closed")
-		}
+		h.printError("etcd is closed", receive(h, s.superseded))
 	},
 	"untouched": func(_ *history, s *stand, _ arguments) { s.requireUntouched("") },
 	"refused": func(h *history, s *stand, _ arguments) {
@@ -422,7 +412,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"state":     func(h *history, s *stand, _ arguments) { h.printState(s) },
 	"reason":    func(h *history, s *stand, _ arguments) { h.print("full snapshot: %s", s.Facts().LastFull.Reason) },
 	"log": func(h *history, s *stand, a arguments) {
-		h.print("logged %d times: %s", strings.Count(s.log.String(), a.text(0)), a.text(0))
+		h.print("logged %d times: %s", strings.Count(s.log.String(), a.text()), a.text())
 	},
 	"head": func(h *history, s *stand, _ arguments) {
 		head := s.head()
@@ -477,6 +467,17 @@ func (h *history) put(s *stand, a arguments) {
 		h.puts++
 		s.put(cmp.Or(a.word(1), fmt.Sprint("key", i)), cmp.Or(a.word(2), strconv.Itoa(h.puts)))
 	}
+}
+
+// receive returns what a channel receives within the patience of the tests.
+func receive[T any](h *history, from <-chan T) (value T) {
+	h.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		require.FailNow(h, "nothing is received")
+	}
+	return value
 }
 
 // fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a prefix of names, how often,

@@ -37,7 +37,7 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 	assert.Equal(t, last, path.Revision)
 	assert.Equal(t, "there was no full snapshot yet", path.Full.Reason)
 	require.NotNil(t, path.Full.Hash, "the hash of a small database is recorded")
-	s.requireChains(1)
+	s.requireOneChain()
 	assert.Equal(t, facts.Writer, s.Facts().Role)
 	assert.Equal(t, 1, s.Facts().Generation)
 	assert.Nil(t, s.Facts().Problem)
@@ -102,7 +102,7 @@ func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	require.Eventually(t, captured.Load, patience, poll)
 	s.compact(last)
 	s.putAndFlush("a", "4")
-	s.requireChains(1)
+	s.requireOneChain()
 }
 
 func TestTimes_neverDecrease(t *testing.T) {
