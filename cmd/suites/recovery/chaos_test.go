@@ -121,8 +121,8 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element whose name contains part and that is possible now. It draws from all elements, so that a
-// seed gives the same sequence whatever is possible.
+// choose returns a random element whose name contains part and that is possible now. It draws from all elements, so that
+// the sequence of a seed does not depend on which of them are possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {

@@ -89,7 +89,7 @@ func (h *successions) startWriter() backupWriter {
 	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver disconnects the current pod, which is under load, starts another one in its place and reconnects the first.
+// takeOver disconnects the current pod, which is under load, starts another one and reconnects the first.
 func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
