@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"etcd-wrapper/backup/store"
@@ -191,16 +192,17 @@ func (s *Store) put(name string, content *source) (err error) {
 		return err
 	}
 	defer root.Close()
-	directory := path.Dir(name)
-	if err := mkdirAll(root, directory); err != nil {
+	in, err := openDirectory(root, path.Dir(name))
+	if err != nil {
 		return err
 	}
-	draft := path.Join(directory, temporary+rand.Text())
-	defer func() { err = errors.Join(err, leave(root, draft)) }()
-	if err := writeSynced(root, draft, content); err != nil {
+	defer in.Close()
+	draft := temporary + rand.Text()
+	defer func() { err = errors.Join(err, leave(in, draft)) }()
+	if err := writeSynced(root, in, draft, content); err != nil {
 		return err
 	}
-	linked := root.Link(draft, name)
+	linked := in.Link(draft, path.Base(name))
 	switch {
 	case linked == nil, errors.Is(linked, fs.ErrExist):
 	case errors.Is(linked, syscall.EPERM), errors.Is(linked, syscall.EOPNOTSUPP), errors.Is(linked, syscall.ENOSYS):
@@ -209,10 +211,22 @@ func (s *Store) put(name string, content *source) (err error) {
 		return linked
 	}
 	// Even if the object existed: its creator may have died before this.
-	if err := syncDirectory(root, directory); err != nil {
+	if err := syncDirectory(in, "."); err != nil {
 		return err
 	}
 	return linked
+}
+
+// openDirectory opens a directory of the store, which it creates if needed.
+func openDirectory(root *os.Root, directory string) (*os.Root, error) {
+	in, err := root.OpenRoot(directory)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return in, err
+	}
+	if err := mkdirAll(root, directory); err != nil {
+		return nil, err
+	}
+	return root.OpenRoot(directory)
 }
 
 // mkdirAll creates the directories of a path, each durable before it is used.
@@ -250,13 +264,19 @@ func inheritOwner(root *os.Root, created *os.File) {
 	}
 }
 
-func writeSynced(root *os.Root, name string, content io.Reader) error {
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// buffers holds buffers for copies, because a writer stores an object each second.
+var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
+
+// writeSynced creates a durable file in a directory of the store at root.
+func writeSynced(root, in *os.Root, name string, content io.Reader) error {
+	file, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	inheritOwner(root, file)
-	_, err = io.CopyBuffer(&steady.Writer{File: file, Drop: true}, content, make([]byte, 128<<10))
+	buffer := buffers.Get().(*[128 << 10]byte)
+	_, err = io.CopyBuffer(&steady.Writer{File: file, Drop: true}, content, buffer[:])
+	buffers.Put(buffer)
 	if err == nil {
 		err = file.Sync()
 	}
@@ -271,7 +291,7 @@ func syncDirectory(root *os.Root, name string) error {
 	if err = directory.Sync(); err != nil {
 		// Deliberately no error of package store: the object may exist without being durable, so reading it back would prove
 		// nothing.
-		err = fmt.Errorf("cannot sync directory %s: %s", name, err.Error())
+		err = fmt.Errorf("cannot sync directory %s: %s", filepath.Join(root.Name(), name), err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }
