@@ -56,7 +56,13 @@ func (s *stand) requireConfirmed(done <-chan error) {
 // hold makes the store keep the next uploads of objects until the returned function is called.
 func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) {
 	begun, released := make(chan struct{}, 100), make(chan struct{})
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, First: func() { begun <- struct{}{}; <-released }})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, First: func() {
+		begun <- struct{}{}
+		select {
+		case <-released:
+		case <-s.Context().Done():
+		}
+	}})
 	return begun, func() { s.store.ClearFaults(); close(released) }
 }
 

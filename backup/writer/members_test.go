@@ -40,6 +40,7 @@ type pausing struct {
 	after  bool                          // paused before the response
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
 	inside atomic.Int32                  // uploads that are paused
+	ended  <-chan struct{}               // the test has ended
 }
 
 func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error {
@@ -55,7 +56,10 @@ func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error
 func (p *pausing) wait(after bool) {
 	if gate := p.gate.Load(); gate != nil && p.after == after {
 		p.inside.Add(1)
-		<-*gate
+		select {
+		case <-*gate:
+		case <-p.ended:
+		}
 		p.inside.Add(-1)
 	}
 }
@@ -93,7 +97,7 @@ func newMembers(t *testing.T, size int) *cluster {
 func (c *cluster) addMembers(size int) {
 	for number := range size {
 		member := &stand{T: c.T, etcd: c.etcd, store: c.store, log: c.log, options: c.options, tune: c.tune}
-		paused := &pausing{Store: c.store, of: "/segment/"}
+		paused := &pausing{Store: c.store, of: "/segment/", ended: c.Context().Done()}
 		member.options.Etcd = &faked{Etcd: c.options.Etcd, id: fmt.Sprint(number + 1), isLeader: func() bool {
 			leader := c.leader.Load()
 			return leader == int32(number+1) || leader == both
