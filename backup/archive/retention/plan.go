@@ -112,7 +112,7 @@ const slack = 5 * time.Minute
 // remainsAfter bounds the duration of an upload by a writer that was paused.
 const remainsAfter = day
 
-// Make returns the plan for some facts.
+// Make returns the plan that a policy requires for the facts.
 func Make(policy Policy, facts Facts) Plan {
 	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
@@ -155,7 +155,7 @@ func endOf(g archive.GenerationContents) time.Time {
 	return slices.MaxFunc(append(timestamps(g), timestamp{Time: g.Created}), byTime).Time
 }
 
-// A moment is a time at which something was current or was written.
+// A timestamp is a time at which an object was current or was written.
 type timestamp struct {
 	time.Time
 	of string // what it is, for messages
