@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -18,8 +20,23 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// version is set by the Makefile.
-var version = "unknown"
+// version is set by the Makefile. It is empty after go install.
+var version string
+
+// wrapperVersion returns the version of this program.
+func wrapperVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(version, info)
+}
+
+// versionOf returns the version that the Makefile has set, or else the version of the main module, which go install and
+// go build record from the module's tag or commit.
+func versionOf(set string, info *debug.BuildInfo) string {
+	if set == "" && info != nil {
+		set = info.Main.Version
+	}
+	return cmp.Or(set, "unknown")
+}
 
 type versionCommand struct {
 	output `embed:""`
@@ -34,7 +51,7 @@ type versions struct {
 }
 
 func (c *versionCommand) execute(s streams) exitcode.Code {
-	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	is := versions{wrapperVersion(), dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
 	_ = c.print(s.out, text, is) // standard output may be closed
 	return exitcode.Clean
@@ -118,5 +135,5 @@ func (*manCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.logError("cannot make the manual page", err, exitcode.NotTold)
 	}
-	return s.print(commandline.ManPage(parser.Model, version))
+	return s.print(commandline.ManPage(parser.Model, wrapperVersion()))
 }

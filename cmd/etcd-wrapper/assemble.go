@@ -91,7 +91,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
-	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
+	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, wrapperVersion(), podName())}
 	p.announcer = p.announce(log, c.LogFormat == "console")
 	stopServer, status, err := c.serve(log, p, connected, c.routes(p.report, counts, kept, log))
 	if err != nil {

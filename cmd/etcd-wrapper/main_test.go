@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +159,14 @@ func TestCommands_outputJSON(t *testing.T) {
 	}
 	out, _, _ := runCommand(t, false, "version", "-o", "json")
 	assert.Contains(t, out, `"etcd": "3.6.`)
+}
+
+func TestVersionOf(t *testing.T) {
+	installed := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}
+	assert.Equal(t, "v2.0.0", versionOf("v2.0.0", installed), "the Makefile's version")
+	assert.Equal(t, "v1.2.3", versionOf("", installed), "go install")
+	assert.Equal(t, "unknown", versionOf("", &debug.BuildInfo{}), "no version was recorded")
+	assert.Equal(t, "unknown", versionOf("", nil), "the program has no build information")
 }
 
 // All commands share the environment variable of the port.
