@@ -68,37 +68,37 @@ func TestParse_help(t *testing.T) {
 
 func TestParse_errorsNameTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
-		"--etcd-wrapper-port":                                  {"--etcd-wrapper-port=0"},
-		"--root-password-file: only with --standalone":         {"--root-password-file=/password"},
-		"--etcd-client-port":                                   {"--etcd-client-port=70000"},
-		"--etcd-ready-timeout":                                 {"--etcd-ready-timeout=-1s"},
-		"--etcd-client-key-path":                               {"--etcd-client-cert-path=x"},
-		"--etcd-config-file":                                   {"--etcd-config-file=x"},
-		"--volume-dir":                                         {"--volume-dir="},
-		"--stored-config-path":                                 {"--stored-config-path="},
-		"--etcd-data-version":                                  {"--etcd-data-version=3.4"},
-		"--defrag-threshold":                                   {"--defrag-threshold=free=45"},
-		`--defrag-threshold: "-1s" is not a duration`:          {"--defrag-threshold=free=45%,min=100Mi,pause=-1s"},
-		`--defrag-threshold: "5" is not a duration, such as`:   {"--defrag-threshold=free=45%,min=100Mi,pause=5"},
-		`--etcd-ready-timeout: "5" is not a duration, such as`: {"--etcd-ready-timeout=5"},
-		"--log-level":                                          {"--log-level=loud"},
-		"--log-format: needs a value":                          {"--log-format"},
-		"--backup-interval: needs a value":                     {"--standalone", "--backup-interval"},
-		"--backup-restore-host-prt":                            {"--backup-restore-host-prt=:1"},
-		"--backup-store":                                       {"--backup-store=file:///b"},
-		"--adopt":                                              {"--standalone", "--backup-store=file:///b", "--adopt=beef"},
-		`--adopt: "0a1b`:                                       {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
-		"--backup-interval":                                    {"--standalone", "--backup-interval=0s"},
-		"--backup-interval: 2h":                                {"--standalone", "--backup-interval=2h"},
-		"--backup-interval: -1s":                               {"--standalone", "--backup-store=file:///b", "--backup-ack=stored", "--backup-interval=-1s"},
-		"--backup-ack":                                         {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
-		"--backup-ack=stored: only with --backup-store":        {"--standalone", "--backup-ack=stored"},
-		"--backup-spool-limit":                                 {"--standalone", "--backup-spool-limit=much"},
-		"--backup-spool-limit: 1048576 bytes":                  {"--standalone", "--backup-spool-limit=1Mi"},
-		"--backup-recipients":                                  {"--standalone", "--backup-recipients=x"},
-		"--backup-identities":                                  {"--standalone", "--backup-identities=x"},
-		"--backup-signing-key":                                 {"--standalone", "--backup-signing-key=x"},
-		"--backup-trusted-keys":                                {"--standalone", "--backup-trusted-keys=x"},
+		"--etcd-wrapper-port":                                      {"--etcd-wrapper-port=0"},
+		"--root-password-file: only with --standalone":             {"--root-password-file=/password"},
+		"--etcd-client-port":                                       {"--etcd-client-port=70000"},
+		"--etcd-ready-timeout":                                     {"--etcd-ready-timeout=-1s"},
+		"--etcd-client-key-path":                                   {"--etcd-client-cert-path=x"},
+		"--etcd-config-file":                                       {"--etcd-config-file=x"},
+		"--volume-dir":                                             {"--volume-dir="},
+		"--stored-config-path":                                     {"--stored-config-path="},
+		"--etcd-data-version":                                      {"--etcd-data-version=3.4"},
+		"--defrag-threshold":                                       {"--defrag-threshold=free=45"},
+		`--defrag-threshold: "-1s" is not a duration`:              {"--defrag-threshold=free=45%,min=100Mi,pause=-1s"},
+		`--defrag-threshold: "5" is not a duration, such as`:       {"--defrag-threshold=free=45%,min=100Mi,pause=5"},
+		`--etcd-ready-timeout: "5" is not a duration, such as`:     {"--etcd-ready-timeout=5"},
+		"--log-level":                                              {"--log-level=loud"},
+		"--log-format: needs a value":                              {"--log-format"},
+		"--backup-interval: needs a value":                         {"--standalone", "--backup-interval"},
+		"--backup-restore-host-prt":                                {"--backup-restore-host-prt=:1"},
+		"--backup-store":                                           {"--backup-store=file:///b"},
+		"--adopt":                                                  {"--standalone", "--backup-store=file:///b", "--adopt=beef"},
+		`--adopt: "0a1b`:                                           {"--standalone", "--backup-store=file:///b", "--adopt=0a1b2c3d4e5f60718293a4b5c6d7e8f9/0"},
+		"--backup-interval":                                        {"--standalone", "--backup-interval=0s"},
+		"--backup-interval: 2h":                                    {"--standalone", "--backup-interval=2h"},
+		"--backup-interval: -1s":                                   {"--standalone", "--backup-store=file:///b", "--backup-ack=stored", "--backup-interval=-1s"},
+		"--backup-ack":                                             {"--standalone", "--backup-store=file:///b", "--backup-ack=always"},
+		"--backup-ack=stored: only with --backup-store":            {"--standalone", "--backup-ack=stored"},
+		"--backup-spool-limit":                                     {"--standalone", "--backup-spool-limit=much"},
+		"--backup-spool-limit: 1Mi is less than the minimum, 32Mi": {"--standalone", "--backup-spool-limit=1Mi"},
+		"--backup-recipients":                                      {"--standalone", "--backup-recipients=x"},
+		"--backup-identities":                                      {"--standalone", "--backup-identities=x"},
+		"--backup-signing-key":                                     {"--standalone", "--backup-signing-key=x"},
+		"--backup-trusted-keys":                                    {"--standalone", "--backup-trusted-keys=x"},
 	} {
 		_, err := Parse(&commands{}, append([]string{"start-etcd"}, args...), io.Discard)
 		require.ErrorContains(t, err, flag)
@@ -133,6 +133,7 @@ func TestBytes(t *testing.T) {
 		var size Bytes
 		require.NoError(t, size.UnmarshalText([]byte(text)), text)
 		assert.Equal(t, expected, size)
+		assert.Equal(t, text, size.String())
 	}
 	for _, text := range []string{"", "Gi", "-1", "1.5Gi", "1 Gi", "1gi", "8388608Ti", "1Pi", "0x10"} {
 		var size Bytes

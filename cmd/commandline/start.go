@@ -220,7 +220,7 @@ type Backups struct {
 const (
 	minInterval = 100 * time.Millisecond // does not apply if clients wait for the store
 	maxInterval = time.Hour
-	minSpool    = 32 << 20 // bytes, 32Mi
+	minSpool    = Bytes(32 << 20)
 )
 
 // AckStored is the value of --backup-ack that makes clients wait until the store has their writes.
@@ -244,7 +244,7 @@ func (f *Backups) validateFor(standalone bool) error {
 	case *f.Interval < shortest || *f.Interval > maxInterval:
 		return fmt.Errorf("--backup-interval: %v is not between %v and %v", *f.Interval, shortest, maxInterval)
 	case f.SpoolLimit < minSpool:
-		return fmt.Errorf("--backup-spool-limit: %d bytes are less than %dMi", f.SpoolLimit, minSpool>>20)
+		return fmt.Errorf("--backup-spool-limit: %v is less than the minimum, %v", f.SpoolLimit, minSpool)
 	}
 	for flag, path := range map[string]string{
 		"--backup-recipients": f.Recipients, "--backup-identities": f.Identities,

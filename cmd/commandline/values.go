@@ -148,6 +148,16 @@ var units = []struct {
 	{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"", 1},
 }
 
+// String returns the size in the largest unit of which it is a whole number.
+func (b Bytes) String() string {
+	for _, unit := range units {
+		if b != 0 && int64(b)%unit.bytes == 0 {
+			return strconv.FormatInt(int64(b)/unit.bytes, 10) + unit.name
+		}
+	}
+	return "0"
+}
+
 // UnmarshalText is called by kong, which prefixes the error with the flag.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	for _, unit := range units {
