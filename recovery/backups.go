@@ -478,7 +478,7 @@ func storeWayOut(err error, otherwise string) string {
 	case strings.Contains(err.Error(), failure.NextStep()):
 		return ""
 	default:
-		return failure.NextStep()
+		return store.NextStep(err)
 	}
 }
 

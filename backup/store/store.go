@@ -190,6 +190,19 @@ func FailureOf(err error) Failure {
 // Error implements error.
 func (f Failure) Error() string { return string(f) }
 
+// NextStep returns what an operator can do about an error: the advice of the first error in its tree that has any. An
+// error with a NextStep method replaces the advice of the Failure that it wraps.
+func NextStep(err error) string {
+	type advisor interface {
+		error
+		NextStep() string
+	}
+	if advisor, ok := errors.AsType[advisor](err); ok {
+		return advisor.NextStep()
+	}
+	return ""
+}
+
 // NextStep returns what an operator can do about the failure. Errors of the HTTP stores other than ErrUnavailable end with it.
 func (f Failure) NextStep() string {
 	switch f {

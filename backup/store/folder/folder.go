@@ -138,7 +138,32 @@ func (s *Store) failed(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s in %s: %w", doing, s, translate(err))
+	err = translate(err)
+	if errors.Is(err, store.ErrDenied) {
+		err = &deniedError{s.directory, err}
+	}
+	return fmt.Errorf("%s in %s: %w", doing, s, err)
+}
+
+// deniedError is an ErrDenied. A folder has no credentials, so the next step names its owner and mode instead.
+type deniedError struct {
+	directory string
+	error
+}
+
+func (e *deniedError) Unwrap() error { return e.error }
+
+// NextStep returns what an operator can do about the error.
+func (e *deniedError) NextStep() string {
+	if errors.Is(e.error, syscall.EROFS) {
+		return "mount the volume of " + e.directory + " read-write"
+	}
+	advice := fmt.Sprintf("give user %d, group %d access to %s and the files in it", os.Geteuid(), os.Getegid(), e.directory)
+	if info, err := os.Stat(e.directory); err == nil {
+		owner := info.Sys().(*syscall.Stat_t)
+		advice += fmt.Sprintf("; its owner is user %d, group %d, and its mode %v", owner.Uid, owner.Gid, info.Mode())
+	}
+	return advice
 }
 
 // translate adds the error of package store that fits an error of the file system.

@@ -237,6 +237,18 @@ func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
 	}
 }
 
+func TestNextStep_deniedByFolder(t *testing.T) {
+	s := open(t)
+	require.NoError(t, os.Chmod(s.directory, 0o750))
+	denied := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EACCES})
+	assert.Regexp(t, fmt.Sprintf("^give user %d, group %d access to %s .*; its owner is user %[1]d, group %[2]d, and its mode drwxr-x---$",
+		os.Geteuid(), os.Getegid(), s.directory), store.NextStep(denied))
+	readOnly := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EROFS})
+	assert.Equal(t, "mount the volume of "+s.directory+" read-write", store.NextStep(readOnly))
+	missing := s.failed("cannot do it", fmt.Errorf("%w: not mounted", store.ErrNoBucket))
+	assert.Equal(t, "create it, or correct --backup-store", store.NextStep(missing))
+}
+
 func TestAFullDiskLeavesNothing(t *testing.T) {
 	mounted := t.TempDir()
 	if err := syscall.Mount("tmpfs", mounted, "tmpfs", 0, "size=1m"); err != nil {
