@@ -15,12 +15,13 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// ConfigPreview is the part of a configuration that decides how early it may be fetched.
+// A ConfigPreview is the part of a configuration that determines how early it may be fetched.
 type ConfigPreview struct {
-	// NewAlone reports whether it is the configuration of the only member of a new cluster. The sidecar's answer
-	// is then the same before and after an initialization: no other member's view could change it.
+	// NewAlone reports whether the configuration is for the only member of a new cluster. In that case the sidecar
+	// returns the same configuration before and after an initialization, because there are no other members that
+	// could affect it.
 	NewAlone bool
-	// LogDir is the directory of etcd's log; empty if none is named.
+	// LogDir is the directory of etcd's log, or "" if the configuration names none.
 	LogDir string
 }
 
@@ -46,8 +47,7 @@ func Preview(config []byte) ConfigPreview {
 }
 
 // StoreConfig writes a copy of the fetched configuration to path, for operators' debug containers. Only the owner can
-// read it. A reader sees the old copy or the new one. Nothing waits for the disk: after a power loss the
-// configuration is fetched again.
+// read it. The file is replaced atomically, but not flushed: after a power loss the configuration is fetched again.
 func StoreConfig(path string, yaml []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -64,12 +64,12 @@ func StoreConfig(path string, yaml []byte) error {
 	return nil
 }
 
-// ErrCertificates means that certificate files are unusable at the moment: one is missing, cut off or of another
-// pair, or its mount hangs. That passes while certificates are replaced, so it is a reason to try again, and none to
-// discard the result of a validation. The check of etcd's configuration and the wrapper's own server return it.
+// ErrCertificates means that certificate files are unusable at the moment: a file is missing, truncated or does not
+// match its pair, or its mount hangs. This happens while certificates are being replaced, so callers retry and keep
+// the result of a validation. The check of etcd's configuration and the wrapper's own server return it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
 
-// Mark returns an error that is kind as well, for errors.Is, and has the text of err alone.
+// Mark returns an error with the text of err that also matches kind in errors.Is.
 func Mark(err, kind error) error { return marked{err, kind} }
 
 type marked struct{ cause, kind error }
@@ -78,8 +78,9 @@ func (m marked) Error() string { return m.cause.Error() }
 
 func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
-// ForceNote is the file on a volume that records that etcd was started with force-new-cluster. While the key stays in etcd's
-// configuration, it must not be performed again: every start would drop the members that have joined since.
+// ForceNote is the file on a volume that records that etcd was started with force-new-cluster. If the key stays in
+// etcd's configuration, it must not be performed again, because every start would drop the members that have joined
+// since.
 type ForceNote struct{ path string }
 
 // ForceNoteOn returns the note on a volume.
@@ -98,7 +99,7 @@ func (n ForceNote) Write() error {
 	return disk.Replace(n.path, []byte("etcd was started with force-new-cluster; remove the key from its configuration\n"))
 }
 
-// Remove allows force-new-cluster to be performed again. It is for a start without the key.
+// Remove allows force-new-cluster to be performed again. Call it at a start without the key.
 func (n ForceNote) Remove() error {
 	if !n.Exists() {
 		return nil
@@ -106,9 +107,9 @@ func (n ForceNote) Remove() error {
 	return disk.Remove(n.path)
 }
 
-// ExplainError adds to an error of the operating system or of etcd what an operator needs to remove its cause, such as how
-// full a disk is, or which user this process runs as. dir is where the error happened, unless it names a file itself.
-// The result wraps err; an error with advice is returned as it is. It reads the disk, so it may block.
+// ExplainError adds advice to an error of the operating system or of etcd, such as how full a disk is or which user
+// this process runs as. dir is the place of the error, unless the error names a file. The result wraps err; an error
+// that already has advice is returned unchanged. ExplainError reads the disk, so it may block.
 func ExplainError(err error, dir string) error {
 	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
@@ -117,7 +118,7 @@ func ExplainError(err error, dir string) error {
 		dir = filepath.Dir(path)
 	}
 	switch {
-	// etcd's fatal failures are texts.
+	// etcd reports fatal errors as text.
 	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
 		return &explainedError{err, freeSpace(dir) + "enlarge the volume or make room on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
@@ -141,10 +142,10 @@ func ExplainError(err error, dir string) error {
 	return err
 }
 
-// joinAnew is the way to replace a member whose data are unusable.
+// joinAnew explains how to replace a member whose data is unusable.
 const joinAnew = "start with --recover=auto, without a sidecar, and it joins as a new member; or move its data directory away, remove it if it is still listed, and add it again"
 
-// deniedFile matches a file in one of etcd's messages. A store denies credentials in the same words, and they have
+// deniedFile matches a file in one of etcd's messages. A store uses the same words for credentials, which have
 // neither owner nor mode.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
@@ -162,7 +163,7 @@ func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// freeSpace returns how full a disk is, as the first part of a list; empty if that is unknown.
+// freeSpace returns how full a disk is, as the first clause of a sentence, or "" if that is unknown.
 func freeSpace(dir string) string {
 	left, size, err := disk.Space(dir)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// holder returns the process that has locked a directory, as a clause; empty if the kernel does not list it, as for a
-// process of another container.
+// holder describes the process that has locked a directory, as a clause. It returns "" if the kernel does not list
+// the process, for example because it runs in another container.
 func holder(path string) string {
 	var directory unix.Stat_t
 	locks, err := os.Open("/proc/locks")

@@ -2,5 +2,5 @@
 
 package bootstrap
 
-// holder is known on Linux only.
+// holder returns "", because only Linux lists the processes that hold locks.
 func holder(string) string { return "" }

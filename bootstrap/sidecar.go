@@ -25,8 +25,8 @@ import (
 // InitializationStatus is the sidecar's status of the initialization of the data directory.
 type InitializationStatus string
 
-// The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
-// resets the sidecar to New, so each of the two is seen once.
+// The four words that `GET /initialization/status` of etcd-backup-restore returns. Reading Successful or Failed
+// resets the sidecar to New, so each result is returned only once.
 const (
 	New        InitializationStatus = "New"        // nothing was requested yet, or the last result was read
 	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
@@ -34,20 +34,20 @@ const (
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
-// InitializationStatuses are all status words, in the order of a run.
+// InitializationStatuses lists all status words in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
-// Running reports whether an initialization is running. Every word is New, a result or one of these.
+// Running reports whether an initialization is running. Every status is New, running or a result.
 func (s InitializationStatus) Running() bool { return s == Progress }
 
 // Result reports whether the word is the result of an initialization.
 func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
-// word matches what an error quotes of an unknown status. Anything else may be confidential.
+// word matches an unknown status that an error may quote. Anything else may be confidential.
 var word = regexp.MustCompile(`^[A-Za-z]{1,24}$`)
 
-// ParseInitializationStatus parses a status word, with white space around it. It guesses nothing: opening the data on
-// a guessed word is the one mistake that this program exists to avoid.
+// ParseInitializationStatus parses a status word, which may be surrounded by white space. It never guesses: opening
+// the data because of a guessed word is the one mistake that this program exists to avoid.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	status := InitializationStatus(bytes.TrimSpace(body))
 	switch {
@@ -63,15 +63,15 @@ func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 // Mode is the depth of a validation.
 type Mode string
 
-// The two modes that `GET /initialization/start` understands.
+// The two modes that `GET /initialization/start` accepts.
 const (
 	Sanity Mode = "sanity" // after a clean last exit: structure only
 	Full   Mode = "full"   // in every other case: everything is read
 )
 
-// ModeAfter chooses the validation mode from the last exit. A clean record counts only while the data files match its
-// note, which changed compares: another etcd may have opened them since. A record without a note counts by itself.
-// reason is a clause for the log.
+// ModeAfter chooses the validation mode from the exit record. A clean record with a note counts only if the data
+// files still match the note, because another etcd may have opened them since; changed makes that comparison. A
+// record without a note counts as it is. reason is a clause for the log.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {
@@ -93,11 +93,11 @@ func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode M
 const (
 	// StatusDeadline is generous because a reply that is lost after the sidecar wrote it costs an initialization.
 	StatusDeadline = 15 * time.Second
-	// TriggerDeadline is short: the sidecar answers at once and initializes in the background.
+	// TriggerDeadline is short: the sidecar answers immediately and initializes in the background.
 	TriggerDeadline = 10 * time.Second
 	// ConfigDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
 	ConfigDeadline = 60 * time.Second
-	// dialDeadline bounds the TCP connection and, again, the TLS handshake.
+	// dialDeadline limits the TCP connection and, separately, the TLS handshake.
 	dialDeadline = 5 * time.Second
 )
 
@@ -107,23 +107,23 @@ const (
 	maxConfigBody = 1 << 20
 )
 
-// ClientOptions configure the connection to the sidecar.
+// ClientOptions configures the connection to the sidecar.
 type ClientOptions struct {
 	HostPort string // <host>:<port>; an empty host means localhost
-	TLS      bool   // talk HTTPS
+	TLS      bool   // use HTTPS
 	CAPath   string // PEM bundle that the sidecar's certificate must chain to; read at every connection, for rotation
 }
 
-// Client talks to the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.
+// Client calls the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.
 //
-// Every call uses a connection of its own and HTTP/1.1: on a reused connection Go's transport repeats a GET that went
-// unanswered, and reading the status twice discards a result.
+// Every call uses its own connection and HTTP/1.1. On a reused connection Go's transport repeats a GET that got no
+// answer, and reading the status twice discards a result.
 type Client struct {
 	base url.URL
 	http *http.Client
 }
 
-// NewClient checks the options and returns a client; it connects to nothing yet. The error names the flag at fault.
+// NewClient checks the options and returns a client. It does not connect yet. The error names the flag.
 func NewClient(options ClientOptions) (*Client, error) {
 	host, port, err := splitHostPort(options.HostPort)
 	if err != nil {
@@ -154,7 +154,7 @@ func NewClient(options ClientOptions) (*Client, error) {
 	}, nil
 }
 
-// splitHostPort takes <host>:<port>. An empty host means localhost.
+// splitHostPort parses <host>:<port>. An empty host means localhost.
 func splitHostPort(text string) (host, port string, err error) {
 	if strings.Contains(text, "://") {
 		return "", "", fmt.Errorf("%q has a scheme; write <host>:<port>, and --backup-restore-tls-enabled for HTTPS", text)
@@ -169,8 +169,8 @@ func splitHostPort(text string) (host, port string, err error) {
 	return cmp.Or(host, "localhost"), port, nil
 }
 
-// Status asks for the state of the initialization. The sidecar resets a result once it is read, so the caller must
-// act on it. It takes at most 15 s.
+// Status returns the status of the initialization. The sidecar resets a result once it is read, so the caller must
+// act on it. The call takes at most 15 s.
 func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	body, err := c.get(ctx, StatusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
 	if err != nil {
@@ -183,22 +183,24 @@ func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	return status, nil
 }
 
-// WhyFailed returns nil: the sidecar gives the reason in its own log only.
+// WhyFailed returns nil, because the sidecar gives the reason only in its own log.
 func (c *Client) WhyFailed() error { return nil }
 
-// Trigger asks for an initialization. The sidecar ignores it unless its status is New. It takes at most 10 s.
+// Trigger requests an initialization. The sidecar ignores the request unless its status is New. The call takes at
+// most 10 s.
 func (c *Client) Trigger(ctx context.Context, mode Mode) error {
 	query := url.Values{"mode": {string(mode)}}
 	_, err := c.get(ctx, TriggerDeadline, "initialization start", maxStatusBody, "/initialization/start", query)
 	return err
 }
 
-// Config fetches etcd's configuration, YAML of at most 1 MiB. Asking again is safe. It takes at most 60 s.
+// Config fetches etcd's configuration, at most 1 MiB of YAML. It may be called again. The call takes at most 60 s.
 func (c *Client) Config(ctx context.Context) ([]byte, error) {
 	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }
 
-// get reads the whole reply before the request ends. Errors name the request and the host, never the reply.
+// get reads the whole reply before it ends the request. Errors name the request and the host; they never quote the
+// reply.
 func (c *Client) get(
 	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
 ) ([]byte, error) {
@@ -226,7 +228,7 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	if err != nil {
 		return nil, explainTLS(withoutURL(err))
 	}
-	defer response.Body.Close() // read to its end, or given up
+	defer response.Body.Close() // the body was read to its end or is abandoned
 	if response.StatusCode != http.StatusOK {
 		return nil, statusError(response)
 	}
@@ -248,7 +250,8 @@ func explainTLS(err error) error {
 	return err
 }
 
-// statusError describes a reply that is not 200. A TLS server of Go answers plain HTTP with 400 and a sentence.
+// statusError describes a reply with a status other than 200. A TLS server in Go answers plain HTTP with 400 and a
+// sentence.
 func statusError(response *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBody))
 	if err == nil && response.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
@@ -257,7 +260,7 @@ func statusError(response *http.Response) error {
 	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }
 
-// checkRedirect treats a redirect like any other answer but 200: only the sidecar itself is trusted.
+// checkRedirect makes a redirect count as any other status but 200: only the sidecar itself is trusted.
 func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // withoutURL drops the layer of the error that repeats method and URL.
@@ -268,7 +271,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// dialTLS connects with the CA bundle as it is on disk at that moment, so that a CA may rotate while we wait.
+// dialTLS reads the CA bundle for every connection, so that the CA may be rotated while the client waits.
 func dialTLS(host, caPath string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		pool, err := disk.ReadRoots(caPath)

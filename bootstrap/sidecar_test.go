@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// sidecar serves handler and returns a client for it.
+// sidecar runs a server with handler and returns a client for it.
 func sidecar(t *testing.T, handler http.HandlerFunc) *bootstrap.Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -145,7 +145,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a result away.
+// On a reused connection Go repeats a GET that got no answer, and reading the status again would discard a result.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))
@@ -228,7 +228,7 @@ func TestBundlesThatAreNone(t *testing.T) {
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, want := range map[string]string{
-		fifo:              "not a regular file", // and no process waits at its other end
+		fifo:              "not a regular file", // and no process has opened its other end
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",

@@ -16,19 +16,21 @@ import (
 // ErrVolumeBusy means that another process holds the volume's lock.
 var ErrVolumeBusy = errors.New("another process holds the volume")
 
-// Volume is the directory that holds the exit record and, in a pod, the data directory. Its lock keeps two wrappers
-// from working on one volume: the lock is taken before the first call to the sidecar and held until the process ends.
+// A Volume is the directory that holds the exit record and, in a pod, the data directory. Its lock prevents two
+// wrappers from using the same volume: it is taken before the first call to the sidecar and held until the process
+// ends.
 type Volume struct {
 	path   string
 	locked *os.File
-	data   *os.File // the data directory's lock, if it is another directory
+	data   *os.File // lock of a data directory other than the volume's directory
 }
 
-// NewVolume returns the volume at path, a directory; it touches nothing.
+// NewVolume returns the volume at path, a directory. It does not access it.
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
-// Check returns an error with the way out if no data can be kept at the volume's path. A path that does not exist is mistyped,
-// or its volume is not mounted: to create it there would start a new cluster next to the data.
+// Check returns an error with the way out if no data can be kept at the volume's path. It does not create a missing
+// directory: the path is mistyped or its volume is not mounted, and a new cluster would start although the data
+// exists.
 func (v *Volume) Check() error {
 	info, err := os.Stat(v.path)
 	switch {
@@ -44,8 +46,8 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// Lock takes the lock, or returns ErrVolumeBusy without a wait. A lock that is held can be taken again. A read-only volume
-// can be locked, too.
+// Lock takes the lock, or returns ErrVolumeBusy without waiting. It may be called again while it holds the lock. It
+// can also lock a read-only volume.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -64,7 +66,7 @@ func (v *Volume) Lock() error {
 	return nil
 }
 
-// lockDirectory locks a directory itself, which leaves nothing behind, until the file that it returns is closed.
+// lockDirectory locks the directory itself, which leaves no file behind, until the returned file is closed.
 func lockDirectory(path string) (*os.File, error) {
 	directory, err := os.Open(path)
 	if err != nil {
@@ -93,7 +95,7 @@ func (v *Volume) Contains(path string) (bool, error) {
 	return here.Dev == there.Dev, nil
 }
 
-// Unlock releases both locks, for tests that play several processes; a process that ends releases them anyway.
+// Unlock releases both locks, for tests that simulate several processes. A process releases them when it ends.
 func (v *Volume) Unlock() (err error) {
 	for _, held := range []**os.File{&v.locked, &v.data} {
 		if *held != nil {
@@ -104,27 +106,28 @@ func (v *Volume) Unlock() (err error) {
 	return err
 }
 
-// ErrDataInUse means that another process has data open for writing, or has locked the data directory to do so.
+// ErrDataInUse means that another process has data open for writing, or has locked the data directory for that.
 var ErrDataInUse = errors.New("a running etcd has its data on the volume")
 
-// Bounds of the search for databases. Real volumes have the data directory on their first level, and few others.
+// Limits of the search for databases. A real volume has the data directory at its first level and few other
+// directories.
 const (
 	maxDepth       = 8     // levels below the volume
-	maxDirectories = 10000 // looked into, the shallow ones first
+	maxDirectories = 10000 // directories searched, the shallowest first
 )
 
-// LockMode is the use of a database by other processes.
+// LockMode describes how other processes use a database.
 type LockMode int
 
-// The uses that can be seen from bbolt's lock on the file.
+// Uses of a database, according to bbolt's lock on the file.
 const (
 	Unused  LockMode = iota
-	Reading          // a shared lock: it keeps etcd waiting, and changes nothing
-	Writing          // an exclusive lock: an etcd that runs, of this program or not
+	Reading          // a shared lock: etcd has to wait, but nothing changes
+	Writing          // an exclusive lock: a running etcd, in this program or another
 )
 
-// LockModeOf returns the use of a database file by other processes at the moment. Call it before this process opens the
-// database. A file that cannot be opened counts as unused: etcd reports what is wrong with it.
+// LockModeOf returns how other processes use a database file at the moment. Call it before this process opens the
+// database. A file that cannot be opened counts as unused, because etcd will report the problem.
 func LockModeOf(database string) LockMode {
 	switch {
 	case isLocked(database, unix.LOCK_SH):
@@ -136,7 +139,7 @@ func LockModeOf(database string) LockMode {
 	}
 }
 
-// isLocked reports whether a lock is refused. It takes the lock and releases it.
+// isLocked reports whether another process prevents a lock. It takes the lock and releases it immediately.
 func isLocked(database string, lock int) bool {
 	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -146,19 +149,19 @@ func isLocked(database string, lock int) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Probe returns ErrDataInUse with a path while any process has a database on the volume open for writing, such as an
-// etcd that does not know the volume's lock. It searches 8 levels deep and follows no symbolic link to a directory.
+// Probe returns ErrDataInUse with a path if a process has a database on the volume open for writing, such as an etcd
+// that does not take the volume's lock. It searches 8 levels deep and does not follow symbolic links to directories.
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
-		if isLocked(database, unix.LOCK_SH) { // which keeps no reader waiting
+		if isLocked(database, unix.LOCK_SH) { // a shared lock, so that readers need not wait
 			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
 	}
 	return nil
 }
 
-// Logs returns the directories on the volume that hold a log of etcd, as deep as Probe searches.
+// Logs returns the directories on the volume that contain an etcd log, as deep as Probe searches.
 func (v *Volume) Logs() (found []string) {
 	for directory := range v.dataDirs() {
 		log := filepath.Join(directory, "member", "wal")
@@ -170,7 +173,7 @@ func (v *Volume) Logs() (found []string) {
 	return found
 }
 
-// dataDirs yields those on the volume that may be etcd's data directory, the shallow ones first.
+// dataDirs yields the directories on the volume that may be a data directory of etcd, the shallowest first.
 func (v *Volume) dataDirs() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		level := []string{v.path}
@@ -180,9 +183,9 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				entries, _ := os.ReadDir(directory) // what cannot be listed has none
+				entries, _ := os.ReadDir(directory) // a directory that cannot be listed yields nothing
 				for _, entry := range entries {
-					if entry.IsDir() && entry.Name() != "member" { // etcd's own has no other
+					if entry.IsDir() && entry.Name() != "member" { // no data directory is below a member directory
 						next = append(next, filepath.Join(directory, entry.Name()))
 					}
 				}
@@ -193,9 +196,9 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 	}
 }
 
-// LockData takes a lock on etcd's data directory, creating the directory if need be, or returns ErrDataInUse at once
-// if another wrapper with a volume of its own was given the same one. Call it for each configuration, before anything
-// is opened there: a lock of an earlier one is released if the path leads elsewhere now. The lock is held until the
+// LockData locks etcd's data directory and creates it if necessary. It returns ErrDataInUse immediately if another
+// wrapper, with its own volume, uses the same directory. Call it for each configuration, before anything in the
+// directory is opened: if the path now leads elsewhere, it releases the previous lock. The lock is held until the
 // process ends.
 func (v *Volume) LockData(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
@@ -222,7 +225,7 @@ func (v *Volume) LockData(directory string) error {
 	return err
 }
 
-// isOpen reports whether the path leads to the open directory.
+// isOpen reports whether open is the directory at path.
 func isOpen(open *os.File, path string) bool {
 	if open == nil {
 		return false

@@ -33,7 +33,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	assert.Empty(t, left, "a lock leaves nothing behind")
 }
 
-// databaseAt makes a database of a data directory and opens it with a lock, as bbolt does.
+// databaseAt creates a database in a data directory and locks it, like bbolt.
 func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os.File) {
 	t.Helper()
 	path = filepath.Join(dataDir, "member", "snap", "db")
@@ -107,7 +107,7 @@ func TestDataDirectoryLock_isTheVolume(t *testing.T) {
 	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
 }
 
-// A sidecar that restores replaces the directory.
+// A sidecar replaces the directory when it restores.
 func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())

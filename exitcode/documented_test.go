@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// constants are all exported statuses by name, as the source declares them.
+// constants returns all exported statuses by name, as declared in the source.
 func constants(t *testing.T) map[string]Code {
 	files := token.NewFileSet()
 	source, err := parser.ParseFile(files, "code.go", nil, 0)
@@ -35,9 +35,9 @@ func constants(t *testing.T) map[string]Code {
 	return found
 }
 
-// visitors are the statuses of the other commands, with the documentation's words for each number.
+// visitors maps the statuses of the other commands to the docs' words for each number.
 var visitors = map[string]string{
-	"ToolFailed": "", "NotTold": "", // the docs promise no number for these
+	"ToolFailed": "", "NotTold": "", // the docs promise no numbers for these
 	"NoAnswer": "69 without an answer", "MemberNotReady": "75 if not",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
 }

@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// CrashNote keeps the reason of a crash on the volume, for people. It never takes part in the choice of the validation
-// mode: a crash is the absence of a clean exit record.
+// A CrashNote keeps the reason of a crash on the volume, for users. The validation mode does not depend on it: after
+// a crash there is no clean exit record.
 type CrashNote struct {
 	path string
 	file atomic.Pointer[os.File] // nil unless armed; a start that was abandoned may still arm it while the program ends
@@ -28,17 +28,17 @@ type CrashNote struct {
 
 // The suffixes of the notes of earlier crashes.
 const (
-	firstCrash  = ".first"  // of the crashes since a run has served
-	latestCrash = ".latest" // the last of them, if there was more than one
+	firstCrash  = ".first"  // the first crash since a run has served
+	latestCrash = ".latest" // the latest crash since then, if there was more than one
 )
 
-// NewCrashNote returns the note that lives at path. It touches nothing.
+// NewCrashNote returns the note at path. It does not access it.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
 // PreviousReason returns the line with the reason of the last run's crash, or "". Call it before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the same for the first crash of a loop, or "" if it was written before that moment.
+// FirstReason returns the same line for the first crash of a loop, or "" if that crash was before since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -61,10 +61,10 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm makes Go's runtime write the trace of a panic in any goroutine to the note. The note of the last crash is
-// preserved next to it, as the first of a loop or as its latest; loops reports whether no run has served since the
-// first. Call it while the volume's lock is held, so that a second process cannot overwrite the note of the first. An
-// armed note stays as it is.
+// Arm makes Go's runtime write the trace of a panic in any goroutine to the note. It preserves the last crash's note
+// next to it, as the first or the latest of a crash loop; loops reports that no run has served since the first. Call
+// it while the volume's lock is held, so that a second process cannot overwrite the note of the first. Arming a note
+// again does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
@@ -85,7 +85,7 @@ func (n *CrashNote) Arm(loops bool) error {
 	return nil
 }
 
-// keep moves the note of a crash to where the next crash does not overwrite it.
+// keep moves the note of a crash to a name that the next crash does not overwrite.
 func (n *CrashNote) keep(loops bool) error {
 	if n.PreviousReason() == "" {
 		return nil
@@ -99,7 +99,7 @@ func (n *CrashNote) keep(loops bool) error {
 	return os.Rename(n.path, n.path+firstCrash)
 }
 
-// Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's fatal failures.
+// Leave writes the reason of a crash that is not a Go panic, such as etcd's fatal failures, to an armed note.
 func (n *CrashNote) Leave(reason string) error {
 	file := n.file.Load()
 	if file == nil {
@@ -109,7 +109,7 @@ func (n *CrashNote) Leave(reason string) error {
 	return errors.Join(err, file.Sync())
 }
 
-// Discard ends an armed note whose run did not crash.
+// Discard removes an armed note after a run that did not crash.
 func (n *CrashNote) Discard() error {
 	file := n.file.Swap(nil)
 	if file == nil {
@@ -119,25 +119,25 @@ func (n *CrashNote) Discard() error {
 	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
-// LastRun describes a run to the next one, for users. It never takes part in the choice of the validation mode, which
-// depends on the exit record alone. No run leaves the zero value.
+// A LastRun describes a run to the next one, for users. The validation mode does not depend on it, only on the exit
+// record. The zero value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
 	Status Code      `json:"status"`         // valid with Ended
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // it came to serve
-	// DataDir is the data directory that the latest run to serve had, this one or an earlier one. It is how a volume remembers that
-	// there was a database where the directory is empty now.
+	// DataDir is the data directory of the latest run that served, which may be an earlier one. It shows that there
+	// was a database even if the directory is empty now.
 	DataDir string `json:"data_dir,omitempty"`
 }
 
-// Lost reports whether a run has served data in a directory that is empty or missing now, which isEmpty judges.
+// Lost reports whether a run has served data in a directory that is now empty or missing, according to isEmpty.
 func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
 	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
-// maxLastRun bounds what is read of a note, in bytes; maxLastReason what is kept of its reason.
+// maxLastRun limits the bytes that are read of a note, and maxLastReason the bytes of its reason that are kept.
 const (
 	maxLastRun    = 8 << 10
 	maxLastReason = 1 << 10
@@ -156,7 +156,7 @@ func ReadLastRun(path string) (run LastRun, err error) {
 	return run, err
 }
 
-// Keep replaces the note at path, durably. Only the holder of the volume's lock may call it.
+// Keep durably replaces the note at path. Only the holder of the volume's lock may call it.
 func (r LastRun) Keep(path string) error {
 	r.Reason = truncate(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
@@ -169,12 +169,12 @@ func (r LastRun) Keep(path string) error {
 	return nil
 }
 
-// maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
+// maxMessage is the number of bytes of a container's termination message that Kubernetes keeps.
 const maxMessage = 4096
 
-// Message is the termination message of Kubernetes, which `kubectl describe pod` shows on a terminal: unprintable
-// characters are escaped. A process that is killed cannot write one, so Prepare writes beforehand what would be true
-// then. Any goroutine may call its methods.
+// Message is the termination message of Kubernetes. Since `kubectl describe pod` shows it on a terminal, unprintable
+// characters are escaped. A killed process cannot write one, so Prepare writes in advance the message that applies if
+// that happens. Its methods may be called from any goroutine.
 type Message struct {
 	path string
 
@@ -182,10 +182,10 @@ type Message struct {
 	final bool
 }
 
-// NewMessage returns the message that lives at path. It touches nothing.
+// NewMessage returns the message at path. It does not access it.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes the message for the case that the process is killed from now on, unless the final one was written.
+// Prepare writes the message that applies if the process is killed, unless the final message has been written.
 func (m *Message) Prepare(text string) error { return m.write(text, false) }
 
 // Finish writes the final message.
@@ -201,7 +201,8 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. A missing file is not an error: no message is expected then.
+// WriteMessage writes a termination message. If the file does not exist, no message is expected, so that is not an
+// error.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,7 +211,7 @@ func WriteMessage(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// Cut afterwards, not before: a kill in between still leaves a message behind.
+	// The file is truncated after the write, so that a kill in between still leaves a message.
 	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))

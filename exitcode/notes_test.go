@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// crashEnv makes the test binary play a process that arms its note at that path and panics.
+// crashEnv makes the test binary act as a process that arms the note at that path and panics.
 const crashEnv = "EXITCODE_TEST_CRASH_NOTE"
 
 func TestMain(m *testing.M) {
@@ -98,7 +98,7 @@ func TestTerminationMessage_path(t *testing.T) {
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
 }
 
-// Text of a foreign certificate must not reach the operator's terminal unescaped.
+// Text from another machine's certificate must not reach the operator's terminal unescaped.
 func TestTerminationMessage_controlCharacters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")

@@ -9,8 +9,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program can
-// take over a volume from the other.
+// A Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program
+// can take over a volume from the other.
 type Word string
 
 // The two clean words. Anything else, and a missing record, requires full validation.
@@ -19,33 +19,35 @@ const (
 	Interrupted Word = "interrupt"  // ended by SIGINT
 )
 
-// Bounds of what is read, in bytes: of a record more than either word, so that a longer content shows.
+// Limits for reading, in bytes. That of the record is above the length of both words, so that longer content is
+// noticed.
 const (
 	maxRecord = 32
 	maxNote   = 1 << 20
 )
 
-// Record is the exit record of one volume: a small file that vouches for an orderly close of the last etcd there. A
+// A Record is the exit record of a volume: a small file which records that the last etcd on it was closed in order. A
 // note next to it describes the data files at that time.
 //
-// A clean record exists only if the last etcd on the volume was closed, its close returned, and no other was started
-// since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
+// A clean record exists only if the last etcd on the volume was closed, its close returned, and no other etcd was
+// started since. Remove and Write are therefore durable before they return. Only one goroutine at a time may use a
+// Record.
 type Record struct {
 	path        string
-	describe    func() []byte // what the data look like; nil if that is not known
-	removed     Word          // the clean word that Remove has removed, for Restore
+	describe    func() []byte // returns a description of the data; nil if it is unknown
+	removed     Word          // the word that Remove removed, for Restore
 	removedNote []byte        // its note; nil if there was none
-	forfeited   bool          // no clean record can be written any more, after Invalidate
+	forfeited   bool          // set by Invalidate: no clean record can be written any more
 }
 
-// NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
+// NewRecord returns the record at path. It must be on the volume that it describes.
 func NewRecord(path string) *Record { return &Record{path: path} }
 
 // Describe makes Write store the result of describe as the note.
 func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 
-// Read returns the clean word, or an error with the reason why there is none. It follows no symbolic link and never
-// blocks on what it finds at the path, such as a FIFO.
+// Read returns the clean word, or an error with the reason why there is none. It does not follow symbolic links and
+// never blocks on a special file such as a FIFO.
 func (r *Record) Read() (Word, error) {
 	content, err := disk.ReadHere(r.path, maxRecord)
 	if err != nil {
@@ -59,8 +61,8 @@ func (r *Record) Read() (Word, error) {
 	}
 }
 
-// Note returns what was noted of the data when the word was written. The error is fs.ErrNotExist if there is no note: the
-// reference program writes none.
+// Note returns the description of the data from the time when the word was written. The error is fs.ErrNotExist if
+// there is no note: the reference program writes none.
 func (r *Record) Note() ([]byte, error) {
 	note, err := disk.ReadHere(r.notePath(), maxNote)
 	if err != nil {
@@ -71,8 +73,8 @@ func (r *Record) Note() ([]byte, error) {
 
 func (r *Record) notePath() string { return r.path + ".data" }
 
-// Remove makes the record absent, durably: when it returns nil, no crash brings the record back. It must succeed before
-// etcd opens the data.
+// Remove durably removes the record: once it has returned nil, no crash can restore it. It must succeed before etcd
+// opens the data.
 func (r *Record) Remove() error {
 	word, unclean := r.Read()
 	note, unknown := r.Note()
@@ -82,12 +84,11 @@ func (r *Record) Remove() error {
 	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
-	_ = os.Remove(r.notePath()) // without a record it has no meaning
+	_ = os.Remove(r.notePath()) // it has no meaning without a record
 	return nil
 }
 
-// Restore writes the record again that Remove has removed. It is only for the end of a run in which etcd was never
-// opened.
+// Restore writes the record that Remove removed. Call it only at the end of a run in which etcd was never opened.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -98,9 +99,9 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
-// removal fails. It is to be called as soon as another process is seen to have the data open for writing: how that
-// ends will not be known.
+// Invalidate removes the record permanently: from now on Restore and Write write none, even if this removal fails.
+// Call it as soon as another process is found to have the data open for writing, because nothing shows how that
+// process will end.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()
@@ -109,8 +110,8 @@ func (r *Record) Invalidate() error {
 // Invalid reports whether Invalidate was called.
 func (r *Record) Invalid() bool { return r.forfeited }
 
-// Write writes the word durably, with a note of the data files. It must be called only after etcd's close has
-// returned. A record that was forfeited stays absent, which is not an error.
+// Write durably writes the word, with a note about the data files. Call it only after etcd's close has returned.
+// After Invalidate it writes nothing, which is not an error.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
@@ -122,7 +123,7 @@ func (r *Record) Write(word Word) error {
 	return r.put(word, note)
 }
 
-// put writes the note first: no crash leaves a word that lacks the note which goes with it.
+// put writes the note first, so that a crash never leaves a word without its note.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {

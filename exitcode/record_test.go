@@ -37,7 +37,8 @@ func TestRecord_cleanWords(t *testing.T) {
 	}
 }
 
-// Anything but exactly a clean word in a small regular file is not clean, and never prevents a later record of a clean stop.
+// Only a small regular file that contains exactly a clean word is clean. Nothing else prevents a later record of a
+// clean stop.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
@@ -73,7 +74,7 @@ func TestRead_unclean(t *testing.T) {
 			put(t, path)
 			if name != "a directory with content" {
 				if name == "a directory" {
-					require.NoError(t, os.Remove(path)) // rename(2) replaces files only; Remove has run before any Write
+					require.NoError(t, os.Remove(path)) // rename(2) replaces only files
 				}
 				require.NoError(t, record.Write(exitcode.Terminated))
 				word, err := record.Read()
@@ -142,7 +143,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// Another process had the data open for writing, so their state is unknown.
+// Another process had the data open for writing, so the state of the data is unknown.
 func TestInvalidate(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},
@@ -165,7 +166,7 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// What could not be removed is removed at the end, at the latest: a write that keeps nothing must still leave nothing.
+// If the removal fails, Write removes the record at the end, although it writes none.
 func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	record, path := recordIn(t)
 	aside := filepath.Dir(path) + ".away"
@@ -196,7 +197,7 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	assert.NoFileExists(t, path+".tmp")
 }
 
-// A word without its note would be taken at its word.
+// A word whose note is missing must not count as a word without a note.
 func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })

@@ -4,5 +4,5 @@ package exitcode
 
 import "os"
 
-// reserve does nothing where there is no call for it.
+// reserve does nothing, because only Linux can reserve space.
 func reserve(*os.File, int64) {}

@@ -22,9 +22,9 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A dualListener wraps a bound listener. Each connection speaks the protocol that is in force when it is accepted, at
-// first plain HTTP. Clients on loopback may always speak plain HTTP on the same port, so that `etcd-wrapper status`,
-// kubectl port-forward and a person in the pod need no certificates.
+// A dualListener wraps a bound listener. Each connection uses the protocol that is configured when it is accepted,
+// initially plain HTTP. Clients on loopback may always use plain HTTP on the same port, so that `etcd-wrapper
+// status`, kubectl port-forward and users in the pod need no certificates.
 type dualListener struct {
 	net.Listener
 	config atomic.Pointer[tls.Config] // plainHTTP, or nil, for plain HTTP
@@ -41,7 +41,7 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept implements net.Listener. It does no handshake: the connection's own goroutine does, so a slow client delays
+// Accept implements net.Listener. It leaves the handshake to the connection's own goroutine, so a slow client delays
 // only itself.
 func (l *dualListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
@@ -57,14 +57,14 @@ func (l *dualListener) Accept() (net.Conn, error) {
 	}
 }
 
-// A localConn is a connection that speaks the protocol of its first byte. Before that byte it only reads and closes.
-// net/http bounds the handshake like the header that follows it.
+// A localConn is a connection whose first byte chooses the protocol. Until that byte is read, the connection can only
+// be read or closed. net/http applies the same deadline to the handshake and to the request header that follows.
 type localConn struct {
-	*tls.Conn // over plain
+	*tls.Conn // wraps plain
 	plain     bufferedConn
 	errors    *stdlog.Logger
 
-	started, isPlain bool // written by the first Read, which net/http waits for before all other reads and writes
+	started, isPlain bool // set by the first Read, which net/http finishes before any other read or write
 }
 
 // recordTypeHandshake is the first byte of a TLS connection (RFC 8446, 5.1).
@@ -107,9 +107,9 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// A keyPair is a certificate and its key, read from two files. They are read again at every handshake, as etcd does
-// with its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links,
-// and times are coarse.
+// A keyPair is a certificate and its key, which are read from two files at every handshake, as etcd reads its own, so
+// a rotation needs no restart. It compares contents rather than times, because a rotation swaps symbolic links and
+// file times are coarse.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
@@ -137,7 +137,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate returns the newest good pair: files that are missing or half written must not interrupt the service.
+// certificate returns the newest good pair, because missing or half-written files must not interrupt the service.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +168,7 @@ func (p *keyPair) reload() error {
 	return nil
 }
 
-// note logs an error once, not at every handshake.
+// note logs an error once instead of at every handshake.
 func (p *keyPair) note(err error) {
 	trouble := ""
 	if err != nil {
@@ -184,8 +184,8 @@ func (p *keyPair) note(err error) {
 const temporaryName = "etcd-wrapper, until etcd's certificate is known"
 
 // temporaryConfig returns a TLS configuration with a self-signed certificate that exists only in memory. No client
-// can verify it, but a kubelet does not, so its probes get the reason of an unready member while the real certificate
-// is unknown.
+// can verify it, but a kubelet does not verify certificates, so its probes get the reason why the member is unready
+// while the real certificate is unknown.
 func temporaryConfig() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// remoteListener makes its clients look as if they were on another host.
+// A remoteListener makes its clients appear to be on another host.
 type remoteListener struct{ net.Listener }
 
 type remoteConn struct{ net.Conn }
@@ -106,7 +106,7 @@ func newFiles(t testing.TB, name string) files {
 	return files{pair.Cert, pair.Key}
 }
 
-// newPair returns the content of such files.
+// newPair returns the content of a certificate and its key.
 func newPair(t testing.TB, name string) (cert, key []byte) {
 	f := newFiles(t, name)
 	cert, err := os.ReadFile(f.cert)
@@ -134,7 +134,7 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 	require.Equal(t, "first", commonName(t, addr))
 
 	cert, key := newPair(t, "second")
-	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key is still the first one's
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key file still has the first pair's key
 	for range 3 {
 		require.Equal(t, "first", commonName(t, addr))
 	}
@@ -169,7 +169,7 @@ func TestUnusablePairIsRejectedByName(t *testing.T) {
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// A pipe that replaces a certificate must not stop the handshakes.
+// A certificate that is replaced by a pipe must not block handshakes.
 func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	log := new(bytes.Buffer)
 	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the pause between two reads of etcd's state in memory. It bounds how long a lost leader goes
-// unnoticed.
+// factsInterval is the interval at which etcd's state in memory is read. It bounds how long the loss of the leader
+// goes unnoticed.
 const factsInterval = 100 * time.Millisecond
 
 // Target is the running etcd member. It is called in process, so neither authentication nor certificates can
@@ -64,9 +64,9 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 // Report returns the newest report. Any goroutine may call it, at any time.
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
-// Run checks t until ctx is done; after that the report is unready. It returns once its last read has returned, at most
-// 1 s after ctx ended. The owner of the member runs it in a goroutine, one at a time, and waits for it before it
-// closes the member.
+// Run checks t until ctx is done; after that the report is unready. It returns when its last read has returned, at
+// most 1 s after ctx is done. The owner of the member runs it in a goroutine, one at a time, and waits for it before
+// closing the member.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
 	beat := time.NewTicker(factsInterval)
@@ -125,8 +125,8 @@ const (
 	maxAbsence    = time.Minute            // longer than a member takes to restart
 )
 
-// A watch is the state of Monitor.Run; no other goroutine touches it. At most one read is in flight, so a member
-// without a quorum does not collect waiting reads.
+// A watch is the state of Monitor.Run; no other goroutine accesses it. At most one read is in flight, so waiting
+// reads do not pile up in a member without a quorum.
 type watch struct {
 	target        Target
 	leaderChanged <-chan struct{}
@@ -214,8 +214,8 @@ func (w *watch) awaitRead() bool {
 	}
 }
 
-// maxReadAge bounds the age of a successful linearizable read that makes the member ready, counted from the read's
-// start.
+// maxReadAge is the maximum age of a successful linearizable read that makes the member ready, counted from the
+// read's start.
 const maxReadAge = 3 * time.Second
 
 // The statuses of a check. Only Failed makes the member unready.

@@ -28,7 +28,7 @@ func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 
 func ready(m *Monitor) bool { return m.Report().Ready(time.Now()) }
 
-// timeUntil lets fake time pass until the Monitor reports what is wanted.
+// timeUntil advances fake time until the Monitor reports the wanted readiness, and returns how long that took.
 func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -322,7 +322,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noLeader = true; m.read = hang })
 		pass(factsInterval)
 		target.elect()
-		close(answer) // a late answer of the old leader
+		close(answer) // a late answer from the previous leader
 		synctest.Wait()
 		require.False(t, ready(m))
 		require.Equal(t, "no linearizable read has succeeded since the leader became known", quorumCheck(m).Reason)
@@ -392,7 +392,7 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	})
 }
 
-// fakeTarget is a Target with answers that a test chooses.
+// A fakeTarget is a Target whose answers the test chooses.
 type fakeTarget struct {
 	mu          sync.Mutex
 	noLeader    bool

@@ -36,8 +36,8 @@ func (e *endpoints) own() map[string]http.Handler {
 func Patterns() []string { return slices.Sorted(maps.Keys(new(endpoints).own())) }
 
 // routes returns the handler of all requests. The mux rejects wrong methods (405 with Allow) and unknown paths (404).
-// Bodies are not read here: net/http discards up to 256 KiB within requestTimeout before it replies, and closes the
-// connection if there is more.
+// Handlers do not read bodies: net/http discards up to 256 KiB within requestTimeout before it replies, and closes
+// the connection if there is more.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m}
 	mux := http.NewServeMux()
@@ -51,7 +51,7 @@ func routes(o Options, m *Monitor) http.Handler {
 
 // readyz replies 200 if the member is ready, or else 503 with the results of all checks. It reads from memory only.
 func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
-	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // read the time last, so that ages are right at the reply
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time last, so that ages are correct
 	ready := phase.Serving && report.Ready(now)
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
@@ -78,8 +78,8 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// LocalOnly rejects, with 403, clients that are not on loopback, and all browsers. The reply and the log name what they
-// may not do.
+// LocalOnly rejects, with 403, all browsers and all clients that are not on loopback. The reply and the log name the
+// rejected request.
 func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler {
 	log = rateLimit(log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -103,9 +103,9 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusAccepted, "defragmenting\n")
 }
 
-// rejectReason returns why the client may not do what, or "". It ignores forwarded headers, which anyone can write.
-// Browsers are always rejected, even one that DNS rebinding made believe it is on the same origin: every browser's
-// POST has one of these two headers.
+// rejectReason returns the reason why the client may not do what, or "". It ignores forwarded headers, because any
+// client can set them. It always rejects browsers, even if DNS rebinding makes the request look same-origin: every
+// browser's POST has one of these two headers.
 func rejectReason(r *http.Request, what string) string {
 	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
@@ -130,12 +130,12 @@ func reply(w http.ResponseWriter, code int, body string) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body) // a client that has left needs no error
+	_, _ = io.WriteString(w, body) // fails if the client has disconnected
 }
 
-// formatChecks returns a line for each check, the lifecycle first. Adjacent checks that fail for the same reason share a
-// line. Reasons quote unknown sources, so they are escaped: they must neither fake lines nor send control characters
-// to a terminal.
+// formatChecks returns a line for each check, starting with the lifecycle. Adjacent checks that fail for the same
+// reason share a line. Reasons may quote untrusted sources, so they are escaped: they must neither forge lines nor
+// send control characters to a terminal.
 func formatChecks(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {

@@ -16,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor with a report in which all checks pass, changed by spoil.
+// found returns a Monitor whose checks all pass, after spoil has changed its report.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {

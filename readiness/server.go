@@ -2,20 +2,20 @@
 // inside the process, whether clients may use the embedded etcd.
 //
 // The Monitor owns the results. One goroutine watches etcd and publishes an immutable Report. The server replies from
-// that memory, so probes put no load on raft. /readyz replies 200 only while the lifecycle is Serving and a
-// linearizable read that started within the last 3 s has succeeded. The age is computed for each reply, so a Monitor
-// that stalls cannot stay ready.
+// memory, so probes put no load on raft. /readyz replies 200 only if the lifecycle is Serving and a linearizable read
+// that started within the last 3 s has succeeded. The age is computed for each reply, so a stalled Monitor cannot
+// stay ready.
 //
-// Other endpoints are in packages below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). The
-// command adds their handlers by Options.Routes.
+// Packages below this one have the other endpoints: status (GET /lifecycle), metrics (GET /metrics) and page (GET /).
+// The command adds their handlers through Options.Routes.
 //
-// The server answers on its port for the whole life of the process. Where TLS is expected, it starts with a temporary
-// certificate until the real one is known. On loopback it also accepts plain HTTP, always, so that every container of
-// the pod can use one port without certificates. A socket on the volume would do as well, but the volume may hang or
-// be read-only exactly when an operator needs the status.
+// The server answers on its port for the whole life of the process. If TLS is expected, it starts with a temporary
+// certificate until the real one is known. On loopback it always accepts plain HTTP as well, so that every container
+// of the pod can use one port without certificates. A socket on the volume would serve the same purpose, but the
+// volume may hang or be read-only just when an operator needs the status.
 //
-// Only the command uses this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
-// and by Target.
+// Only the command uses this package. The package imports neither the lifecycle nor etcd: the command adapts both
+// through Options and Target.
 package readiness
 
 import (
@@ -40,7 +40,7 @@ const (
 	replyTimeout   = 10 * time.Second // to receive a reply; longer than requestTimeout, which may pass before the reply
 	idleTimeout    = 30 * time.Second // between two requests on a connection
 	maxHeaderBytes = 8 << 10
-	// maxConnections bounds the memory that clients can take: each connection costs some 20 KB.
+	// maxConnections limits the memory that clients can use: each connection costs about 20 KB.
 	maxConnections = 256
 )
 
@@ -48,7 +48,7 @@ const (
 type Phase struct {
 	State   string    // the state's name
 	Since   time.Time // start of the state
-	Serving bool      // whether the lifecycle permits the use of etcd
+	Serving bool      // reports whether the lifecycle permits the use of etcd
 	Reason  string    // a sentence that explains the state
 }
 
@@ -62,7 +62,7 @@ type Options struct {
 	// Defragment starts a defragmentation of the database and returns immediately; its error explains why none can
 	// start now. It may be called concurrently.
 	Defragment func() error
-	Routes     map[string]http.Handler // other handlers, by net/http's patterns; their requests' contexts end at Shutdown
+	Routes     map[string]http.Handler // other handlers, by net/http pattern; their requests' contexts end at Shutdown
 	Log        zerolog.Logger
 }
 
@@ -74,8 +74,8 @@ type Server struct {
 	log      zerolog.Logger
 }
 
-// Listen binds the port immediately. Connections wait there, unaccepted, until Serve runs. The server speaks plain
-// HTTP until one of the Use methods is called. The error names the address.
+// Listen binds the port. Connections wait there, unaccepted, until Serve runs. The server uses plain HTTP until one
+// of the Use methods is called. The error names the address.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -147,9 +147,9 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port, ends streams and waits for the requests in progress, and up to 5 s for clients that have
-// connected but sent nothing. If ctx is done first, it closes their connections and returns ctx's error, wrapped. The
-// owner calls it once, even if Serve never ran.
+// Shutdown closes the port, ends streams and waits for requests in progress, and up to 5 s for clients that have
+// connected but sent nothing. If ctx is done first, Shutdown closes their connections and returns ctx's error,
+// wrapped. The owner calls it once, even if Serve never ran.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
 	defer s.listener.Close() // http.Server closes the listener only if Serve ran
@@ -160,8 +160,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOldConnections closes a remote connection of the previous protocol with its next reply. Closing it from here could break a
-// POST /stop in progress, which makes its sender, the sidecar, exit.
+// closeOldConnections closes a remote connection of the previous protocol with its next reply. Closing it earlier
+// could break a POST /stop in progress, which makes its sender, the sidecar, exit.
 func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
@@ -171,7 +171,7 @@ func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	})
 }
 
-// connectionErrors logs net/http's messages about connections: failed handshakes, mostly.
+// connectionErrors logs net/http's messages about connections, mostly failed handshakes.
 type connectionErrors struct{ log zerolog.Logger }
 
 func (c connectionErrors) Write(line []byte) (int, error) {
@@ -179,14 +179,14 @@ func (c connectionErrors) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// rateLimit limits a log to ten lines a minute, so that clients cannot flood it.
+// rateLimit limits a log to ten lines per minute, so that clients cannot flood it.
 func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter bounds the number of open connections. It accepts a new connection beyond the limit, because it
-// may be the kubelet's, and closes the one that has been idle longest. It closes the new connection only if all
-// others have a request in progress.
+// A connectionLimiter limits the number of open connections. Beyond the limit it still accepts a new connection,
+// because it may be the kubelet's, and closes the one that has been idle longest. Only if all others have a request
+// in progress does it close the new connection.
 type connectionLimiter struct {
 	limit int
 
@@ -219,8 +219,8 @@ func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// closeOldest closes the connection that has been idle longest. It closes it below TLS, whose close_notify could
-// block.
+// closeOldest closes the connection that has been idle longest. It closes the connection below TLS, because sending
+// close_notify could block.
 func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds each wait of these tests.
+// patience is the maximum of each wait in these tests.
 const patience = 10 * time.Second
 
-// served starts a server on a free port of loopback until the test ends. The test chooses its protocol.
+// served starts a server on a free loopback port, which runs until the test ends. The test chooses its protocol.
 func served(t testing.TB, o Options, m *Monitor) *Server {
 	s := listening(t, o, m)
 	serve(t, s)
@@ -44,7 +44,7 @@ func serve(t testing.TB, s *Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = s.Shutdown(ctx) // some tests have called it
+		_ = s.Shutdown(ctx) // some tests have already called it
 		require.NoError(t, <-done)
 	})
 }
@@ -96,7 +96,7 @@ func TestSlowHandshakeDelaysNoOtherClient(t *testing.T) {
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	for range 20 {
-		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // the start of a handshake, and no more
+		_, err := dial(t, s).Write([]byte{0x16, 3, 1}) // only the start of a handshake
 		require.NoError(t, err)
 	}
 	start := time.Now()
@@ -207,7 +207,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.NoError(t, s.Shutdown(ctx))
 }
 
-// A client that opens connections and sends nothing must neither fill the memory nor exclude the kubelet.
+// Clients that open connections and send nothing must neither fill the memory nor exclude the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
 	s.UseHTTP()
@@ -275,7 +275,7 @@ func pipe(t *testing.T) *watchedConn {
 
 func closed(conn net.Conn) bool { return conn.(*watchedConn).gone }
 
-// client is a connection for one request after the other.
+// A client is a connection that sends one request at a time.
 type client struct {
 	t testing.TB
 	net.Conn

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// BenchmarkDataDir reads a directory with 110 MB of log, all of it after the last snapshot, and a database as large.
+// BenchmarkDataDir reads a directory with 110 MB of log after the last snapshot and a database of the same size.
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{
@@ -44,7 +44,7 @@ func BenchmarkDataDir(b *testing.B) {
 
 func large(b *testing.B) (dir string) {
 	small := wal.SegmentSizeBytes
-	wal.SegmentSizeBytes = 64 << 20 // etcd's own
+	wal.SegmentSizeBytes = 64 << 20 // etcd's default
 	defer func() { wal.SegmentSizeBytes = small }()
 	dir = filepath.Join(b.TempDir(), "new.etcd")
 	server, err := datadirtest.Start(dir, func(config *embed.Config) { config.SnapshotCount = 1 << 30 })

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// segmentsOf returns the paths of the log's segments, in sequence.
+// segmentsOf returns the paths of the log's segments in order.
 func segmentsOf(t *testing.T, dir string) []string { return matching(t, dir+"/member/wal/*.wal") }
 
 // snapshotsOf returns the paths of the snapshot files, oldest first.
@@ -38,7 +38,7 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns how much of the database's file holds pages; the rest is only allocated.
+// usedBytes returns how many bytes of the database's file hold pages. The rest is only allocated.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -52,7 +52,7 @@ func firstSegmentOf(dir string) string {
 	return filepath.Join(dir, "member", "wal", firstSegment)
 }
 
-// zeroEntries writes zeros where the segment's first entry was, as a torn log ends.
+// zeroEntries overwrites the segment with zeros from its first entry on, like the end of a torn log.
 func zeroEntries(t *testing.T, segment string) {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), "new.etcd")

@@ -22,10 +22,10 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
-// lockTimeout bounds the wait for another process to release the database.
+// lockTimeout is the maximum wait for another process to release the database.
 const lockTimeout = time.Second
 
-// errCutOff is the reason to refuse a database that is shorter than its own size field: reading on would fault.
+// errCutOff means that the database is shorter than its own size field. Reading beyond the end would fault.
 var errCutOff = errors.New("truncated")
 
 // errLocked means that another process holds the database.
@@ -33,22 +33,22 @@ var errLocked = errors.New("locked by another process")
 
 // contents holds what a database records about itself.
 type contents struct {
-	applied        uint64                       // index of the last entry of the log that has reached it; 0 if there is none
-	members        map[uint64]membership.Member // of the cluster, by their IDs
-	removedMembers map[uint64]membership.Member // those that were removed from it; only the IDs are known
-	version        string                       // of the cluster, such as 3.6.0; empty if there is none
-	keyless        bool                         // not one revision is in it
-	since36        bool                         // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
+	applied        uint64                       // index of the last log entry applied to the database; 0 for none
+	members        map[uint64]membership.Member // members of the cluster by ID
+	removedMembers map[uint64]membership.Member // members that were removed from it; only their IDs are known
+	version        string                       // version of the cluster, such as 3.6.0; may be empty
+	keyless        bool                         // it contains no revision
+	since36        bool                         // etcd 3.6 or later wrote it last, and the log as well
 }
 
-// single36 reports whether the member is alone in its cluster, and etcd 3.6 wrote its log.
+// single36 reports whether the cluster has a single member whose log was written by etcd 3.6.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty reports whether no client's write was ever stored. The database may have the first members already, one
+// empty reports whether no client's write was ever stored. The database may already have the first members, with one
 // entry for each.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
-// unused reports whether etcd would fill the database from the first entry on.
+// unused reports whether etcd would fill the database starting with the first entry.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // hasMember reports whether a member is, or was, part of the cluster.
@@ -68,8 +68,8 @@ func (c contents) voterCount() (voters int) {
 	return voters
 }
 
-// readDB calls look in a read-only transaction. fs.ErrNotExist means that there is no database, errCutOff that
-// pages are missing; then look is not called.
+// readDB calls look in a read-only transaction. It returns fs.ErrNotExist if there is no database, and errCutOff if
+// pages are missing, without calling look.
 func readDB(path string, look func(tx *bolt.Tx) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Stat(path)
@@ -125,7 +125,8 @@ func appliedIndex(tx *bolt.Tx) (uint64, error) {
 	}
 }
 
-// valueIn returns a bucket's value for a key; neither need exist. It is valid as long as the transaction.
+// valueIn returns the value of a key in a bucket, or nil if either does not exist. The value is valid until the
+// transaction ends.
 func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	if bucket == nil {
 		return nil
@@ -133,7 +134,7 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// membersIn returns the members in a bucket, which need not exist. Of one that cannot be read only the ID is known.
+// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only its ID is known.
 func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	members := map[uint64]membership.Member{}
 	if bucket == nil {
@@ -152,9 +153,9 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	return members
 }
 
-// scanRevisions reads every revision of every key: the revision's own form, that revisions ascend, and the value. A value
-// that was changed and kept its form is not found, as neither bbolt nor etcd keeps a checksum of it, and the log's entries
-// do not record which of them were rejected.
+// scanRevisions reads every revision of every key and checks the form of the revision, the ascending order, and the
+// value. It cannot detect a changed value that still has a valid form: neither bbolt nor etcd keeps a checksum of
+// values, and the log does not record which of its entries were rejected.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -179,10 +180,9 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	return nil
 }
 
-// verifyRevision compares the revision in the bucket's key with the one in the value. A deletion stores nothing but the
-// name of the key. A restore that bumps the revision (etcdutl snapshot restore --bump-revision --mark-compacted) stores
-// the new one with nothing at all, and marks it as compacted. What a value is read into is used again, so that
-// a million values leave no garbage behind.
+// verifyRevision compares the revision in the bucket's key with the one in the value. A deletion stores only the name
+// of the key. A restore that raises the revision (etcdutl snapshot restore --bump-revision --mark-compacted) stores
+// the new revision with an empty value and marks it as compacted. stored is reused for all values to avoid garbage.
 func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
 	*stored = mvccpb.KeyValue{Key: stored.Key[:0], Value: stored.Value[:0]}
@@ -202,7 +202,7 @@ func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue)
 	return revision, nil
 }
 
-// compactRevision returns the revision up to which etcd has compacted the keys, or will when it starts.
+// compactRevision returns the revision up to which etcd has compacted the keys, or will compact them when it starts.
 func compactRevision(tx *bolt.Tx) (compacted int64) {
 	meta := tx.Bucket(schema.Meta.Name())
 	if meta == nil {
@@ -219,11 +219,11 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 // quotedFindings is the number of bbolt's findings that an error quotes.
 const quotedFindings = 3
 
-// A database starts with two meta pages. Each transaction writes one of them, in turn, and bbolt opens the database with
-// the newer one that is whole. If one is damaged nothing is lost: the transaction before is still there, and etcd replays
-// the log from it.
+// A database starts with two meta pages. Transactions write them alternately, and bbolt opens the database with the
+// newer intact one. If one is damaged, no data is lost: the previous transaction is still intact, and etcd replays
+// the log from there.
 
-// Where things are in a meta page, in bytes (bbolt's internal/common/page.go and meta.go).
+// Offsets in a meta page, in bytes (bbolt's internal/common/page.go and meta.go).
 const (
 	pageFlags    = 8
 	metaBegins   = 16
@@ -232,7 +232,7 @@ const (
 	metaPageFlag = 4
 )
 
-// corruptMetaPages returns the numbers of meta pages that bbolt has not written like that.
+// corruptMetaPages returns the numbers of the meta pages that are damaged.
 func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	file, err := os.Open(tx.DB().Path())
 	if err != nil {
@@ -259,8 +259,9 @@ func isMetaPage(head []byte, number uint64) bool {
 		binary.NativeEndian.Uint64(head[metaSum:]) == sum.Sum64()
 }
 
-// verifyPages runs bbolt's own check. That panics over a damaged meta page, which bbolt itself can do without; then
-// every bucket is read instead, which finds the same, except for pages that are unused or used twice.
+// verifyPages runs bbolt's own check. That check panics on a damaged meta page, although bbolt needs only one of the
+// two. In that case every bucket is read instead, which finds the same problems except unused pages and pages that
+// are used twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := corruptMetaPages(tx)
 	if err != nil {
@@ -278,7 +279,7 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	})
 }
 
-// checkPages runs bbolt's own check. It can't be stopped, so the findings are read to the end even if ctx is done.
+// checkPages runs bbolt's own check. The check cannot be stopped, so its findings are drained even if ctx is done.
 func checkPages(ctx context.Context, tx *bolt.Tx) error {
 	var first []string
 	count := 0
@@ -309,10 +310,10 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	})
 }
 
-// preload reads the whole file at path in the background, until the returned function is called, to fill the kernel's page
-// cache: bbolt maps its file for random access, so that each page would be fetched from the disk by itself. Advice to the
-// kernel would not do: Linux fetches one window of its own size, and forgets the rest. An error shows up later, where the
-// content is needed.
+// preload reads the whole file at path in the background to fill the kernel's page cache, until the returned function
+// is called. bbolt maps the file for random access, so every page would otherwise be read from the disk separately.
+// madvise does not help: Linux reads one window of its own size and ignores the rest. Errors are ignored here,
+// because they recur where the content is needed.
 func preload(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -325,7 +326,7 @@ func preload(path string) (stop func()) {
 		}
 	})
 	return func() {
-		_ = file.Close() // ends the reading
+		_ = file.Close() // makes the reader stop
 		reading.Wait()
 	}
 }

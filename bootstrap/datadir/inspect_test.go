@@ -31,7 +31,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// etcd cuts a torn log off, and would take it once enough failed starts have made it longer.
+// etcd truncates a torn log, and would accept it once enough failed starts have made it longer.
 func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 	}
 }
 
-// A member whose log is shorter than its database has acknowledged to its leader what it does not have any more.
+// A member whose log is shorter than its database has lost entries that it acknowledged to its leader.
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, while the database of this member, one of 2, holds what came until %d: power was lost while it " +
@@ -106,7 +106,7 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
-			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // how many entries there are depends on when etcd has set its version
+			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // varies with the time at which etcd sets its version
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
@@ -114,7 +114,8 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	}
 }
 
-// A leader's snapshot is recorded in the log before its database is swapped in; the entries before were never there.
+// A leader's snapshot is recorded in the log before its database is swapped in. The log never had the entries before
+// it.
 func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
@@ -130,7 +131,7 @@ func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 }
 
-// addMember puts a member into the database of an etcd 3.6, whose word for it counts.
+// addMember adds a member to the database and marks it as written by etcd 3.6, so that its list of members counts.
 func addMember(t *testing.T, dir string, learner bool) {
 	t.Helper()
 	update(t, dir, func(tx *bolt.Tx) error {
@@ -141,8 +142,8 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// etcd reports one kind of damage itself. After the other it would truncate the log, and then wait for a leader until its
-// failed starts have made the log long enough again.
+// etcd reports damage at the start of the segment itself. Other damage makes it truncate the log and then wait for a
+// leader until its failed starts have made the log long enough again.
 func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	segment := last(segmentsOf(t, dir))
@@ -161,7 +162,7 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
 				require.ErrorContains(t, err, fmt.Sprintf("the log in %s is damaged at position %d", segment, begin), name)
-			} else { // nothing need be behind the last ones that proves anything
+			} else { // nothing after the last entries has to prove anything
 				require.ErrorContains(t, err, "damaged", name)
 			}
 			require.ErrorContains(t, err, "; way out: ", name)
@@ -169,8 +170,8 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	}
 }
 
-// provenFlushed reports whether the start of a part of a segment proves that an entry before it was flushed, even if its
-// first record may be damaged: another entry, a hard state, and any record after that.
+// provenFlushed reports whether a part of a segment proves that an entry before it was flushed, even if its first
+// record may be damaged: it has another entry, a hard state, and any record after that.
 func provenFlushed(t *testing.T, behind []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
@@ -233,7 +234,7 @@ func TestInspect_lostLog(t *testing.T) {
 	}
 }
 
-// toldOfMembers leaves a database in which etcd has recorded the first members, and nothing else.
+// toldOfMembers leaves a database in which etcd has recorded only the first members.
 func toldOfMembers(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
@@ -252,7 +253,7 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 	})
 }
 
-// Verify and Inspect agree: an uninitialized member may be opened.
+// Verify and Inspect agree that an uninitialized member may be opened.
 func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
 		"with the head of a log": datadirtest.Initialize,
@@ -307,8 +308,8 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The first record of a member that joined late may be its leader's snapshot. Once its database and snapshots are lost,
-// it is not uninitialized: it has voted.
+// The first record of a member that joined late may be its leader's snapshot. Even without database and snapshots
+// such a member is not uninitialized, because it has voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -323,7 +324,7 @@ func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// An index that can't be read is neither 0 nor any other number.
+// An unreadable index must not count as 0 or any other number.
 func TestInitialized_unreadableIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -346,7 +347,8 @@ func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	assert.Equal(t, before, fingerprint(t, dir))
 }
 
-// etcd would bring the log's entries into such a database, and then die of a member that this does not have, at each start.
+// etcd would apply the log's entries to such a database, and then crash at each start because of a member that the
+// database lacks.
 func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.etcd")
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
@@ -371,7 +373,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// A member learns of the others entry by entry, so one that has just joined may not know itself yet.
+// A member learns about the others one entry at a time, so a member that has just joined may not know itself yet.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
@@ -393,8 +395,8 @@ func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	}
 }
 
-// checkTail relies on this for healthy members: raft may return entries to apply in the same Ready that returns them to be
-// stored, and etcd 3.6 does both at the same time.
+// checkTail relies on this: raft may return entries to apply in the same Ready that returns them to be stored, and
+// etcd 3.6 does both concurrently.
 func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)
@@ -424,7 +426,7 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	require.Positive(t, applies)
 }
 
-// node is member 2 of a cluster with those voters.
+// node returns member 2 of a cluster with these voters.
 func node(t *testing.T, voters ...uint64) (*raft.RawNode, *raft.MemoryStorage) {
 	t.Helper()
 	storage := raft.NewMemoryStorage()

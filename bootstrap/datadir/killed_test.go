@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// childEtcd has the test binary run an etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
+// childEtcd makes the test binary run an etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
 const childEtcd = "child-etcd"
 
-// TestMain doubles as what tests start as a child: an etcd that is killed, or a validation.
+// TestMain also runs the child processes of tests: an etcd that is killed, or a validation.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && strings.HasPrefix(os.Args[1], "validation-") {
 		os.Exit(runAsChild(os.Args[1], os.Args[2], bootstrap.Mode(os.Args[3])))
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and never ends by itself. The last
-// key is flushed to the database, so that it is ahead of what the WAL knows to be committed.
+// writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and does not return. It
+// flushes the last key to the database, which is then ahead of the commit index in the WAL.
 func writeUntilKilled(dir string, lastKey int) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // what is there for a moment only may be missed
+			for _, seen := range []string{name, "member/wal"} { // files that exist only for a moment may be missed
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}
@@ -123,7 +123,7 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns an etcd that stores keys up to lastKey, and is killed after a minute at the latest.
+// etcdChild returns an etcd that stores keys up to lastKey. It is killed after a minute at the latest.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

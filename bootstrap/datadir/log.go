@@ -22,11 +22,11 @@ import (
 // history is the state of a log after its records were read in order.
 type history struct {
 	last      uint64           // index of the last entry
-	committed uint64           // highest index that was recorded as committed
+	committed uint64           // highest index recorded as committed
 	received  uint64           // index of the newest snapshot that replaces entries missing from the log
 	snapshots []snapshotRecord // all snapshots that the log records, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
-	metadata  []byte           // whose log it is
+	metadata  []byte           // identity of the cluster and the member, as encoded in the log
 	cut       cut              // where the last segment ends
 	segment   int              // number of the segment being read, starting at 0
 	notes     []note           // the entries that decisions depend on
@@ -183,7 +183,7 @@ func (h *history) skim(s *segment) {
 			h.note(r.data)
 			h.last = entryIndex(r.data)
 		case wal.SnapshotType:
-			_ = h.addSnapshot(r.data) // see above
+			_ = h.addSnapshot(r.data) // as for entries
 		}
 	}
 }
@@ -264,7 +264,7 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		head, err := readHead(m.segment(name))
 		if head.identity.NodeID != 0 {
-			return head.identity, nil // whatever follows it
+			return head.identity, nil // regardless of the error
 		}
 		if err != nil {
 			return identity, err

@@ -38,7 +38,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 		assert.Equal(t, openedByEtcd(t, dir), here, "seed %d, %s", seed, broken)
 		replayed[here]++
 		for _, from := range append(whole.snapshots, snapshotRecord{Snapshot: noSuch}, snapshotRecord{Snapshot: otherTerm}) {
-			if replayedHere(t, dir, from.Snapshot) { // here the entries before the snapshot are checked as well
+			if replayedHere(t, dir, from.Snapshot) { // our check also covers the entries before the snapshot
 				assert.True(t, verifiedByEtcd(dir, from.Snapshot), "seed %d, %s, from %d", seed, broken, from.Index)
 			}
 		}
@@ -48,7 +48,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	assert.NotZero(t, replayed[false])
 }
 
-// verifiedByEtcd has the whole log read first, as etcd does when it starts, and then what follows the snapshot.
+// verifiedByEtcd makes etcd read the whole log, as at its start, and then the part after the snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {
@@ -59,7 +59,7 @@ func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	})
 }
 
-// openedByEtcd has etcd open and repair a copy of the log, from its first entry on.
+// openedByEtcd makes etcd open and repair a copy of the log, starting at its first entry.
 func openedByEtcd(t *testing.T, dir string) bool {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "wal")

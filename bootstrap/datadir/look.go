@@ -19,12 +19,12 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// databaseRetry is the pause between two attempts to see the database released.
+// databaseRetry is the interval at which Await checks whether the database is free.
 const databaseRetry = 200 * time.Millisecond
 
-// Await returns when no other process holds the database, or when ctx is done. It calls writing whenever it finds that a
-// process has it open for writing. Inside etcd the same wait could not be interrupted, and a stop during it would
-// look like a stop of an etcd that had opened its data.
+// Await waits until no other process holds the database, or until ctx is done. It calls writing whenever a process
+// has the database open for writing. etcd itself would wait as well, but that wait could not be interrupted, and a
+// stop during it would look like the stop of an etcd that had opened its data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
 	for logged := false; ; logged = true {
@@ -52,15 +52,15 @@ type Inspection struct {
 	contents    contents
 	contentsErr error
 
-	read      map[string]*history // by segments, of those that etcd replays
+	read      map[string]*history // histories by segment, of the segments that etcd replays
 	start     uint64              // index of the snapshot that etcd starts from, 0 for none
 	notes     []note              // of the entries after it
-	replayErr error               // why they can't be read
+	replayErr error               // the reason why they cannot be read
 }
 
-// Look reads what must be known right before etcd opens the data, and no more than that: a start waits for it. It
-// reads what the database records about itself, and the segments of the log that etcd replays. walDir is the directory of
-// the log if that is not in the data directory, and empty otherwise.
+// Look reads what must be known before etcd opens the data, and no more, because a start waits for it: what the
+// database records about itself, and the segments of the log that etcd replays. walDir is the directory of the log,
+// or "" if the log is in the data directory.
 func Look(dataDir, walDir string) *Inspection {
 	f := &Inspection{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDB(f.database, func(tx *bolt.Tx) (err error) {
@@ -74,9 +74,9 @@ func Look(dataDir, walDir string) *Inspection {
 // Empty reports whether etcd would start without any data.
 func (f *Inspection) Empty() bool { return f.isDBMissing() && f.lastSegment() == "" }
 
-// Uncommitted returns how many entries follow the last one that the log records as committed, and its index. A crash leaves such
-// entries, acknowledged ones among them: the commit index is written with the entries that come next. With force-new-cluster etcd
-// drops them all.
+// Uncommitted returns the number of entries after the last one that the log records as committed, and the index of
+// that one. A crash leaves such entries, and some may have been acknowledged, because the commit index is written
+// with the following entries. With force-new-cluster etcd drops them all.
 func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	tail := f.tail()
 	if tail == nil || tail.last <= tail.committed {
@@ -85,7 +85,7 @@ func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	return tail.last - tail.committed, tail.committed
 }
 
-// isDBMissing returns false for a file that cannot be inspected.
+// isDBMissing reports whether the database does not exist. It returns false if that cannot be determined.
 func (f *Inspection) isDBMissing() bool {
 	none, err := isDBEmpty(f.database)
 	return err == nil && none
@@ -94,8 +94,9 @@ func (f *Inspection) isDBMissing() bool {
 // hasExternalLog reports whether the log is outside the member's directory.
 func (f *Inspection) hasExternalLog() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
-// tail returns the history of the last segment, up to where it becomes unreadable, and nil if there is none. The
-// segment's name has the last index of the ones before; damage there makes etcd give up.
+// tail returns the history of the last segment up to the position where it becomes unreadable, or nil if there is no
+// segment. The name of the segment shows the last index of the earlier ones; if these are damaged, etcd does not
+// start.
 func (f *Inspection) tail() *history {
 	if tail := f.read[f.lastSegment()]; tail != nil && tail.unread == nil {
 		return tail
@@ -103,8 +104,8 @@ func (f *Inspection) tail() *history {
 	return nil
 }
 
-// readSegments returns the histories of segments. Each segment is read once, and all new ones at the same time: a start on a
-// long log waits for this.
+// readSegments returns the histories of segments. It reads each segment once, and all new ones in parallel, because a
+// start with a long log waits for this.
 func (f *Inspection) readSegments(segments []string) (histories []*history) {
 	var reading sync.WaitGroup
 	for _, name := range segments {
@@ -117,7 +118,7 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 						read.skim(s)
 						return nil
 					}
-					_ = read.readLast(context.Background(), s) // what comes before the error is what counts
+					_ = read.readLast(context.Background(), s) // only the records before an error are needed
 					return nil
 				})
 			})
@@ -128,10 +129,10 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 	return histories
 }
 
-// ClusterVersions returns the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
-// that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
-// what follows the newest snapshot, even if the database has all of that. An error means that the database or the log
-// cannot be read; then some may be missing.
+// ClusterVersions returns the cluster versions that etcd encounters when it opens the data, such as 3.6.0; etcd exits
+// if one of them is newer than itself. One version is in the database. Others may be in the entries that etcd
+// replays, those after the newest snapshot, even if the database has applied them all. If the database or the log
+// cannot be read, an error is returned and versions may be missing.
 func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	versions = []string{f.contents.version}
 	for _, n := range f.notes {
@@ -142,8 +143,8 @@ func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	return versions, errors.Join(f.contentsErr, f.replayErr)
 }
 
-// replayNotes returns the notes of the entries that etcd replays, and the index of the snapshot that they follow. If the log does
-// not know a snapshot, etcd was killed between writing that and recording it, and starts from the one before.
+// replayNotes returns the notes of the entries that etcd replays, and the index of the snapshot before them. If the
+// log does not record a snapshot, etcd was killed before it could, and starts from the previous one.
 func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {
 		known := start == 0
@@ -161,7 +162,7 @@ func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	return start, slices.DeleteFunc(notes, func(n note) bool { return n.index <= start }), err
 }
 
-// startingPoints returns the indexes in the names of snapshots, the newest first, and 0 for the start of the log.
+// startingPoints returns the indexes in the names of snapshots in descending order, and 0 for the start of the log.
 func (m *member) startingPoints() (indexes []uint64) {
 	for _, name := range slices.Backward(m.snapshots()) {
 		if index, ok := snapshotIndex(name); ok {
@@ -171,8 +172,8 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// SetPermissions makes everything in the data directory accessible to its owner only, which a restore may have changed. What
-// cannot be changed is logged.
+// SetPermissions makes the data directory and everything in it accessible only to its owner, because a restore may
+// have changed that. It logs a warning if it fails.
 func SetPermissions(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

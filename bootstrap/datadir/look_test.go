@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith is a data directory whose database names a cluster version, if that is not empty, and whose log has an entry
-// for each request, from index 1 on; nil is another kind of entry.
+// dataWith returns a data directory whose database names a cluster version, unless it is empty, and whose log has an
+// entry for each request, starting at index 1. A nil request is an entry of another kind.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -56,7 +56,7 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// A snapshot follows the entry of the first; that of the second is not in the log.
+// A snapshot follows the entry of snapshots. The snapshot after the entry of orphans is not recorded in the log.
 var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {
@@ -119,7 +119,7 @@ func TestClusterVersions_withoutDatabase(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// What is cut off by accident, or does not follow protobuf's rules, must neither panic nor find a version.
+// Truncated or malformed protobuf must neither cause a panic nor yield a version.
 func TestNoteOf_malformed(t *testing.T) {
 	t.Parallel()
 	whole := pbutil.MustMarshal(sets("3.6.0"))

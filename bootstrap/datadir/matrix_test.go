@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// everything has the matrix tried in full, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
+// everything selects the full matrix, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
 // The commands of the test binary as a child: serve runs a plain etcd and prints the state that it serves, judge prints
@@ -37,15 +37,15 @@ const (
 	childJudge = "child-judge"
 )
 
-// childPatience bounds the start of a plain etcd on a directory.
+// childPatience limits the time for plain etcd to start on a directory.
 const childPatience = 20 * time.Second
 
-// fate is the result of plain etcd on a directory.
+// A fate is plain etcd's result on a directory.
 type fate string
 
 const (
 	whole  fate = "whole"  // every revision of every key is served as before
-	lossy  fate = "lossy"  // etcd serves something else, without a word
+	lossy  fate = "lossy"  // etcd silently serves something else
 	broken fate = "broken" // etcd does not start
 )
 
@@ -63,7 +63,7 @@ func (j judgement) word() string {
 	}
 }
 
-// trial is one altered directory.
+// A trial is one altered directory.
 type trial struct {
 	alteration
 	base   string
@@ -71,8 +71,8 @@ type trial struct {
 	judged judgement
 }
 
-// Plain etcd is asked about each altered directory, and so are we. Data that it serves in full are never refused, and
-// data that it serves in part are never accepted, except as named with the alteration.
+// TestMatrix compares our checks with plain etcd on altered directories. Data that etcd serves completely must not be
+// refused, and data that it serves incompletely must not be accepted, except as marked in the alteration.
 func TestMatrix_alteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
@@ -117,7 +117,7 @@ func (tried trial) hold(t *testing.T) {
 	}
 }
 
-// tryAll has some directories tried at a time: an etcd that starts waits most of the time.
+// tryAll runs several trials in parallel, because a starting etcd mostly waits.
 func tryAll(t *testing.T, dir, state, base string, trials []trial) {
 	var work sync.WaitGroup
 	slots := make(chan struct{}, 6)
@@ -154,7 +154,7 @@ func try(t *testing.T, dir, state string, alteration alteration) (fate, judgemen
 	}
 }
 
-// served returns the state that plain etcd serves from a directory, or why it does not start.
+// served returns the state that plain etcd serves from a directory, or the error of its start.
 func served(t *testing.T, dir, room string) (state string, err error) {
 	out := filepath.Join(room, "state")
 	if output, err := inChildOf(t, childServe, dir, out); err != nil {
@@ -164,7 +164,8 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs our checks in a separate process, as standalone does: bbolt's page check may crash it, which is a refusal.
+// judged runs our checks in a separate process, like --standalone: bbolt's page check may crash, which counts as a
+// refusal.
 func judged(t *testing.T, dir string) (found judgement, err error) {
 	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
@@ -181,7 +182,7 @@ func inChildOf(t *testing.T, what, dir, argument string) (output []byte, err err
 	return command.CombinedOutput()
 }
 
-// serve is the child that runs a plain etcd: it writes the hash of every revision of every key to a file.
+// serve runs a plain etcd in a child process, and writes a hash of every revision of every key to a file.
 func serve(dir, out string) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
@@ -195,7 +196,7 @@ func serve(dir, out string) error {
 	return os.WriteFile(out, fmt.Appendf(nil, "%+v at %d", hash.Hash, revision), 0o600)
 }
 
-// judge is the child that prints our results.
+// judge prints our results in a child process.
 func judge(dir string) error {
 	var found judgement
 	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {
@@ -209,17 +210,17 @@ func judge(dir string) error {
 	return json.NewEncoder(os.Stdout).Encode(found)
 }
 
-// alteration is one thing that is done to a data directory.
+// An alteration is a single change to a data directory.
 type alteration struct {
 	name   string
 	alter  func(t *testing.T, dir string)
 	quick  bool // tried by default
-	latent bool // damage that etcd had no use for yet: to refuse it is right
+	latent bool // etcd has not read the damaged part yet, and refusing it is right
 	unseen bool // undetectable from the files
 }
 
-// bases are the directories that are altered: one of an etcd that was closed, one whose old segments were purged, one
-// of an etcd that was killed before it flushed its database, and one that continues a restored database.
+// bases are the directories to alter: one of an etcd that was closed, one whose old segments were purged, one of an
+// etcd that was killed before it flushed its database, and one that continues a restored database.
 func bases() map[string]func(t *testing.T) string {
 	if !*everything {
 		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
@@ -280,7 +281,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// alterations returns everything that is tried with a directory: each of its files in turn, and extra files.
+// alterations returns all alterations of a directory: one for each of its files, and extra files.
 func alterations(t *testing.T, dir string) (all []alteration) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -304,7 +305,7 @@ func at(name string, change func(t *testing.T, path string)) func(t *testing.T, 
 
 func ofDirectory(name string) []alteration {
 	return []alteration{
-		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // then all is gone
+		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // without it, no data is left
 		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a file", alter: at(name, func(t *testing.T, path string) { remove(t, path); write(t, path, "") })},
 		{name: name + " has no rights", alter: at(name, chmodTo(0))},
@@ -345,7 +346,8 @@ func lengthen(t *testing.T, path string) {
 	write(t, path, string(content)+strings.Repeat("?", 100))
 }
 
-// damages are flipped bytes and zeroed sectors all over a file; for the database also its first pages, byte by byte.
+// damages returns flipped bytes and zeroed sectors throughout a file, and for the database every byte of its first
+// pages.
 func damages(t *testing.T, path, name string) (all []alteration) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -399,7 +401,7 @@ func extras() (all []alteration) {
 	})})
 }
 
-// combinations are faults that occur together.
+// combinations returns faults that occur together.
 func combinations() []alteration {
 	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {

@@ -30,11 +30,11 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// oldData describes data as an etcd 3.5 or older writes them, as far as members and versions go.
+// oldData describes the members and versions in data of etcd 3.5 or older.
 type oldData struct {
-	bucket  map[uint64]bool // the members in the database; true is a voter
+	bucket  map[uint64]bool // members in the database; true for a voter
 	applied uint64
-	start   []uint64 // the voters in the v2 store of a snapshot of entry 3, if there is one
+	start   []uint64 // voters in the v2 store of a snapshot at entry 3, if there is one
 	log     []raftpb.Entry
 	since36 bool
 }
@@ -103,12 +103,12 @@ func adds(id uint64) raftpb.Entry    { return conf(raftpb.ConfChangeAddNode, id)
 func learns(id uint64) raftpb.Entry  { return conf(raftpb.ConfChangeAddLearnerNode, id) }
 func removes(id uint64) raftpb.Entry { return conf(raftpb.ConfChangeRemoveNode, id) }
 
-// v2 is a request of the v2 API, as etcd 3.4 has it in its log.
+// v2 returns a log entry with a v2 API request, as written by etcd 3.4.
 func v2(method, path, value string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.Request{ID: 7, Method: method, Path: path, Val: value})}
 }
 
-// v2Within is the same in a request of the v3 API.
+// v2Within returns the same request inside a v3 API request.
 func v2Within(method, path string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.InternalRaftRequest{ID: 7, V2: &etcdserverpb.Request{ID: 7, Method: method, Path: path}})}
 }
@@ -159,7 +159,7 @@ func TestLeftoverMembers(t *testing.T) {
 	}
 }
 
-// A leader may override what the one before it proposed, also with an entry in the next segment of the log.
+// A leader may override entries of the previous leader, even with an entry in the log's next segment.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
@@ -220,7 +220,7 @@ func TestRequestsOfTheV2API(t *testing.T) {
 	}
 }
 
-// A snapshot stands for the entries before it, which etcd does not replay.
+// A snapshot replaces the entries before it, which etcd does not replay.
 func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	t.Parallel()
 	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{adds(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
@@ -274,8 +274,8 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// An entry is on the disk before the entry that records it as committed, so a crash leaves acknowledged ones that etcd does not
-// know to be committed. An orderly stop records all.
+// An entry reaches the disk before the record of its commit index, so after a crash acknowledged entries may not be
+// recorded as committed. An orderly stop records all of them.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
 	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)

@@ -22,7 +22,7 @@ import (
 // Position describes the data of a stopped member: the cluster and the member that it belongs to, and its last
 // revision and entry. Missing values are zero.
 type Position struct {
-	ClusterID, MemberID uint64   // of the log's
+	ClusterID, MemberID uint64   // of the log
 	Members             int      // number of cluster members in the database
 	Voters              int      // members with a vote; 0 if the log has membership changes that the database lacks
 	Learner             bool     // this member has no vote, according to the database
@@ -35,7 +35,7 @@ type Position struct {
 	Index           uint64 // index of the last entry in the log, or of the snapshot that replaces it
 
 	Name     string   // name of the member in the database; empty if unknown
-	PeerURLs []string // the same
+	PeerURLs []string // URLs of the member in the database; empty if unknown
 }
 
 // IsOnlyVoter reports whether the data belongs to the only member with a vote, so that etcd can continue with it
@@ -108,7 +108,7 @@ func mayChange(entry []byte) bool {
 		slices.ContainsFunc(changing, func(number protowire.Number) bool { return message(request, number) != nil })
 }
 
-// maxCompared bounds how many rows are compared, starting with the newest.
+// maxCompared is the maximum number of rows that are compared, starting with the newest.
 const maxCompared = 10_000
 
 // revisionBytes is the size of the revision in a row's key. The key of a deletion has one byte more.
@@ -147,8 +147,9 @@ func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	return 0
 }
 
-// loggedPuts holds the puts in a log, in its order. One of them created each row, if the log reaches back that far.
-// Some created no row: their entries were overridden or rejected, or they are in a branch that was not taken.
+// loggedPuts holds the puts of a log in order. Every row was created by one of them, if the log reaches back that
+// far. Some puts created no row: their entries were overridden or rejected, or they are in a branch of a transaction
+// that was not taken.
 type loggedPuts struct {
 	seed maphash.Seed
 	puts []loggedPut
@@ -156,7 +157,7 @@ type loggedPuts struct {
 
 type loggedPut struct {
 	key, value digest
-	keepsValue bool // of the row before
+	keepsValue bool // leaves the previous value unchanged
 }
 
 type digest struct {
@@ -174,8 +175,8 @@ func (l *loggedPuts) addEntry(entry []byte) {
 	}
 }
 
-// add adds the puts of a request. It adds those of both branches of a transaction, because it cannot know which one
-// was taken.
+// add adds the puts of a request. For a transaction it adds those of both branches, because the log does not record
+// which one was taken.
 func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
 	if put != nil {
 		l.puts = append(l.puts, loggedPut{l.digest(put.Key), l.digest(put.Value), put.IgnoreValue})
@@ -203,15 +204,15 @@ func (p loggedPut) resembles(row loggedPut) bool {
 	return !p.keepsValue && p.key.size == row.key.size && p.value.size == row.value.size && (p.key == row.key || p.value == row.value)
 }
 
-// maxChanged bounds how many consecutive rows the disk may have changed.
+// maxChanged is the maximum number of consecutive rows that the disk may have changed.
 const maxChanged = 100
 
 // ChangedRevisions returns the revisions in the database whose values the disk has changed, newest first. The
-// database has no checksums, but the log has. ChangedRevisions compares the rows with the puts in the log, both
-// starting with the newest. A row was changed if no put produces it, but it resembles a put between those of the
-// neighbouring rows. There must be an older row that agrees with the log, because the log does not reach back to all
-// rows, and more rows must agree than differ. Any other difference ends the comparison, so an empty result does not
-// prove that nothing was changed. The data must be valid, and must not be open for writing.
+// database has no checksums, but the log does, so ChangedRevisions compares the rows with the puts in the log,
+// starting with the newest. A row counts as changed if no put produces it but it resembles a put between those of its
+// neighbours. There must be an older row that agrees with the log, because the log does not cover all rows, and more
+// rows must agree than differ. Any other difference ends the comparison, so an empty result does not prove that
+// nothing was changed. The data must be valid and must not be open for writing.
 func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
 	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
@@ -230,7 +231,7 @@ func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err
 // changedRows compares the rows with the puts.
 func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
 	var differ []loggedPut // rows since the last one that agrees
-	var revisions []int64  // of these
+	var revisions []int64  // of the rows in differ
 	agree, puts := 0, l.puts
 	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {
 		var stored mvccpb.KeyValue
@@ -268,9 +269,9 @@ func areChanges(rows, puts []loggedPut) bool {
 	return true
 }
 
-// LastWrite returns when etcd last wrote to the log of a data directory, according to the file system. No write was
-// acknowledged after that time. If another program has written there since, the time is too late. It is zero if there
-// is no readable log.
+// LastWrite returns the time at which etcd last wrote to the log of a data directory, according to the file system.
+// No write was acknowledged later. If another program has written there since, the time is too late. It is zero if
+// there is no readable log.
 func LastWrite(dataDir string) (last time.Time) {
 	m := survey(dataDir, "")
 	for _, name := range m.segments() {

@@ -39,7 +39,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
-// Without its database a member reaches what its log can make.
+// Without its database a member reaches the revision that its log can produce.
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -60,7 +60,7 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
-// What a former leader could not commit is in its log, until another leader's entries take its place.
+// A previous leader's log has entries that it could not commit, until another leader's entries replace them.
 func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
@@ -91,7 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry is one of that index, counted from the end of a log, and term; without a request it is that of a new leader.
+// entry returns an entry with this term and an index counted from the end of a log. Without a request it is the first
+// entry of a new leader.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -100,7 +101,7 @@ func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb
 	return e
 }
 
-// A leader may have entries that a majority has, and not know it.
+// A leader may have entries that a majority has stored without knowing that they are committed.
 func TestReadPosition_uncommittedEntries(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -121,7 +122,7 @@ func TestReadPosition_uncommittedEntries(t *testing.T) {
 	assert.Greater(t, got.Index, before.Index+1)
 }
 
-// It must not look as if it were behind its own first backup.
+// A member without writes must not appear to be behind its own first backup.
 func TestReadPosition_memberWithoutWrites(t *testing.T) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
@@ -144,7 +145,7 @@ func position(t *testing.T, dir string) Position {
 	return pos
 }
 
-// A volume that cannot be read at the moment is not empty.
+// A volume that cannot be read at the moment must not count as empty.
 func TestReadPosition_unreadableFiles(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
@@ -171,7 +172,7 @@ func TestReadPosition_unreadableFiles(t *testing.T) {
 	}
 }
 
-// unreadable has a directory where a file was.
+// unreadable replaces a file with a directory.
 func unreadable(t *testing.T, path string) {
 	t.Helper()
 	require.NoError(t, os.Remove(path))
@@ -184,7 +185,7 @@ func notADirectory(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 }
 
-// A member whose database is gone while the log has everything is not a new one.
+// A member that has lost its database but has a complete log is not a new one.
 func TestReadPosition_missingDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -245,7 +246,7 @@ func TestReadPosition_removedMember(t *testing.T) {
 	assert.True(t, position(t, dir).Removed)
 }
 
-// A member that was killed in the moment in which another one got a vote has that in its log alone.
+// If a member is killed just as another one becomes a voter, only its log shows that.
 func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
@@ -296,7 +297,7 @@ func TestDivergence_deletion(t *testing.T) {
 	requireDivergence(t, last, other, dir)
 }
 
-// changeRow changes the newest row of a closed database, as a disk may.
+// changeRow changes the newest row of a closed database, like a faulty disk.
 func changeRow(t *testing.T, dir string, change func(row *mvccpb.KeyValue)) {
 	t.Helper()
 	db, err := bolt.Open(database(dir), 0o600, nil)
@@ -342,7 +343,7 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
-// A value that was kept and a deletion agree with the log, although it does not have them.
+// Values that a put keeps and deletions are not in the log, and must still count as equal.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
@@ -352,7 +353,7 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// The log of a copy has what the copy has written, and a log that does not reach back proves nothing.
+// A copy's log has the writes of the copy, and a log that does not reach back far enough proves nothing.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -368,7 +369,7 @@ func TestChangedRevisions_noProof(t *testing.T) {
 	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // as many differ as agree, or more
+	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // at least as many revisions differ as agree
 	requireChanged(t, other)
 }
 
@@ -379,7 +380,7 @@ func requireDivergence(t *testing.T, expected int64, dir, other string, except .
 	require.Equal(t, expected, revision)
 }
 
-// written runs the etcd of a data directory and returns the revision that was written.
+// written starts etcd on a data directory, calls write and returns the revision that it wrote.
 func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, error)) int64 {
 	t.Helper()
 	server, err := datadirtest.Start(dir)
@@ -391,7 +392,7 @@ func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, erro
 	return revision
 }
 
-// replaceLog writes a log that continues from an entry, as after a restore or a snapshot of the leader.
+// replaceLog writes a log that starts at a later entry, as after a restore or a snapshot from the leader.
 func replaceLog(t *testing.T, dir string, write func(log *wal.WAL, state raftpb.HardState, entries []raftpb.Entry)) {
 	t.Helper()
 	path := filepath.Join(dir, "member", "wal")
@@ -407,7 +408,7 @@ func replaceLog(t *testing.T, dir string, write func(log *wal.WAL, state raftpb.
 	require.NoError(t, log.Close())
 }
 
-// putAll makes requests and returns the revision of the last one.
+// putAll executes requests and returns the revision of the last one.
 func putAll(t *testing.T, dir string, ops ...clientv3.Op) int64 {
 	t.Helper()
 	return written(t, dir, func(client *clientv3.Client) (revision int64, err error) {
@@ -431,7 +432,8 @@ func requireChanged(t *testing.T, dir string, expected ...int64) {
 	require.Equal(t, expected, revisions)
 }
 
-// What a log does not reach is not what the disk has changed, even if something older looks like a request in the log.
+// A revision that the log does not cover does not count as changed by the disk, even if an older one looks like a
+// request in the log.
 func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	put := clientv3.OpPut
 	for name, first := range map[string]clientv3.Op{
@@ -458,7 +460,7 @@ func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	}
 }
 
-// A former leader gets a snapshot that ends before what it could not commit.
+// A previous leader receives a snapshot that ends before the entries that it could not commit.
 func TestChangedRevisions_snapshotOverUncommitted(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	putAll(t, dir, clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2"), clientv3.OpPut("c", "3"), clientv3.OpPut("d", "4"))

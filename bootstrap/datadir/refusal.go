@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Ways out for users whose data are refused. The commands were tried; docs/runbook.md has them step by step.
+// Ways out of a refusal. The commands are tested; docs/runbook.md explains them step by step.
 const (
 	restoreBackup = "restore a backup, or, in a larger cluster, move the data directory away and replace the member"
 	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
@@ -23,21 +23,21 @@ const (
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
 
-// reason is a reason not to start etcd on the data: the format of its error, and the way out.
+// A reason explains why etcd must not open the data: it has the format of the error, and the way out.
 type reason struct{ format, wayOut string }
 
-// reasons lists all of them, for the test that compares docs/refusals.md with them.
+// reasons lists all reasons, for the test that compares docs/refusals.md with them.
 var reasons []reason
 
-// newReason adds a reason. docs/refusals.md has its format, with … for each verb.
+// newReason adds a reason. docs/refusals.md lists its format with an ellipsis for each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)
 	return kind
 }
 
-// errorf returns the error for one directory; the arguments are those of the format. A file without read permission
-// has a way out of its own.
+// errorf returns the error for one directory, with arguments for the format. A file without read permission has
+// another way out.
 func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
@@ -56,7 +56,7 @@ func (r *reasonError) Error() string { return r.cause.Error() + "; way out: " + 
 
 func (r *reasonError) Unwrap() error { return r.cause }
 
-// The kinds of data that Verify refuses.
+// Reasons why Verify refuses data.
 var (
 	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
 	unknownEntry        = newReason("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
@@ -81,7 +81,7 @@ var (
 	crashed     = newReason("validation crashed: %s", restoreBackup)
 )
 
-// The kinds of data that Inspect refuses.
+// Reasons why Inspect refuses data.
 var (
 	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
 	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup once more")
@@ -104,14 +104,14 @@ var (
 // PanicError returns the error of an etcd that panicked while it opened its data.
 func PanicError(cause any) error { return panicked.errorf(cause) }
 
-// CrashError returns the error of a validation that ended without a result: reading the data crashed it.
+// CrashError returns the error of a validation that ended without a result because the data crashed it.
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
-// ErrUnable means that the data could not be read, so nothing is known about them.
+// ErrUnable means that the data could not be read, so its state is unknown.
 var ErrUnable = errors.New("the data could not be checked")
 
-// IsTransient reports whether an error of a validation is not a verdict on the data: it comes from the operating system,
-// or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.
+// IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
+// is ErrUnable, or means that another process is using the data.
 func IsTransient(err error) bool {
 	_, system := errors.AsType[syscall.Errno](err)
 	return system || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
@@ -123,7 +123,7 @@ func hasWayOut(err error) bool {
 	return ok
 }
 
-// withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.
+// withWayOut adds a way out to an error that has none. A stopped validation needs none.
 func withWayOut(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || hasWayOut(err) {
 		return err

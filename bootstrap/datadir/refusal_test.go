@@ -19,7 +19,7 @@ import (
 
 var verbs = regexp.MustCompile(`%[a-z]`)
 
-// sentence returns the format as the pages show it.
+// sentence returns the format as it is written in the docs.
 func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
 func TestRefusals_areInTheRunbook(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
 			wayOut := row[2]
-			for _, way := range docs.Table(t, "way out", "in full") { // that table has each shared way out once
+			for _, way := range docs.Table(t, "way out", "in full") { // the table lists each shared way out once
 				wayOut = strings.ReplaceAll(wayOut, way[0], way[1])
 			}
 			assert.Contains(t, wayOut, kind.wayOut, kind.sentence())
@@ -38,7 +38,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 	}
 }
 
-// A refusal without a way out is a dead end: the next start fails with the same error.
+// Without a way out a refusal would be a dead end, because the next start fails with the same error.
 func TestRefusals_suggestAnAction(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
@@ -52,7 +52,7 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// A kind that no code uses would be documented needlessly, and an error without a kind would have no way out.
+// Every reason is used, and every error of these checks has a reason: others would have no way out.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {
@@ -73,7 +73,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	}
 }
 
-// A database that was restored as another user need not be restored again.
+// If the files merely belong to another user, the advice must not be to restore a backup.
 func TestRefusal_missingPermission(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
 	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)

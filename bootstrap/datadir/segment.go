@@ -57,7 +57,7 @@ func readSegment(path string, read func(s *segment) error) error {
 			return err
 		}
 		defer func() { _ = unix.Munmap(content) }()     // content is nil if the file is empty
-		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // a hint
+		_ = unix.Madvise(content, unix.MADV_SEQUENTIAL) // only a hint
 		return read(&segment{file: file, content: content})
 	})
 }
@@ -292,27 +292,27 @@ func (s *segment) nextData(at int64) int64 {
 	return -1
 }
 
-// cut is the place where etcd truncates the log when it starts, and the entries that would be lost after it.
+// A cut is the place where etcd truncates the log when it starts, and the entries after it that would be lost.
 //
-// A power loss leaves such a place, too, and then no entry after it was acknowledged, because the file was not
-// flushed. Two things prove that it was flushed, and that the disk has lost data:
+// A power loss leaves such a place, too. In that case no entry after it was acknowledged, because the file was not
+// flushed. Two facts prove that the file was flushed, and therefore that the disk has lost data:
 //
-// For any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry;
-// wal.SaveSnapshot flushes it, too. Both hold a lock meanwhile. So an entry is on the disk as soon as anything
-// follows the hard state after the entry. A follower acknowledges its entries to the leader before it continues.
+// For any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry.
+// wal.SaveSnapshot flushes it, too. Both hold a lock. So an entry is on the disk if any record follows the hard state
+// after the entry. A follower does not acknowledge entries to the leader before that.
 //
-// For a single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its
-// entries were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they
-// have been durably persisted"). A leader of etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5),
-// and a follower of any version learns of entries and of their commitment in one message: both write an entry and the
-// commit index that covers it before one flush.
+// For a single member of etcd 3.6: its commit index covers an entry. Its leader counts itself only after its entries
+// were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they have been
+// durably persisted"). A leader of etcd 3.5 counts itself immediately (maybeCommit in appendEntry in raft 3.5), and a
+// follower of any version may receive entries and their commit index in one message. Both write an entry and the
+// commit index that covers it before a single flush.
 type cut struct {
 	at        int64  // in bytes
 	last      uint64 // index of the last entry before the cut
 	committed uint64 // the highest commit index in the records after the cut
 	flushed   bool   // a lost entry was flushed before a later record was written
 
-	lost, ended bool // an entry was lost, and all that was written with it has been seen
+	lost, ended bool // an entry was lost, and all records written with it have been read
 }
 
 // cutIn searches the records after the position where the segment becomes unreadable. written is the history up to
@@ -325,7 +325,7 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// add applies the rules above. For a record that is not proven to be intact, it uses only the type and the index.
+// add applies the rules above. For a record that is not proven to be intact it uses only the type and the index.
 func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {

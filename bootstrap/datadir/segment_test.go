@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// reading holds the records of a segment, where the last one ends, and why there are no more.
+// A reading has the records of a segment, the position where they end, and the reason.
 type reading struct {
 	records []record
 	ends    int64
@@ -67,7 +67,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 	}
 }
 
-// etcd's own reader finds the same records in any segment and ends for the same reason.
+// etcd's own reader must find the same records in any segment and stop for the same reason.
 func TestRecords_agreeWithEtcd(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)
@@ -88,7 +88,7 @@ func TestRecords_agreeWithEtcd(t *testing.T) {
 	}
 }
 
-// damage flips a bit, or zeros a few bytes or a sector, or cuts the end off.
+// damage flips a bit, zeroes a few bytes or a sector, or truncates the segment.
 func damage(content []byte, used int64, random *rand.Rand) []byte {
 	at := random.Int64N(used)
 	if random.IntN(4) == 0 {
@@ -97,7 +97,7 @@ func damage(content []byte, used int64, random *rand.Rand) []byte {
 	return damageAt(content, at, random)
 }
 
-// damageAt leaves the end where it is.
+// damageAt damages the content at a position without truncating it.
 func damageAt(content []byte, at int64, random *rand.Rand) []byte {
 	broken := append([]byte(nil), content...)
 	switch random.IntN(3) {
@@ -112,7 +112,7 @@ func damageAt(content []byte, at int64, random *rand.Rand) []byte {
 	return broken
 }
 
-// etcd's parser takes fields in any order, fields that it does not know, and more bits than a checksum has.
+// etcd's parser accepts fields in any order, unknown fields, and checksums with more bits than a checksum has.
 func TestParse_agreesWithEtcd(t *testing.T) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(t, err)
@@ -166,10 +166,11 @@ func FuzzParse_agreesWithEtcd(f *testing.F) {
 	})
 }
 
-// logsPerWriter is the number of logs that are written and broken for each kind of writer.
+// logsPerWriter is the number of logs that are written and damaged for each kind of writer.
 var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
 
-// writers are those who hand batches to wal.Save, by the commit index that they write with the entries from first to last.
+// writers are the components that pass batches to wal.Save. They differ in the commit index that they write with the
+// entries from first to last.
 var writers = map[string]struct {
 	commit func(dice *rand.Rand, first, last uint64) uint64
 	single bool
@@ -179,13 +180,13 @@ var writers = map[string]struct {
 	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
 }
 
-// writtenLog is a log's only segment, and up to where it had been flushed when each batch was written.
+// writtenLog is the only segment of a log, and the position up to which it was flushed when each batch was written.
 type writtenLog struct {
 	content []byte
 	flushed []int64
 }
 
-// writeLog has etcd's own code write entries in batches.
+// writeLog writes entries in batches with etcd's own code.
 func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first, last uint64) uint64, value func(*rand.Rand) []byte) (log writtenLog) {
 	t.Helper()
 	small := wal.SegmentSizeBytes
@@ -208,7 +209,7 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 		last += uint64(len(batch))
 		require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: commit(dice, first, last)}, batch))
 		if dice.IntN(3) == 0 {
-			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // not flushed before the next batch is
+			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // not flushed before the next batch
 		}
 	}
 	log.flushed = append(log.flushed, end(t, path))
@@ -217,7 +218,7 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 	return log
 }
 
-// noise is a value of up to two pages with no zeros in it.
+// noise returns up to two pages of random bytes without zeros.
 func noise(dice *rand.Rand) []byte {
 	value := make([]byte, dice.IntN(2500))
 	for at := range value {
@@ -239,13 +240,13 @@ func end(t *testing.T, path string) (at int64) {
 	return at
 }
 
-// tailOf reads what was made of a segment.
+// tailOf reads a damaged segment.
 func tailOf(t *testing.T, content []byte) *history {
 	t.Helper()
 	path, tail := filepath.Join(t.TempDir(), "segment"), &history{}
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 	require.NoError(t, readSegment(path, func(s *segment) error {
-		_ = tail.readLast(t.Context(), s) // that it is broken is the point
+		_ = tail.readLast(t.Context(), s) // an error is expected
 		return nil
 	}))
 	return tail
@@ -264,7 +265,7 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	}
 }
 
-// A value in etcd may be a log.
+// A value in etcd may itself be a log.
 func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
@@ -279,7 +280,7 @@ func TestLogInValue_isNotProven(t *testing.T) {
 	}
 }
 
-// tear writes back what sectors of the last batch held before: nothing.
+// tear restores the previous content of some sectors of the last batch: zeros.
 func tear(dice *rand.Rand, log writtenLog) {
 	from, to := log.flushed[len(log.flushed)-2], log.flushed[len(log.flushed)-1]
 	for at := from; at < to; {
@@ -299,7 +300,7 @@ func TestDamagedLog_isProven(t *testing.T) {
 			log := writeLog(t, dice, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
-			kept := log.flushed[len(log.flushed)-4] // the first of the following batches may be lost with the damaged one
+			kept := log.flushed[len(log.flushed)-4] // the batch after the damage may be lost as well
 			broken := damageAt(log.content, log.flushed[0]+dice.Int64N(kept-log.flushed[0]), dice)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {

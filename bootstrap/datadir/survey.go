@@ -16,7 +16,7 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// member lists the files in the data directory of an etcd member. Like etcd, it ignores files with other names.
+// A member lists the files in the data directory of an etcd member. Like etcd, it ignores files with other names.
 type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, which may not exist
@@ -28,10 +28,10 @@ type member struct {
 type listing struct {
 	path    string
 	entries []fs.DirEntry // in order of their names
-	err     error         // why it could not be listed, including that it does not exist
+	err     error         // the error of listing it, also if it does not exist
 }
 
-// survey lists the data directory, and the log's directory if walDir names another one. It makes no decision, not even
+// survey lists the data directory, and the log's directory if walDir names another one. It decides nothing, not even
 // about a directory that cannot be listed.
 func survey(dataDir, walDir string) *member {
 	m := &member{
@@ -60,12 +60,12 @@ func (m *member) checkNames() (oddities []string) {
 	return oddities
 }
 
-// segments returns the names of the log's segments, in order.
+// segments returns the names of the log's segments in order.
 func (m *member) segments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), func(name string) bool { return !isSegmentName(name) })
 }
 
-// lastSegment returns the name of the last segment, or "".
+// lastSegment returns the name of the last segment, or "" if there is none.
 func (m *member) lastSegment() string {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -115,7 +115,7 @@ func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
 
-// list is os.ReadDir for directories only: opening a pipe would block.
+// list is like os.ReadDir, but only opens directories, because opening a pipe would block.
 func list(path string) listing {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func list(path string) listing {
 	return listing{path: path, entries: entries, err: err}
 }
 
-// readError returns why an existing directory cannot be listed.
+// readError returns the error of listing an existing directory.
 func (l listing) readError() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil
@@ -275,7 +275,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // unless it continues a restore
+		return true, nil // unless the log continues a restore
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:
@@ -283,7 +283,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	}
 }
 
-// statDB returns nil if there is no database.
+// statDB returns the database's file info, or nil if there is no database.
 func statDB(path string) (fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -303,13 +303,13 @@ func isDBEmpty(database string) (bool, error) {
 	return file == nil || file.Size() == 0, err
 }
 
-// exists returns true for a dangling symbolic link, too.
+// exists reports whether a path exists. It returns true for a dangling symbolic link, too.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// isRegular returns true for a symbolic link to a regular file, too: etcd follows it.
+// isRegular reports whether a path is a regular file or, since etcd follows it, a symbolic link to one.
 func isRegular(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()

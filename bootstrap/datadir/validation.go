@@ -20,25 +20,25 @@ import (
 )
 
 // A Validation validates the etcd data directory at dataDir as deeply as mode requires. It returns nil if etcd may
-// open the directory, and otherwise what is broken. Warnings are about damage that etcd can do without. It must end
-// soon after ctx does. Verify is one, in this process.
+// open the directory, and an error that names the problem otherwise. Warnings are about damage that etcd tolerates.
+// It must end soon after ctx does. Verify is a Validation that runs in this process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
-// resultTTL bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
-// without a trace in the files.
+// resultTTL limits how long a verdict on unchanged data is reused: a read error of the disk may disappear without
+// changing a file.
 const resultTTL = 10 * time.Minute
 
-// Validator validates the data directory of a volume repeatedly. One goroutine at a time may use it.
+// A Validator validates the data directory of a volume repeatedly. Only one goroutine at a time may use it.
 type Validator struct {
-	Run Validation // how a validation is run
+	Run Validation // runs a validation
 
-	verdict error  // the last one against the data; nil if there is none
-	state   string // what the verdict is about
+	verdict error  // last verdict against the data; nil if there is none
+	state   string // state of the data that the verdict is about
 	at      time.Time
 }
 
-// Validate returns what is wrong with the data directory. Data that have not changed since the last verdict against
-// them are not read again. It logs the start of a validation, and its warnings.
+// Validate returns the problem of the data directory, or nil. It does not read data again that is unchanged since the
+// last verdict against it. It logs the start of a validation and its warnings.
 func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
 	state := string(mode) + " " + stateOf(dataDir)
 	if v.verdict != nil && v.state == state && time.Since(v.at) <= resultTTL {
@@ -57,8 +57,8 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 	return err
 }
 
-// stateOf describes all files of a directory. The text differs if one was changed, which its change time shows. A directory
-// that cannot be listed counts as an empty one.
+// stateOf describes all files of a directory, including their change times, so any change of a file changes the text.
+// A directory that cannot be listed counts as empty.
 func stateOf(dataDir string) string {
 	var state strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, _ fs.DirEntry, err error) error {
@@ -69,19 +69,19 @@ func stateOf(dataDir string) string {
 	return state.String()
 }
 
-// Exit statuses of RunValidation. Go's own for a panic is 2.
+// Exit statuses of RunValidation. Go exits with 2 after a panic.
 const (
 	childValid  = 0
 	childBroken = 1
 )
 
 const (
-	maxReason     = 4 << 10 // characters of a result's reason
-	maxWarnings   = 10      // of a result; each has a quarter of a reason's characters
-	maxChildStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
+	maxReason     = 4 << 10 // characters of the reason in a result
+	maxWarnings   = 10      // in a result; each may have a quarter of a reason's characters
+	maxChildStack = 8 << 20 // bytes; Go allows 1 GB, which circular pages would fill
 )
 
-// childResult is the line of JSON with which a child ends.
+// childResult is the last line that a child prints, as JSON.
 type childResult struct {
 	Valid    bool     `json:"valid"`
 	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
@@ -89,14 +89,14 @@ type childResult struct {
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
 
-// RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit status of
-// the process: 0 if the directory is valid, 1 if it is not. It changes limits of the process, so it is for a process of
-// its own, the one that ValidateInChild starts.
+// RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit
+// status: 0 if the directory is valid, 1 if it is not. It changes limits of the process, so it must run in the
+// separate process that ValidateInChild starts.
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
 	outcome := childResult{Valid: err == nil, Unable: IsTransient(err)}
-	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // so that the line fits what is read of a child
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // a child's output is limited
 		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
 	}
 	if err != nil {
@@ -108,10 +108,10 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	return childValid
 }
 
-// ValidateInChild returns a Validation that runs `executable args...` for each validation, a command that is expected to
-// call RunValidation. A child that dies of a panic without a result makes the validation fail with the first line of the
-// panic; one that cannot be run, or is ended by a signal, is ErrUnable. The child is killed when ctx is done, and on
-// Linux when this process dies.
+// ValidateInChild returns a Validation that runs `executable args...`, a command that calls RunValidation. If the
+// child panics and prints no result, the validation fails with the first line of the panic. If the child cannot be
+// started or is ended by a signal, the error is ErrUnable. The child is killed when ctx is done, and on Linux also
+// when this process dies.
 func ValidateInChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) Validation {
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)
@@ -126,7 +126,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// resultOf turns the end of a child into warnings and an error. Status and line must agree.
+// resultOf returns the warnings and the error of a child that has ended. Its exit status and its result must agree.
 func resultOf(ended child.Ended) (warnings []string, _ error) {
 	var outcome childResult
 	switch {
@@ -146,8 +146,9 @@ func resultOf(ended child.Ended) (warnings []string, _ error) {
 	}
 }
 
-// isResourceError reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
-// make it give up only where pages refer to each other in a circle, or where the disk does not return a page.
+// isResourceError reports whether the Go runtime gave up because a resource was missing, such as memory or a thread.
+// Bad data causes only two such fatal errors: a stack overflow, if pages refer to each other in a circle, and a
+// fault, if the disk does not return a page.
 func isResourceError(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -34,7 +34,8 @@ func TestAValidationIsLogged(t *testing.T) {
 	assert.JSONEq(t, `{"level":"info","message":"validation starts"}`, log.String())
 }
 
-// repeated returns a validation of a real directory that always has the same result, and how often the directory was read.
+// repeated returns a real data directory, a validation that always has the same result, and a count of how often the
+// directory was read.
 func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.Mode) error, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
@@ -127,7 +128,7 @@ func TestChildWithoutResult(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
-// The kernel kills when there is no memory, and no process can be started when there are too many.
+// The kernel kills a child if memory runs out, and no child can be started if there are too many processes.
 func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
@@ -154,14 +155,15 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The Go runtime ends in one way over what it reads and over what the system does not give it.
+// The Go runtime ends a process in the same way for unreadable data and for missing resources.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
-// Data that a child cannot read may be intact. They must not count as broken: recovery would replace them by an older state.
+// Data that a child cannot read may be intact. It must not count as broken, because recovery would replace it with an
+// older state.
 func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
@@ -194,10 +196,11 @@ func TestChildEndsWithItsContext(t *testing.T) {
 	require.Less(t, time.Since(start), 10*time.Second)
 }
 
-// corruptions is the number of databases; for a longer run: go test ./bootstrap/datadir -run Random -corruptions 200.
+// corruptions is the number of databases to corrupt. For a longer run: go test ./bootstrap/datadir -run Random
+// -corruptions 200.
 var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
 
-// Any flipped byte results in an error about a file, and never crashes this process.
+// Any flipped byte must result in an error that names a file, and never crash this process.
 func TestRandomCorruption(t *testing.T) {
 	pristine := datadirtest.New(t)
 	used := usedBytes(t, pristine)

@@ -18,20 +18,20 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Verify validates the data directory of an etcd that does not run. Everything is opened for reading only and nothing is
-// changed. A directory that does not exist or holds nothing yet is valid: it belongs to a new member.
+// Verify validates the data directory of an etcd that is not running. It opens all files read-only and changes
+// nothing. A directory that does not exist or is empty is valid: it belongs to a new member.
 //
-// Sanity checks structure: the files are there, the WAL's segments are in sequence, the database opens and has its
-// buckets. Every other mode also reads everything: snapshots, WAL, every revision and every page of the database, and
-// whether the three fit together.
+// In mode Sanity it checks the structure: all files exist, the segments of the WAL are in sequence, and the database
+// can be opened and has its buckets. In every other mode it also reads everything: snapshots, WAL, and every revision
+// and page of the database, and checks that these three are consistent.
 //
-// What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
-// WAL, a snapshot file that was not finished, a database that was created but never used. So is an
-// uninitialized member, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
-// snapshot file if the log reaches back to the one before it, one of the database's two meta pages.
+// Files that a crash of etcd leaves behind and that etcd repairs when it starts are valid: a torn last record of a
+// WAL, an unfinished snapshot file, a database that was created but never used. So is an uninitialized member, which
+// Inspect handles. Verify warns of damage that etcd tolerates without losing data: a snapshot file if the log reaches
+// back to the one before it, and one of the database's two meta pages.
 //
-// The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
-// its own, where corruption can cause a panic that nothing recovers; ValidateInChild keeps that out of the calling
+// The error names the damaged file and the way out, or is that of ctx. In full mode bbolt reads pages in its own
+// goroutine, where corruption can cause a panic that cannot be recovered; ValidateInChild keeps it out of the calling
 // process.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
@@ -56,8 +56,8 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	return verifyLog(ctx, m, found)
 }
 
-// verifyDB returns what the database records about itself. In every mode but Sanity it reads all of it.
-// checkStructure has found that etcd fills one that is missing or has no bytes yet.
+// verifyDB returns the values that the database records about itself. In every mode but Sanity it reads all of the
+// database. A missing or empty database is accepted, because checkStructure has checked that etcd will fill it.
 func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
 	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{keyless: true}, err
@@ -86,9 +86,8 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 	return found, err
 }
 
-// verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no
-// data. The first write of etcd creates both, so a database without them is intact as long as nothing refers to its
-// content.
+// verifyBuckets checks that the database fits the log, and that it has the two buckets that hold data. etcd's first
+// write creates both, so a database without them is intact as long as nothing refers to its content.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {
@@ -109,7 +108,8 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	return found, nil
 }
 
-// verifyLog reads the WAL and the snapshots, and compares them with what the database records about itself.
+// verifyLog reads the WAL and the snapshots, and compares them with the values that the database records about
+// itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m, nil)
 	if err != nil && !written.cut.isLoss(found.single36()) {
@@ -134,15 +134,15 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkIgnoredSegments refuses a log if a file next to it continues where the log ends: a segment was renamed, and etcd
-// would serve without its entries. A file that cannot be read as a segment is ignored.
+// checkIgnoredSegments rejects a log if a file next to it continues where the log ends: a segment was renamed, and
+// etcd would serve without its entries. It ignores a file that cannot be read as a segment.
 func checkIgnoredSegments(m *member, last uint64) error {
 	for _, name := range m.ignoredSegments() {
 		if !isRegular(m.segment(name)) {
 			continue
 		}
 		ends := uint64(0)
-		_ = firstRecords(m.segment(name), func(r record) (more bool) { // see above
+		_ = firstRecords(m.segment(name), func(r record) (more bool) { // an unreadable file is ignored
 			if r.kind == wal.EntryType {
 				ends = max(ends, entryIndex(r.data))
 			}
@@ -155,9 +155,9 @@ func checkIgnoredSegments(m *member, last uint64) error {
 	return nil
 }
 
-// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be
-// read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplayStart and
-// checkConsistency decide whether the log holds everything from the snapshot before it.
+// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that is
+// readable and recorded in the log, or index 0 if there is none. etcd renames a file that it cannot read.
+// checkReplayStart and checkConsistency decide whether the log has all entries after the previous snapshot.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
@@ -182,7 +182,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 	return newest, nil
 }
 
-// errPipe means that reading a file may never return.
+// errPipe means that reading a file might block forever.
 var errPipe = errors.New("it is a pipe")
 
 func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
@@ -196,8 +196,8 @@ func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 	return content, err
 }
 
-// checkReplayStart refuses a log from which etcd cannot continue the newest snapshot. It is the rest of wal.Verify once
-// every record has been read: that would read them again.
+// checkReplayStart rejects a log that etcd cannot replay from the newest snapshot. It does the rest of wal.Verify
+// after every record has been read; wal.Verify would read them all again.
 func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error {
 	if err := written.checkStart(newest, startSegment(m.segments(), newest.Index)); err != nil {
 		return brokenReplay.errorf(m.wal.path, newest.Index, err)
@@ -208,12 +208,12 @@ func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error 
 // errReceived means that a log depends on a snapshot file that is missing or damaged.
 var errReceived = errors.New("it lacks entries that a snapshot covers, and that snapshot is missing or damaged")
 
-// checkConsistency checks that WAL, snapshot and database fit together.
+// checkConsistency checks that WAL, snapshot and database are consistent.
 //
-// What was applied (checkTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
-// with the committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the
-// commit index, while the database is flushed every 100 ms. And a snapshot has to be in the database, or be next to it
-// to be swapped in (etcd's RecoverSnapshotBackend).
+// The WAL must have all entries that were applied (checkTail) or committed. etcd's own check (etcdutl) compares the
+// applied entry with the committed one instead. That is too strict after a crash: etcd does not flush a record that
+// only advances the commit index, while it flushes the database every 100 ms. The database must include the snapshot,
+// or the snapshot's database must be next to it, ready to be swapped in (etcd's RecoverSnapshotBackend).
 func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:

@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/cmd/suites/pagecache"
 )
 
-const both = bootstrap.Mode("both") // of a corruption that each mode finds
+const both = bootstrap.Mode("both") // mode of a corruption that both modes find
 
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
@@ -68,8 +68,8 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 func TestCorruptionsAreNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		corrupt func(t *testing.T, dir string)
-		mode    bootstrap.Mode // the shallowest that finds it
-		path    string         // what the error names, below the data directory
+		mode    bootstrap.Mode // the fastest mode that finds it
+		path    string         // the file below the data directory that the error names
 		text    string
 	}{
 		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "there is no database"},
@@ -119,7 +119,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 	}
 }
 
-// A database that was never used is filled from the WAL, as long as that reaches back to the first entry.
+// etcd fills an unused database from a WAL that reaches back to the first entry.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
@@ -135,7 +135,7 @@ func TestTornDirectoryIsOneThatEtcdStarts(t *testing.T) {
 	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
 }
 
-// tearLastRecord cuts the last segment in the middle of its last record.
+// tearLastRecord truncates the last segment in the middle of its last record.
 func tearLastRecord(t *testing.T, dir string) {
 	path := last(segmentsOf(t, dir))
 	start, end := lastRecord(t, path)
@@ -143,7 +143,7 @@ func tearLastRecord(t *testing.T, dir string) {
 	truncate(t, path, end-4)
 }
 
-// zeroLastRecord leaves a segment whole in itself, and not what the next one follows.
+// zeroLastRecord leaves a segment that is valid, but that the next segment does not continue.
 func zeroLastRecord(t *testing.T, path string) {
 	start, end := lastRecord(t, path)
 	content, err := os.ReadFile(path)
@@ -152,7 +152,7 @@ func zeroLastRecord(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-// lastRecord returns where the last record of a segment starts and ends.
+// lastRecord returns the start and the end of a segment's last record.
 func lastRecord(t *testing.T, path string) (start, end int64) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func zeroPage(number int) func(t *testing.T, dir string) {
 	}
 }
 
-// link moves a file out of the data directory and replaces it by a symbolic link.
+// link moves a file out of the data directory and replaces it with a symbolic link.
 func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		from := path(t, dir)
@@ -243,7 +243,7 @@ func TestVerify_renamedSegment(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
-// A wrong name must not hide that the log was cut off.
+// A misnamed file must not hide that the log was truncated.
 func TestInspect_shortLogNextToMisnamedFile(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
@@ -264,7 +264,7 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 }
 
-// A leader's snapshot stands for entries that the log lacks: without its file etcd cannot continue.
+// A snapshot from the leader replaces entries that the log lacks, so etcd cannot start without its file.
 func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
@@ -274,7 +274,7 @@ func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	m := survey(t.TempDir(), "")
 	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "lacks entries")
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 100}, 100))
-	written.committed = 10 // etcd was killed before it took the snapshot over
+	written.committed = 10 // etcd was killed before it applied the snapshot
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
 }
 
@@ -293,7 +293,7 @@ func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	}
 }
 
-// The data directory may be the volume itself, or be left by a start that failed.
+// The data directory may be the volume itself, or may have been left by a failed start.
 func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -327,7 +327,8 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database lacks the content of the backup: an etcd that fills a new database from it loses that.
+// The log of a restored database lacks the content of the backup, so an etcd that fills a new database from it would
+// lose that content.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
 	requireValid(t, pristine)
@@ -356,7 +357,7 @@ func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	}
 }
 
-// A segment that is not needed any more may be lost; one that is may not.
+// A segment that is no longer needed may be missing; one that is needed may not.
 func TestVerify_emptyFirstSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	truncate(t, segmentsOf(t, dir)[0], 0)
@@ -405,7 +406,7 @@ func withoutLogs(t *testing.T, dir string) {
 	remove(t, dir+"/member/wal")
 }
 
-// zeroLastSegment makes the last segment look new, which no checksum detects.
+// zeroLastSegment makes the last segment look unused, which no checksum detects.
 func zeroLastSegment(t *testing.T, dir string) {
 	path := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(path)
@@ -444,7 +445,7 @@ func revision(main int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
 }
 
-// emptyDatabase replaces the database by a new one with its buckets.
+// emptyDatabase replaces the database with a new one that has the same buckets.
 func emptyDatabase(t *testing.T, dir string) {
 	remove(t, dir+"/member/snap/db")
 	update(t, dir, func(tx *bolt.Tx) error {
@@ -459,7 +460,7 @@ func halveDatabase(t *testing.T, dir string) {
 	truncate(t, dir+"/member/snap/db", usedBytes(t, dir)/2)
 }
 
-// fingerprint maps every path below dir to what it is, when it was modified and what it holds.
+// fingerprint maps every path below dir to its type, modification time and content.
 func fingerprint(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	prints := map[string]string{}
@@ -481,7 +482,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// A file without data takes no time to read, and memory as any other.
+// Reading a file that consists of holes takes no time, but as much memory as any other file.
 func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))
@@ -489,6 +490,6 @@ func TestPreload(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
 	defer preload(path)()
-	// A machine that is short of memory may have dropped some of it again.
+	// A machine that is short of memory may already have dropped some pages.
 	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }

@@ -76,7 +76,7 @@ func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	}
 }
 
-// exceptions are all that etcd's reader accepts and this package does not. Each has its reason.
+// exceptions are the inputs that etcd's reader accepts and this package rejects, with the reasons.
 var exceptions = []struct{ lines, why string }{
 	{"data-dir: default.etcd", "a path means another place to the sidecar than to the wrapper"},
 	{"data-dir: /etc/etcd", "the sidecar may delete the data directory"},
@@ -124,7 +124,7 @@ func TestParse_exceptions(t *testing.T) {
 	}
 }
 
-// withLog returns a configuration whose data directory has a log already.
+// withLog returns a configuration whose data directory already has a log.
 func withLog(t testing.TB, walDir string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -138,7 +138,7 @@ func withLog(t testing.TB, walDir string) string {
 	return lines
 }
 
-// etcd goes by its log then, and looks at nothing of this.
+// If there is a log, etcd takes the members from it and ignores initial-cluster.
 func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
@@ -175,7 +175,7 @@ func FuzzAgreement(f *testing.F) {
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // the table has the exceptions
+			return // the exceptions are tested as a table
 		}
 		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
@@ -195,13 +195,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// result is the result of plain etcd for a configuration.
+// A result is plain etcd's result for a configuration.
 type result struct {
 	Refusal string            // empty if it accepts
 	Values  map[string]string // what it then runs with
 }
 
-// answerAsEtcd answers each configuration on stdin, a JSON text, with a result.
+// answerAsEtcd reads configurations from stdin, as JSON strings, and prints a result for each.
 func answerAsEtcd(path string) {
 	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -223,7 +223,7 @@ func asPlainEtcd(path string) result {
 	if err != nil {
 		return result{Refusal: err.Error()}
 	}
-	// What etcd's own command does after that (etcdmain).
+	// etcd's own command does this next (etcdmain).
 	_, _ = cfg.UpdateDefaultClusterFromName(embed.NewConfig().InitialCluster)
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
 		cfg.V2Deprecation = config.V2DeprDefault
@@ -234,7 +234,7 @@ func asPlainEtcd(path string) result {
 	return result{Values: valuesOf(cfg)}
 }
 
-// valuesOf writes down every value of a configuration that can be compared.
+// valuesOf returns every comparable value of a configuration as text.
 func valuesOf(cfg *embed.Config) map[string]string {
 	values := map[string]string{}
 	value := reflect.ValueOf(cfg).Elem()
@@ -244,7 +244,7 @@ func valuesOf(cfg *embed.Config) map[string]string {
 		}
 		values[field.Name] = written(value.Interface())
 	}
-	for _, name := range []string{ // decided by the wrapper, or there for etcd's checks only
+	for _, name := range []string{ // set by the wrapper, or only used by etcd's checks
 		"Logger", "LogOutputs", "LogFormat", "EnableLogRotation", "LogRotationConfigJSON", "LogLevel", "FlagsExplicitlySet",
 	} {
 		delete(values, name)
@@ -262,7 +262,7 @@ func written(value any) string {
 		return fmt.Sprint(text)
 	case transport.TLSInfo:
 		return fmt.Sprint(is.String(), is.AllowedCNs, is.AllowedHostnames, is.SkipClientSANVerify, is.ClientCertFile, is.ClientKeyFile)
-	case v3discovery.DiscoveryConfig: // it has pointers
+	case v3discovery.DiscoveryConfig: // contains pointers
 		text, _ := json.Marshal(is)
 		return string(text)
 	case featuregate.FeatureGate:
@@ -276,9 +276,10 @@ func written(value any) string {
 	}
 }
 
-// oracle is a process that answers for plain etcd. It is started again when a configuration has ended it.
+// An oracle is a process that reads configurations as plain etcd does. It is restarted when a configuration has ended
+// it.
 type oracle struct {
-	path    string // of the file that it reads
+	path    string // path of the file that it reads
 	process *exec.Cmd
 	in      io.WriteCloser
 	out     *json.Decoder
@@ -323,7 +324,7 @@ func (o *oracle) end() {
 	o.process = nil
 }
 
-// differences are the values that are not as plain etcd has them.
+// differences returns the values that differ from plain etcd's.
 func differences(expected, found map[string]string) (all []string) {
 	for name, value := range expected {
 		if found[name] != value {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A pipe holds 64 KiB; everything beyond that waits for the reader.
+// A pipe holds 64 KiB; writing more blocks until it is read.
 var longerThanAPipe = bytes.Repeat([]byte("x"), 1<<18)
 
 func TestThroughPipeCarriesEverything(t *testing.T) {

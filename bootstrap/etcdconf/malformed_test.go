@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// refuse returns the KeyError of a malformed configuration, and checks what holds for all of them.
+// refuse returns the KeyError of a malformed configuration, and checks the properties that all of them share.
 func refuse(t *testing.T, yaml string) *etcdconf.KeyError {
 	t.Helper()
 	checked, err := etcdconf.Parse([]byte(yaml))
@@ -72,7 +72,7 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"discovery-config: {client: {auth: {password: [hunter2]}}}", "discovery-config.client.auth.password", "not a list"},
 	{"grpc-additional-server-options: [null]", "grpc-additional-server-options", "cannot be set"},
 	{`name: "a\u0000b"`, "name", "cannot be printed"},
-	// what etcd's reader asserts instead of checking
+	// values that etcd's reader asserts instead of checking
 	{"peer-transport-security: x", "peer-transport-security", "section"},
 	{"peer-transport-security:", "peer-transport-security", "not empty"},
 	{"enable-distributed-tracing: true\ndistributed-tracing-sampling-rate: 1000001", "distributed-tracing-sampling-rate", "1000000"},

@@ -202,7 +202,7 @@ func shorten(text string) string {
 	return text
 }
 
-// handOver lets etcd read the document, and completes the configuration as etcd's own command does (etcdmain).
+// handOver makes etcd read the document, and completes the configuration like etcd's own command (etcdmain).
 func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	cfg, err := readConfig(document)
 	if err != nil {
@@ -223,8 +223,8 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readConfig lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing at
-// level fatal. A file such as /dev/null as the output would never be closed.
+// readConfig makes etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
+// at level fatal. A file such as /dev/null as the output would never be closed.
 func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"

@@ -160,7 +160,7 @@ func TestParseLeavesTheLoggerToTheCaller(t *testing.T) {
 	lg := zap.NewNop()
 	require.Nil(t, cfg.ZapLoggerBuilder)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
-	require.NoError(t, cfg.Validate()) // the first thing that embed.StartEtcd does
+	require.NoError(t, cfg.Validate()) // embed.StartEtcd does this first
 	assert.Same(t, lg, cfg.GetLogger())
 }
 
@@ -181,7 +181,7 @@ func TestParsePrintsNothing(t *testing.T) {
 
 func TestParseLeaksNoFileDescriptor(t *testing.T) {
 	yaml := sidecarYAML(t)
-	parse(t, yaml) // what is opened once and for all
+	parse(t, yaml) // opens what stays open for the life of the process
 	before := descriptors(t)
 	for range 20 {
 		parse(t, yaml)
@@ -200,7 +200,7 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// certificateFiles writes two pairs and things that are not one, and returns the directory.
+// certificateFiles writes two key pairs and some invalid files, and returns their directory.
 func certificateFiles(t testing.TB) string {
 	t.Helper()
 	authority := certificates.NewAuthority(t, "ca")
@@ -216,7 +216,7 @@ func certificateFiles(t testing.TB) string {
 	return dir
 }
 
-// Such errors appear and vanish while certificates are being replaced, so they do not make a configuration invalid.
+// Such errors occur while certificates are being replaced, so they do not make a configuration invalid.
 func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
@@ -260,10 +260,10 @@ func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
 	assert.NotNil(t, parse(t, minimal+"auth-token: 'jwt,sign-method=ES256,priv-key="+key+"'"))
 }
 
-// twice is the warning of a key that is given twice, about a certain key and line.
+// twice matches the warning about a key that is given twice.
 var twice = regexp.MustCompile(`^\w+ is given twice, again on line \d+`)
 
-// unknown is the start of the warning of an unknown key.
+// unknown matches the start of the warning about an unknown key.
 var unknown = regexp.MustCompile(`^unknown key \S+`)
 
 func TestWarnings_areDocumented(t *testing.T) {

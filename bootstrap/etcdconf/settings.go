@@ -29,15 +29,15 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// settings is the typed view of a document: etcd's exported configuration and the keys that exist in the file only.
+// settings is the typed view of a document: etcd's exported configuration, and the keys that exist only in the file.
 type settings struct {
 	embed.Config
 	fileKeys
 	warnings []string // warnings about accepted but unusual values
 }
 
-// fileKeys are the keys of etcd's file format that embed.Config has no tag for. The struct that etcd reads them into is not
-// exported; a test compares this one with it.
+// fileKeys are the keys of etcd's file format for which embed.Config has no tag. etcd reads them into a struct that
+// is not exported; a test compares the two.
 type fileKeys struct {
 	ListenPeer      string `json:"listen-peer-urls"`
 	ListenClient    string `json:"listen-client-urls"`
@@ -53,7 +53,7 @@ type fileKeys struct {
 	PeerSecurity   security `json:"peer-transport-security"`
 }
 
-// view decodes a sifted document over etcd's defaults.
+// view decodes a filtered document on top of etcd's defaults.
 func view(document map[string]any) (*settings, error) {
 	asJSON, err := json.Marshal(document)
 	if err != nil {
@@ -66,7 +66,7 @@ func view(document map[string]any) (*settings, error) {
 	return s, nil
 }
 
-// check goes through the values in an order that lets later checks rely on earlier ones.
+// check checks the values in an order in which later checks can rely on earlier ones.
 func (s *settings) check() error {
 	for _, check := range []func() error{
 		s.checkDirectories,
@@ -91,13 +91,14 @@ func (s *settings) check() error {
 }
 
 var (
-	// sharedDirectories belong to everybody; a directory below them may be etcd's.
+	// sharedDirectories are used by many programs, so none of them may be etcd's directory. A directory below them
+	// may be.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
-	// systemTrees belong to the system, down to the leaves.
+	// systemTrees belong to the operating system, including everything below them.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
 )
 
-// checkDirectories guards the places that etcd writes to, and that the sidecar may delete.
+// checkDirectories protects system directories: etcd writes to its directories, and the sidecar may delete them.
 func (s *settings) checkDirectories() error {
 	if s.Dir == "" {
 		return keyErrorf("data-dir", "is required")
@@ -121,7 +122,7 @@ func checkDirectory(key, path string) error {
 	return nil
 }
 
-// contains returns a predicate: is path the tree itself or below it?
+// contains returns a predicate that reports whether path is a tree's root or below it.
 func contains(path string) func(tree string) bool {
 	return func(tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 }
@@ -129,7 +130,7 @@ func contains(path string) func(tree string) bool {
 // defaultCluster is etcd's default for initial-cluster.
 var defaultCluster = embed.NewConfig().InitialCluster
 
-// checkMembership wants this member in the initial cluster, unless a discovery service knows the members, or a log does.
+// checkMembership requires this member in the initial cluster, unless a discovery service or a log knows the members.
 func (s *settings) checkMembership() error {
 	if s.Name == "" {
 		return keyErrorf("name", "must not be empty")
@@ -137,7 +138,7 @@ func (s *settings) checkMembership() error {
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
 	}
-	// This makes name=URL of the advertised peer URLs if there is no initial cluster. No error of it stops etcd.
+	// Without an initial cluster this builds name=URL from the advertised peer URLs. etcd starts despite its errors.
 	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
 	err := s.checkInitialCluster()
 	if err != nil && wal.Exist(cmp.Or(s.WalDir, datadir.ToWALDir(s.Dir))) {
@@ -166,9 +167,10 @@ func (s *settings) checkInitialCluster() error {
 	return s.checkAdvertiseURLs(members[s.Name], len(members) > 1)
 }
 
-// checkAdvertiseURLs returns an error if initial-cluster does not list the peer URLs that this member advertises. URLs
-// that differ only in a name may be equal once the name is resolved, which CheckFounding does. A member that has lost
-// its data and its address lists its previous address as well, so that the others are known to be its cluster.
+// checkAdvertiseURLs requires a member to advertise the peer URLs that the cluster lists for it. etcd makes the same
+// comparison after it has resolved host names, so URLs that differ only in a host name are left to etcd. A member
+// that has lost its data and its address may also list its previous URL, so that the others recognize it; etcd does
+// not compare the URLs of a member that joins.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -218,7 +220,8 @@ func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	return differentURLs(advertised, listed)
 }
 
-// checkTiming covers an overflow: embed.Config.Validate multiplies, and a huge heartbeat passes that and panics in raft.
+// checkTiming guards against an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat passes its
+// check and panics in raft.
 func (s *settings) checkTiming() error {
 	if s.TickMs > s.ElectionMs/5 {
 		return keyErrorf("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
@@ -226,7 +229,8 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkCompaction reads the retention as etcd does when it starts: a number means hours or revisions, else it is a duration.
+// checkCompaction parses the retention as etcd does at its start: a number means hours or revisions, anything else is
+// a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
@@ -241,8 +245,8 @@ func (s *settings) checkCompaction() error {
 	return nil
 }
 
-// checkTLSVersions names the key of a wrong version, which embed.Config.Validate does not, and checks the cipher suites,
-// which etcd reads when it starts.
+// checkTLSVersions names the key of an invalid version, which embed.Config.Validate does not. It also checks the
+// cipher suites, which etcd does not parse until it starts.
 func (s *settings) checkTLSVersions() error {
 	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
 		if _, err := tlsutil.GetTLSVersion(value); err != nil {
@@ -255,7 +259,7 @@ func (s *settings) checkTLSVersions() error {
 	return nil
 }
 
-// checkLogLevel covers a panic: etcd takes any word for a level of zap's.
+// checkLogLevel prevents a panic: etcd passes any word to zap as a level.
 func (s *settings) checkLogLevel() error {
 	if _, err := zapcore.ParseLevel(s.LogLevel); err != nil {
 		return keyErrorf("log-level", "%s is not a log level such as info", quote(s.LogLevel))
@@ -263,8 +267,8 @@ func (s *settings) checkLogLevel() error {
 	return nil
 }
 
-// checkAuthToken has etcd make the token provider, as it does when it starts. The key files are read before, because etcd
-// would wait for the other end of a pipe.
+// checkAuthToken creates the token provider, as etcd does at its start. It reads the key files first, because etcd
+// would block on a pipe.
 func (s *settings) checkAuthToken() error {
 	for option := range strings.SplitSeq(s.AuthToken, ",") {
 		name, path, _ := strings.Cut(option, "=")
@@ -282,7 +286,7 @@ func (s *settings) checkAuthToken() error {
 	return nil
 }
 
-// checkV2Deprecation covers a panic in the server, which knows these stages only.
+// checkV2Deprecation prevents a panic in the server, which knows only these stages.
 func (s *settings) checkV2Deprecation() error {
 	stages := []config.V2DeprecationEnum{
 		"", config.V2Depr0NotYet, config.V2Depr1WriteOnly, config.V2Depr1WriteOnlySkipCheck,

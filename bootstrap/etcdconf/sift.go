@@ -12,13 +12,14 @@ import (
 	"unicode"
 )
 
-// wrapperOwned are the keys that decide where etcd's log lines go. They are ignored: the wrapper has a single stream.
+// wrapperOwned are the keys that configure the destination of etcd's log. They are ignored, because the wrapper has a
+// single stream.
 var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// mayBeNegative are the keys for which a negative number means that there is no limit, or nothing of the kind. Several of
-// etcd's loops spin on other negative intervals.
+// mayBeNegative are the keys for which a negative number means no limit, or disables something. For other intervals a
+// negative number makes some of etcd's loops spin.
 var mayBeNegative = []string{
 	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
@@ -26,13 +27,13 @@ var mayBeNegative = []string{
 // sidecarKeys are meant for the sidecar. The operator puts them into every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
-// filter drops unknown and wrapper-owned keys and checks the type of every other value. It collects what it notices. Keys
-// are those of etcd's decoder, which does not mind their letter case: what is kept has etcd's own spelling.
+// A filter drops unknown and wrapper-owned keys, checks the type of every other value, and collects warnings. Like
+// etcd's decoder it ignores the letter case of keys, and it keeps them in etcd's own spelling.
 type filter struct{ sidecars, warnings []string }
 
 func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
-	for _, given := range slices.Sorted(maps.Keys(raw)) { // the order in which etcd's decoder sees them
+	for _, given := range slices.Sorted(maps.Keys(raw)) { // in the order of etcd's decoder
 		name, err := canonicalKey(given, known, t)
 		path := append(slices.Clone(in), name)
 		switch value, expected := raw[given], known[name]; {
@@ -56,8 +57,8 @@ func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[s
 	return kept, nil
 }
 
-// keep puts the value of a key with its place among those that etcd gets. "key:" alone means the default, as in the
-// sample configuration that etcd ships.
+// keep adds the value at a path to the keys that etcd gets. "key:" without a value means the default, as in etcd's
+// sample configuration.
 func (s *filter) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
 	name, key := path[len(path)-1], strings.Join(path, ".")
 	isSection := expected.Kind() == reflect.Struct
@@ -75,7 +76,7 @@ func (s *filter) keep(kept map[string]any, path []string, value any, expected re
 	return err
 }
 
-// emptySection is worth a warning: it is what remains of a section whose lines lost their indentation.
+// emptySection returns a warning, because a section is empty if its lines have lost their indentation.
 func emptySection(key string) string {
 	if key == clientSection {
 		return key + " is empty, so nothing in it protects the clients' listeners"
@@ -117,7 +118,7 @@ func checkList(key string, value any, expected reflect.Type) error {
 	return nil
 }
 
-// checkScalar asks the decoder that etcd uses whether the value fits, one value at a time so that the key is known.
+// checkScalar checks a single value with etcd's decoder, so that the error can name the key.
 func checkScalar(key string, value any, expected reflect.Type) error {
 	if text, ok := value.(string); ok && strings.ContainsFunc(text, isControl) {
 		return keyErrorf(key, "contains a character that cannot be printed")
@@ -138,10 +139,10 @@ func checkScalar(key string, value any, expected reflect.Type) error {
 
 func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
 
-// unknownKey returns the warning of a key that etcd does not know, with the key that was probably meant.
+// unknownKey returns the warning about a key that etcd does not know, with a suggestion.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	meant, best := "", 3 // three typing errors make another word
+	meant, best := "", 3 // with three edits it would be another word
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
 		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
@@ -150,7 +151,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 	return fmt.Sprintf("unknown key %s%s is ignored", within(name), meant)
 }
 
-// normalize returns a key without the differences that are easily overlooked.
+// normalize returns a key without differences in case and in _ and -, which are easily overlooked.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance returns the Levenshtein distance of two words.
@@ -174,8 +175,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// keysOf returns the YAML keys of a struct and the types of their values. Fields without a json tag are not keys, although
-// etcd's decoder would fill them under their Go names (with a null where it expects a value, for one).
+// keysOf returns the YAML keys of a struct and the types of their values. Fields without a json tag are not keys,
+// although etcd's decoder would set them by their Go names, for example to null.
 func keysOf(t reflect.Type) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -192,8 +193,8 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// canonicalKey returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's
-// decoder would fill those, although they are not keys.
+// canonicalKey returns a key in etcd's spelling, and an unknown key unchanged. It rejects names of Go fields: they
+// are not keys, but etcd's decoder would set the fields.
 func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil
@@ -215,7 +216,7 @@ func typeError(key string, value any, expected reflect.Type) error {
 	return keyErrorf(key, "must be %s, not %s", describeType(expected), describeValue(value, expected))
 }
 
-// describeType describes the values that a type takes.
+// describeType describes the values that a type accepts.
 func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
@@ -235,7 +236,8 @@ func describeType(t reflect.Type) string {
 	}
 }
 
-// describeValue describes a value. Only numbers are shown, and only where a number was expected: all else may be a credential.
+// describeValue describes a value. It shows only numbers where a number was expected, because anything else may be a
+// credential.
 func describeValue(value any, expected reflect.Type) string {
 	switch v := value.(type) {
 	case nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// etcdSource is the file of the embed package that declares the file format.
+// etcdSource parses the file of the embed package that declares the file format.
 func etcdSource(t *testing.T) *ast.File {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3/embed").Output()
@@ -28,7 +28,7 @@ func etcdSource(t *testing.T) *ast.File {
 	return file
 }
 
-// declaredKeys are the json names of an unexported struct of etcd's.
+// declaredKeys returns the json names of an unexported struct in etcd.
 func declaredKeys(t *testing.T, file *ast.File, name string) (keys []string) {
 	t.Helper()
 	declared, ok := file.Scope.Lookup(name).Decl.(*ast.TypeSpec).Type.(*ast.StructType)
@@ -73,7 +73,7 @@ func TestWrapperOwnedKeys_exist(t *testing.T) {
 	}
 }
 
-// paths are all keys, those inside sections as lists of names.
+// paths returns all keys as paths: a key inside a section has the section's name first.
 func paths(t reflect.Type) (all [][]string) {
 	for name, inner := range keysOf(t) {
 		all = append(all, []string{name})

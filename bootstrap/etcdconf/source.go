@@ -23,7 +23,7 @@ import (
 //go:embed single-member.yaml
 var singleMember []byte
 
-// A Source locates etcd's configuration where no sidecar serves one.
+// A Source locates etcd's configuration when no sidecar serves it.
 type Source struct {
 	File      string // YAML; "" makes that of a single member on loopback
 	DataDir   string // absolute path of etcd's data directory, unless File names another
@@ -40,9 +40,9 @@ type Document struct {
 // ErrUnusable means that a configuration file was read but is not a valid configuration.
 var ErrUnusable = errors.New("cannot use etcd configuration")
 
-// Load reads the configuration file and returns it with its data directory. A file without data-dir gets that of the
-// source appended. A file with one is returned as it is, unless it is for several members. The error is ErrUnusable
-// if the file was read but is not valid.
+// Load reads the configuration file and returns it with its data directory. It appends the source's data-dir to a
+// file that has none; otherwise it returns the file unchanged, unless the file is for several members. The error is
+// ErrUnusable if the file was read but is not valid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
 		yaml, err := appendDataDir(singleMember, s.DataDir)
@@ -67,8 +67,8 @@ func (s Source) Load() (Document, error) {
 	return Document{YAML: raw, DataDir: dataDir}, nil
 }
 
-// expandVariables replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
-// unknown, the text stays.
+// expandVariables replaces $(POD_NAME) and $(POD_NAMESPACE), like Kubernetes in a pod's arguments. A variable without
+// a value remains as it is.
 func expandVariables(raw []byte, pod, namespace string) []byte {
 	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
 		if value != "" {
@@ -98,7 +98,7 @@ func dataDirIn(raw []byte) (string, error) {
 }
 
 // appendDataDir appends a line instead of encoding the document again, which would lose comments and turn large
-// integers into floats. Not every document can be continued that way, so the result is parsed again.
+// integers into floats. Some documents cannot be extended that way, so the result is parsed again.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
 		return nil, errors.New("it has no data-dir and none was given")
@@ -128,7 +128,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the new document would lose their cause
+	if len(warnings) > 0 { // the new document would not show the cause of a warning
 		return nil, keyErrorf("", "%s; take one out, because a file for several members must not be ambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
@@ -152,7 +152,7 @@ func isMapping(value any) bool {
 	return ok
 }
 
-// memberName returns the pod's name, after the prefix if the file has one.
+// memberName returns the pod's name, preceded by the prefix if the file has one.
 func memberName(mapping map[string]any, pod string) (string, error) {
 	const key = "member-name-prefix"
 	prefix, isText := mapping[key].(string)
@@ -167,7 +167,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	return pod, nil
 }
 
-// urlsOf returns the URLs of one member, in the form that etcd reads.
+// urlsOf returns the URLs of one member in etcd's format.
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
@@ -199,7 +199,7 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	return urls, nil
 }
 
-// completeCluster adds the members that the initial cluster lacks to it.
+// completeCluster adds missing members to initial-cluster.
 func completeCluster(mapping map[string]any) error {
 	const key = "initial-cluster"
 	given, ok := mapping[key].(string)
@@ -233,7 +233,7 @@ func completeCluster(mapping map[string]any) error {
 // compareNames sorts etcd-main-10 after etcd-main-9.
 func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-// encode returns a document as YAML, with its purpose in a comment on the first line.
+// encode returns a document as YAML. The first line is a comment that gives its purpose.
 func encode(mapping map[string]any, made string) ([]byte, error) {
 	document, err := yaml.Marshal(mapping)
 	if err != nil {
@@ -242,8 +242,8 @@ func encode(mapping map[string]any, made string) ([]byte, error) {
 	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
 }
 
-// ForNewMember returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
-// the cluster's members, as in initial-cluster. The error is a *KeyError.
+// ForNewMember returns a member's configuration, changed to join an existing cluster. initialCluster lists the
+// cluster's members in the format of initial-cluster. The error is a *KeyError.
 func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
 	mapping, _, err := decode(document)
 	if err != nil {

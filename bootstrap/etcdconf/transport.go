@@ -20,7 +20,7 @@ import (
 
 const urlForm = "a URL of the form scheme://host:port (scheme http, https, unix or unixs, no path)"
 
-// checkURLs parses the six lists of URLs, on each of which etcd's reader exits the process if one is malformed.
+// checkURLs parses the six lists of URLs. etcd's reader exits the process if one of them is malformed.
 func (s *settings) checkURLs() error {
 	for _, list := range []struct {
 		key, value string
@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause is dropped: it quotes the URL, password included
+		if err != nil { // the cause quotes the URL with its password
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
@@ -76,7 +76,8 @@ func checkListen(key string, u url.URL) error {
 	return nil
 }
 
-// checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port, or at least the colon.
+// checkAdvertise applies the rule of embed.Config.Validate: an advertised URL needs a host and a port, or at least
+// the colon.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
 		return keyErrorf(key, "%s must have a host and a port", quote(u.String()))
@@ -84,7 +85,7 @@ func checkAdvertise(key string, u url.URL) error {
 	return nil
 }
 
-// checkListeners refuses one address for two kinds of listeners, which etcd notices only when it starts.
+// checkListeners rejects an address that two kinds of listeners share, which etcd does not notice until it starts.
 func (s *settings) checkListeners() error {
 	for _, u := range s.ListenClientHttpUrls {
 		same := func(other url.URL) bool { return other.Host == u.Host && other.Path == u.Path }
@@ -95,7 +96,7 @@ func (s *settings) checkListeners() error {
 	return nil
 }
 
-// CheckPort refuses a listener on the port of the wrapper's own server, which is taken when etcd starts.
+// CheckPort rejects a listener on the port of the wrapper's own server, which is already in use when etcd starts.
 func (c *Checked) CheckPort(own uint16) error {
 	for key, urls := range map[string][]url.URL{
 		"listen-client-urls": c.Etcd.ListenClientUrls, "listen-peer-urls": c.Etcd.ListenPeerUrls,
@@ -110,7 +111,7 @@ func (c *Checked) CheckPort(own uint16) error {
 	return nil
 }
 
-// checkCORS covers a panic: etcd's reader holds a malformed list of origins to be impossible.
+// checkCORS prevents a panic: etcd's reader assumes that a list of origins is never malformed.
 func (s *settings) checkCORS() error {
 	if s.Origins == "" || s.Origins == "*" {
 		return nil
@@ -139,7 +140,7 @@ type security struct {
 	SkipSANCheck     bool     `json:"skip-client-san-verification"`
 }
 
-// checkClientSecurity looks at the section only where etcd will: when there is a listener for clients that uses TLS.
+// checkClientSecurity checks the section only if etcd uses it, that is, if a listener for clients uses TLS.
 func (s *settings) checkClientSecurity() error {
 	inUse := false
 	for _, listener := range []struct {
@@ -175,7 +176,8 @@ func (s *settings) checkPeerSecurity() error {
 	return s.PeerSecurity.checkCA(peerSection)
 }
 
-// checkRequired wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
+// checkRequired requires a certificate if one of the URLs uses TLS. etcd does not notice a missing one until it opens
+// the listener.
 func (t security) checkRequired(section, key string, urls []url.URL) error {
 	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, UsesTLS) {
 		return nil
@@ -196,7 +198,7 @@ func (t security) check(section string) error {
 	return t.checkCA(section)
 }
 
-// checkPair loads a certificate and its key as etcd will. Errors contain nothing of a file but its path.
+// checkPair loads a certificate and its key like etcd. Errors contain the path of a file, never its content.
 func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	switch {
 	case certFile == "" && keyFile == "":
@@ -229,7 +231,7 @@ func readFile(key, path string, check func(content []byte) error) ([]byte, error
 	return content, nil
 }
 
-// checkCertificate wants what crypto/tls takes for a chain: a first CERTIFICATE block that can be parsed.
+// checkCertificate requires the start of a valid chain for crypto/tls: a first CERTIFICATE block that can be parsed.
 func checkCertificate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
@@ -242,7 +244,7 @@ func checkCertificate(content []byte) error {
 
 var errNoCertificate = errors.New("it has no PEM certificate")
 
-// checkCA reads the bundle as etcd will: every PEM block in it has to be a certificate.
+// checkCA reads the bundle like etcd: every PEM block in it must be a certificate.
 func (t security) checkCA(section string) error {
 	if t.TrustedCAFile == "" {
 		return nil

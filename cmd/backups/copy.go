@@ -17,7 +17,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother reports that a place is not a copy of the store: Copy did not make what it holds, or another process wrote to it since.
+// ErrAnother reports that a place is not a copy of the store: its objects were not made by Copy, or another process
+// has written to it since.
 var ErrAnother = errors.New("is not a copy of")
 
 // CopyResult is the result of backup copy; -o json prints it.
@@ -36,9 +37,9 @@ func (c CopyResult) Print(to io.Writer) error {
 	return err
 }
 
-// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It resumes
-// a copy that was interrupted. With follow it copies again after each such pause until ctx is done, which is not an
-// error then. Objects that the store has deleted stay in the copy.
+// Copy copies every object of the settings' store that another place lacks, reads each one back and compares it. It
+// resumes an interrupted copy. If follow is not 0, it copies again after each pause of that length until ctx is done,
+// which is not an error then. Objects that the store has deleted remain in the copy.
 //
 // Copy never mixes two histories: it returns ErrAnother if the place has backups that Copy did not make, or if
 // another process has written to the copy since. copyMark distinguishes a copy from a store that a cluster writes to.
@@ -60,17 +61,17 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 	}
 }
 
-// copier is a copy in progress.
+// A copier is a copy in progress.
 type copier struct {
 	from, to store.Store
 	meter    *Meter
 	resumed  bool            // the objects of an earlier copy were counted
 	checked  map[string]bool // names of objects that were compared
-	stale    bool            // an object of the store disappeared before it was compared
+	stale    bool            // an object of the store disappeared before it could be compared
 	result   CopyResult
 }
 
-// untilEqual copies until a pass finds nothing new: the cluster writes meanwhile, and merges what it wrote.
+// untilEqual copies until a pass finds nothing new, because the cluster writes and merges segments in the meantime.
 func (c *copier) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
@@ -80,8 +81,8 @@ func (c *copier) untilEqual(ctx context.Context) error {
 	}
 }
 
-// pass copies in the order of names, so an interrupted copy is readable: the manifest that completes a full snapshot
-// is copied after its data, and segments are copied in their order.
+// pass copies objects in the order of their names, so that an interrupted copy is readable: the manifest that
+// completes a full snapshot follows its data, and segments keep their order.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
 	copies, err := list(ctx, c.to) // first, so that the listing of the store is never older than that of the copy
@@ -134,7 +135,7 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// copy copies an object and reads it back. An object that has disappeared since the listing was merged or pruned.
+// copy copies an object and reads it back. If the object has disappeared since the listing, it was merged or pruned.
 func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
@@ -146,7 +147,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	defer content.Close()
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
-	case errors.Is(err, store.ErrExists): // since the place was listed
+	case errors.Is(err, store.ErrExists): // another process has created it since the listing
 		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)
@@ -163,7 +164,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	return true, nil
 }
 
-// contentError returns the error for an object whose content in the copy differs from the store's.
+// contentError returns the error for an object that differs between the copy and the store.
 func (c *copier) contentError(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
 }

@@ -59,7 +59,7 @@ func TestCopy_resumes(t *testing.T) {
 	}
 }
 
-// watched calls a test before each put.
+// watched calls a function of the test before each put.
 type watched struct {
 	*memory.Store
 	put func()
@@ -89,7 +89,7 @@ func TestCopy_refusesOtherBackups(t *testing.T) {
 	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped returns other bytes than were put.
+// flipped returns other bytes than those that were put.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -129,7 +129,7 @@ func TestCopy_follow(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed calls a test at each listing.
+// listed calls a function of the test at each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,7 +140,7 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a cluster on a store: it ends the generation and creates the next.
+// rehearse starts a cluster on a store, which ends the generation and creates the next one.
 func rehearse(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
@@ -148,7 +148,7 @@ func rehearse(t *testing.T, on store.Store) {
 	}))
 }
 
-// goOn adds an empty segment to a store, as a cluster that writes to it does.
+// goOn adds an empty segment to a store, like a cluster that writes to it.
 func (l sampleCluster) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
@@ -168,12 +168,12 @@ func merge(t *testing.T, on store.Store) {
 	}
 }
 
-// A copy that a cluster has written to has a history of its own, and so has a store that is mistaken for a copy.
+// Copy rejects a copy that a cluster has written to, and a store that is mistaken for a copy.
 func TestCopy_comparesHistories(t *testing.T) {
 	l := runSampleCluster(t)
 	for name, c := range map[string]struct {
 		then func(t *testing.T, original, copied store.Store)
-		err  string // if empty, Copy succeeds again
+		err  string // empty if Copy succeeds again
 	}{
 		"nothing happens":                      {func(*testing.T, store.Store, store.Store) {}, ""},
 		"the original continues":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},

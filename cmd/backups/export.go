@@ -22,10 +22,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrExists reports that the output file exists: it is never overwritten.
+// ErrExists reports that the output file exists. It is never overwritten.
 var ErrExists = errors.New("exists already; give another name")
 
-// ErrIncomplete reports that later revisions were backed up and cannot be read. The result comes with it.
+// ErrIncomplete reports that later revisions were backed up but cannot be read. The result is valid.
 var ErrIncomplete = errors.New("incomplete")
 
 // ExportResult is the result of backup export; -o json prints it.
@@ -47,10 +47,9 @@ type Gaps struct {
 	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped: sentences
 }
 
-// Export writes a stock etcd snapshot of a kept revision to a new file that only the user may read. It searches our
-// backups first and then those that etcd-backup-restore has left in the store. It returns archive.ErrNotKept if
-// neither has the target, and ErrIncomplete if the snapshot is the latest that can be read although later revisions
-// were backed up.
+// Export writes a stock etcd snapshot of a kept revision to a new file that only the user can read. It searches our
+// backups first, and then those that etcd-backup-restore left in the store. It returns archive.ErrNotKept if neither
+// has the target, and ErrIncomplete if it exported the latest readable revision although later ones were backed up.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -75,8 +74,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// isOlder reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state
-// that our backups should have is never read from there.
+// isOlder reports whether a target may be older than our backups. Only then may the backups of etcd-backup-restore be
+// used: a revision that our backups should have is never read from them.
 func isOlder(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -109,8 +108,8 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	}, err
 }
 
-// find returns the path to a target. Backups without a trusted signature do not count as damaged: find returns an
-// error instead of a path to an earlier revision.
+// find returns the path to a target. If a backup has no trusted signature, find returns an error: unlike a damaged
+// backup, it is not skipped in favour of an earlier revision.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
@@ -125,8 +124,8 @@ func (g *Gaps) skip(_, _ archive.Path, why error) error {
 	return nil
 }
 
-// build calls use with the path to a target, or with the best one that can be used. It returns the path that was used,
-// and ErrIncomplete, too, if that is the path to the latest revision and something after its end cannot be read.
+// build calls use with the path to a target, or with the best usable path instead. It returns the path that was used.
+// It also returns ErrIncomplete if that path leads to the latest revision and something after its end cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
 		_ = g.skip(sought, sought, sought.PastEnd) // returns no error
@@ -168,8 +167,8 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// sidecarExport makes a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to a
-// file next to the output, because its name may not match its content. This needs twice the disk space.
+// A sidecarExport makes a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to a
+// file next to the output, because the name may not match the content. This takes twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  archive.Target
@@ -177,8 +176,8 @@ type sidecarExport struct {
 	options restore.Options
 }
 
-// export tries one full snapshot after the other, the best first: any may be damaged, or hold more revisions than its
-// name states.
+// export tries the full snapshots in turn, starting with the best one: any of them may be damaged, or contain more
+// revisions than its name states.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.FullSnapshots(e.target)
 	if err != nil {
@@ -248,7 +247,7 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	}
 }
 
-// rowsOf returns a function that finds rows in etcd's bucket of keys.
+// rowsOf returns a function that finds rows in etcd's key bucket.
 func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	rows := tx.Bucket([]byte("key")).Cursor()
 	return func(revision []byte) (key, value []byte) {
@@ -259,8 +258,8 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// checkDigest compares a stock snapshot with the digest at its end before it is opened as a database. A truncated
-// file lacks pages, and reading one through a memory map kills the process.
+// checkDigest compares a stock snapshot with the digest at its end. This must be done before the snapshot is opened
+// as a database: reading a missing page of a truncated file through a memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -274,10 +273,11 @@ func checkDigest(ctx context.Context, path string) error {
 	return err
 }
 
-// sector divides the size of a database, and therefore of a snapshot without a digest. etcdutl has the same check.
+// sector divides the size of a database, and therefore the size of a snapshot without a digest. etcdutl makes the
+// same check.
 const sector = 512
 
-// repairHint returns a guess at what a file without a digest is, and the next step.
+// repairHint guesses what a file without a digest is, and returns the next step.
 func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "perhaps it was cut off"

@@ -152,7 +152,7 @@ func TestExport_missingKey(t *testing.T) {
 	}
 }
 
-// Our backups continue the sidecar's: revisions that ours should have are not read from the sidecar's.
+// The sidecar's backups are not used for revisions that our own backups should have.
 func TestExport_prefersOurBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)
@@ -171,7 +171,8 @@ func TestExport_prefersOurBackups(t *testing.T) {
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 
-// Anyone with write access to the store can create an object with a name of the sidecar's.
+// Anyone with write access to the store can create an object that is named like the sidecar's, so a signature is
+// required.
 func TestExport_unsignedSidecarBackups(t *testing.T) {
 	l := runSampleCluster(t)
 	settings := l.storeAsSidecar(t)

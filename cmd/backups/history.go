@@ -17,14 +17,15 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// copyMark is the object that Copy creates first in every place. A store that a cluster writes to does not have it,
-// so it is never mistaken for a copy, whatever objects both have in common.
+// copyMark is the object that Copy creates first in every place. A store that a cluster writes to lacks it, so Copy
+// never mistakes such a store for a copy, even if they have objects in common.
 const copyMark = "copy.json"
 
-// maxMark bounds the bytes of a mark that are read.
+// maxMark limits the number of bytes that are read of a mark.
 const maxMark = 4 << 10
 
-// mark ensures that the place is a copy: it has the mark, or it has no backups and gets the mark.
+// mark ensures that the place is a copy: it accepts a place with the mark, and puts the mark in a place without
+// backups.
 func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	if _, has := copies[copyMark]; has {
 		return nil
@@ -39,13 +40,13 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // another process that copies to this place created it
+		return nil // by another process that copies to this place
 	}
 	return err
 }
 
-// checkDistinct refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the
-// mark of the copy.
+// checkDistinct refuses to copy a store onto itself or into a folder within it: in both cases the listing of the
+// store contains the mark of the copy.
 func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -76,14 +77,14 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// history is the history of a cluster, as far as the names of objects show it.
+// A history is the history of a cluster, as shown by the names of objects.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
 	reserved    int64 // the highest reservation
 }
 
-// sequence describes a generation, as far as the names of its objects show it.
+// A sequence describes a generation, as shown by the names of its objects.
 type sequence struct {
 	objects []archive.Object // segments, merged or not
 	full    int64            // the revision of the newest full snapshot
@@ -94,7 +95,7 @@ func newHistory(sizes map[string]int64) history {
 	for name := range sizes {
 		parts := strings.Split(name, "/")
 		if revision, is := strings.CutPrefix(name, "reservation/"); is {
-			number, _ := strconv.ParseInt(revision, 10, 64) // 0 is no reservation
+			number, _ := strconv.ParseInt(revision, 10, 64) // 0, after an error, is no reservation
 			h.reserved = max(h.reserved, number)
 		}
 		if len(parts) < 3 || parts[0] != "gen" {
@@ -127,8 +128,8 @@ func (g *sequence) add(number int, parts []string) {
 	}
 }
 
-// compare rejects a copy that has anything the store never had: an object of another generation, one after the last
-// position, or one with different content. Objects that the store has merged or pruned since are accepted.
+// compare rejects a copy that has anything the store never had: an object of an unknown generation, one after the
+// last position, or one with different content. It accepts objects that the store has since merged or pruned.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
@@ -169,7 +170,7 @@ func (c *copier) written(what string) error {
 	return fmt.Errorf("%s %w %s: it has %s, which %s lacks: a cluster was started on it; copy to another place", c.to, ErrAnother, c.from, what, c.from)
 }
 
-// compareObject compares an object of the copy with the store's, once per run.
+// compareObject compares an object of the copy with the store's. It does so once per run.
 func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil
@@ -196,8 +197,8 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	return err
 }
 
-// compareGeneration compares the ends of the two sequences of segments. The last segment of the copy has the digest
-// of everything before it.
+// compareGeneration compares the ends of two sequences of segments. The last segment of the copy contains a digest of
+// everything before it.
 func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil

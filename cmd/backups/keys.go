@@ -44,14 +44,13 @@ func (s Selection) rangeEnd() []byte {
 		return nil
 	}
 	end := []byte(clientv3.GetPrefixRangeEnd(s.Key))
-	if bytes.Equal(end, []byte{0}) { // the notation of etcd's clients for no upper bound
+	if bytes.Equal(end, []byte{0}) { // etcd's clients write an empty upper bound as a zero byte
 		end = []byte{}
 	}
 	return end
 }
 
-// Key is a key at a revision. It is printed as a line of JSON; keys and values that are not UTF-8 are printed in
-// base64.
+// A Key is a key at a revision. It prints as a line of JSON, with keys and values in base64 unless they are UTF-8.
 type Key struct {
 	Key            string `json:"key,omitempty"`
 	KeyBase64      []byte `json:"key_base64,omitempty"`
@@ -79,15 +78,14 @@ type Form string
 
 // The output formats.
 const (
-	AsText   Form = "text"   // the key and its value, a line each, as etcdctl get prints them
+	AsText   Form = "text"   // the key and its value on a line each, like etcdctl get
 	AsShown  Form = "shown"  // AsText with control characters escaped, for a terminal
-	AsJSON   Form = "json"   // one JSON document a line
+	AsJSON   Form = "json"   // one JSON document per line
 	AsScript Form = "script" // shell commands that write the keys again
 )
 
-// Get prints the selected keys as they were at a target. It returns ErrNoKey if there were none, and
-// archive.ErrNotKept if the target is not kept. scratch is a directory for Get alone, which holds the database
-// meanwhile.
+// Get prints the selected keys as of a target. It returns ErrNoKey if no key matched, and archive.ErrNotKept if the
+// target is not kept. scratch is a directory that only Get uses: it rebuilds the database there.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
@@ -97,7 +95,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
-			_, err = io.WriteString(to, "set -e\n") // a put that fails ends the script with its status
+			_, err = io.WriteString(to, "set -e\n") // so that the script stops at the first put that fails
 		}
 		if err == nil {
 			err = form.print(to, kv)
@@ -196,8 +194,8 @@ func (k *Key) name() string {
 // Range is a pair of moments.
 type Range struct{ From, To archive.Target }
 
-// Diff prints the changes, between two moments, of the keys that start with a prefix, in the order of keys. It
-// returns the errors of Get except ErrNoKey.
+// Diff prints the changes, between two moments, of the keys that start with a prefix, in the order of the keys. It
+// returns the same errors as Get except ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	var moments [2]database
 	for i, target := range []archive.Target{between.From, between.To} {
@@ -226,7 +224,7 @@ func Diff(ctx context.Context, settings Settings, between Range, prefix string, 
 	return err
 }
 
-// changes compares two sequences, both in the order of keys.
+// changes compares two sequences of keys, both sorted.
 func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		before, stopBefore := iter.Pull2(from)
@@ -279,7 +277,7 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// database holds etcd's keys at a revision. The zero value is closed.
+// A database holds etcd's keys at a revision. The zero value is closed.
 type database struct {
 	*restore.Keys
 
@@ -294,7 +292,7 @@ func (d database) Close() error {
 	return d.Keys.Close()
 }
 
-// openDatabase rebuilds the database of a target in a directory.
+// openDatabase rebuilds etcd's database at a target, in a directory.
 func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return database{}, err

@@ -29,8 +29,8 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 	return out.String(), err
 }
 
-// The etcd of these tests puts key0 to key6 in turns: first with numbers from 0, later with the same numbers after
-// "later".
+// The etcd of these tests writes key0 to key6 in turn: first the values 0, 1, 2 and so on, then the same numbers
+// prefixed with "later".
 func TestGet(t *testing.T) {
 	l := runSampleCluster(t)
 	for who, settings := range map[string]Settings{"ours": l.store(t), "the sidecar's": l.storeAsSidecar(t)} {

@@ -23,8 +23,8 @@ import (
 // ErrNoBackups reports that the wrapper that answered makes no backups.
 var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
 
-// Flags is the body of GET /backup: flags of the wrapper by name, without the dashes. It has no secrets: for keys it
-// has only the paths of files.
+// Flags is the body of GET /backup: the wrapper's flags by name, without dashes. It contains no secrets: keys are
+// given as paths of files.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -34,7 +34,7 @@ type Flags struct {
 	VolumeDir   string `json:"volume-dir"`
 }
 
-// Backup is a full snapshot in the store, the result of backup now; -o json prints it.
+// Backup is a full snapshot in the store. It is the result of backup now; -o json prints it.
 type Backup struct {
 	Name     string    `json:"name"`     // of the full snapshot, as in backup list
 	Revision int64     `json:"revision"` // of the snapshot
@@ -48,8 +48,7 @@ func (m Backup) Print(to io.Writer) error {
 	return err
 }
 
-// event is a line of the response to POST /backup. The last line has Made or Error; the ones before it report
-// progress.
+// An event is a line of the response to POST /backup. The last line has Made or Error; the others report progress.
 type event struct {
 	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database so far
 	Of       int64   `json:"of,omitempty"`       // size of the database
@@ -57,13 +56,13 @@ type event struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-// maxLine limits a response, or a line of one that is a stream, in bytes.
+// maxLine limits a response, or one line of a streamed response, in bytes.
 const maxLine = 64 << 10
 
-// silence is the time without a line after which the wrapper counts as gone.
+// silence is the time without a line after which the client gives up.
 var silence = 30 * time.Second // tests shorten it
 
-// Client sends requests to the wrapper on this host.
+// A Client sends requests to the wrapper on this host.
 type Client struct {
 	*status.Client
 
@@ -73,7 +72,7 @@ type Client struct {
 // NewClient returns a client for the wrapper on a port of loopback. It opens no connection yet.
 func NewClient(port uint16) Client { return Client{status.NewClient(port), port} }
 
-// Flags returns the wrapper's flags about backups. The error wraps status.ErrNoAnswer or ErrNoBackups, or describes a
+// Flags returns the wrapper's flags about backups. The error wraps status.ErrNoAnswer or ErrNoBackups, or reports a
 // response that cannot be read.
 func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	ctx, cancel := context.WithTimeout(ctx, silence)
@@ -89,9 +88,9 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 	return flags, nil
 }
 
-// Now makes the wrapper take a full snapshot and waits until it is in the store. About every second it calls uploaded
-// with the number of bytes of the database that are uploaded and the total. The error wraps status.ErrNoAnswer
-// or ErrNoBackups, or is the wrapper's own.
+// Now makes the wrapper take a full snapshot and waits until it is in the store. About once a second it calls
+// uploaded with the number of uploaded bytes of the database and the total. The error wraps status.ErrNoAnswer or
+// ErrNoBackups, or is the one that the wrapper reported.
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +122,7 @@ func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Back
 	return Backup{}, fmt.Errorf("etcd-wrapper on port %d stopped, or closed the connection, before the backup was made; its log has the reason", c.port)
 }
 
-// ask sends a request and returns the response, if the wrapper makes backups.
+// ask sends a request and returns the response. It returns an error if the wrapper makes no backups.
 func (c Client) ask(ctx context.Context, method string) (*http.Response, error) {
 	reply, err := c.Send(ctx, method, "/backup")
 	if err != nil || reply.StatusCode == http.StatusOK {
@@ -146,15 +145,15 @@ const (
 
 // Backend makes full snapshots; *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Now takes a full snapshot, or waits for the one in progress. Its error is a sentence for users. It must return soon
-	// after the context ends, which happens when the client disconnects or the server stops; the snapshot itself may
-	// continue.
+	// Now takes a full snapshot, or waits for the one in progress. Its error is a sentence for users. Now must return
+	// soon after the context ends, because the client has disconnected or the server is stopping; the snapshot itself
+	// may continue.
 	Now(ctx context.Context) (archive.Full, error)
 	Published() *facts.Backups
 }
 
-// Routes returns the endpoints by net/http's patterns, for clients on loopback. backend is nil if no backups are made;
-// flags is unused then.
+// Routes returns the handlers by net/http pattern, for clients on loopback. backend is nil if no backups are made;
+// flags is then unused.
 func Routes(flags Flags, backend Backend, log zerolog.Logger) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if backend != nil {
@@ -174,7 +173,7 @@ func serveNone(w http.ResponseWriter, _ *http.Request) {
 func answer(w http.ResponseWriter, status int, content any) {
 	sendHeaders(w)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(content) // an error means that the client is gone
+	_ = json.NewEncoder(w).Encode(content) // fails if the client has disconnected
 }
 
 func sendHeaders(w http.ResponseWriter) {
@@ -183,7 +182,7 @@ func sendHeaders(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// serve sends a line of JSON each second, and a last one when the snapshot was made or has failed.
+// serve sends a line of JSON every second, and a last one when the snapshot has been made or has failed.
 func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 	sendHeaders(w)
 	ctx, cancel := context.WithCancel(r.Context())
@@ -203,7 +202,7 @@ func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 		select {
 		case <-beat.C:
 		case last := <-ended:
-			_ = sendLine(w, last) // an error means that the client is gone
+			_ = sendLine(w, last) // fails if the client has disconnected
 			return
 		}
 	}
@@ -218,7 +217,7 @@ func uploadEvent(backend Backend) event {
 	return event{}
 }
 
-// sendLine sets a deadline for the line, which replaces the server's deadline for a whole response.
+// sendLine sends a line with its own deadline, which replaces the server's deadline for a whole response.
 func sendLine(w http.ResponseWriter, line event) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {

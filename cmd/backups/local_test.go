@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// making is a Backend of a test.
+// making implements Backend with a function.
 type making func(context.Context) (archive.Full, error)
 
 func (m making) Now(ctx context.Context) (archive.Full, error) { return m(ctx) }
@@ -67,7 +67,7 @@ func TestClient_NowFails(t *testing.T) {
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
 
-// A client that disconnects must not leave a waiting goroutine.
+// A goroutine that waits for the snapshot must end when the client disconnects.
 func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -86,7 +86,7 @@ func TestServe_clientDisconnects(t *testing.T) {
 	}
 }
 
-// A client may keep the connection open and stop reading.
+// A client that stops reading must not block the handler.
 func TestServe_clientStopsReading(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
@@ -147,7 +147,7 @@ func TestClient_endlessAnswer(t *testing.T) {
 	require.Less(t, <-sent, 64<<20)
 }
 
-// Another program, or a wrapper that hangs, sends nothing after the start of its response.
+// The server sends nothing after its response headers, like another program or a wrapper that hangs.
 func TestClient_silentServer(t *testing.T) {
 	before := silence
 	silence = 100 * time.Millisecond

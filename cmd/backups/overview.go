@@ -19,8 +19,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is the result of backup list; -o json prints it. Times are RFC 3339, sizes are bytes in the store. Fields
-// may be added, but are never renamed.
+// Listing is the result of backup list; -o json prints it. Times are in RFC 3339, sizes are bytes in the store.
+// Fields may be added, but are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
 	Cluster     string              `json:"cluster,omitempty"` // etcd's first cluster id, hexadecimal
@@ -31,7 +31,7 @@ type Listing struct {
 	names bool // Print shows the names in the store
 }
 
-// WithNames makes Print show the names that full snapshots have in the store, instead of the words for --to.
+// WithNames makes Print show the names of full snapshots in the store instead of arguments for --to.
 func (o Listing) WithNames() Listing {
 	o.names = true
 	return o
@@ -98,13 +98,13 @@ type Total struct {
 	Bytes   int64 `json:"bytes"`
 }
 
-// restoreTestsFor bounds the age of the restore tests that are listed.
+// restoreTestsFor is the maximum age of the restore tests that are listed.
 const restoreTestsFor = 31 * 24 * time.Hour
 
 // ErrEmpty reports that the store never had backups.
 var ErrEmpty = errors.New("has no backups")
 
-// List lists the backups. With ErrEmpty it returns the listing, too.
+// List lists the backups. The listing is also valid with ErrEmpty.
 func List(ctx context.Context, settings Settings, now time.Time) (Listing, error) {
 	all := Listing{Store: settings.Store.String(), Generations: []GenerationListing{}}
 	kept := settings.Archive()
@@ -183,8 +183,8 @@ func newerOf(a, b *Verification) *Verification {
 	return a
 }
 
-// SidecarChain is a full snapshot of etcd-backup-restore and the delta snapshots that follow it, as their names show
-// them.
+// A SidecarChain is a full snapshot of etcd-backup-restore and the delta snapshots that follow it, as shown by their
+// names.
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
 	From   int64     `json:"from"`  // revision of the full snapshot, as named
@@ -195,7 +195,7 @@ type SidecarChain struct {
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists the backups that etcd-backup-restore has left in a store.
+// ofSidecar lists the backups that etcd-backup-restore left in a store.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
@@ -292,7 +292,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 		}
 		rows = append(rows, []string{o.label(full.Name, revision), terminal.Size(full.Bytes), database, terminal.FormatTime(made), verified})
 	}
-	if o.names { // they have the time
+	if o.names { // the names of full snapshots contain the time
 		for i := range rows {
 			rows[i] = slices.Delete(rows[i], 3, 4)
 		}
@@ -300,7 +300,7 @@ func (o Listing) printFulls(b *strings.Builder, fulls []FullListing, now time.Ti
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe returns a result as text, with the revision unless the reader knows it from context.
+// describe returns a result as text. revision adds its revision.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// continued matches the starts of lines that continue the line before.
+// continued matches the start of a line that continues the previous one.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// printed returns the text of a document with wrapped lines joined and blanks merged. A listing must fit a terminal.
+// printed checks that a document fits a terminal, and returns its text with wrapped lines joined and blanks merged.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -16,7 +16,8 @@ import (
 // ErrInDoubt reports that pruning is not safe now, so nothing is deleted.
 var ErrInDoubt = errors.New("nothing is deleted")
 
-// ErrNoPolicy reports that --backup-keep is missing. start-etcd may be set to keep more than the default.
+// ErrNoPolicy reports that --backup-keep is missing. Prune does not assume the default, because start-etcd may keep
+// more.
 var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
 
 // PruneResult is the result of backup prune; -o json prints it.
@@ -31,15 +32,15 @@ type PruneResult struct {
 	Done    retention.Deletion `json:"done"`
 }
 
-// Prune deletes backups that the policy no longer requires; with dryRun it only plans that. With ErrInDoubt, and with
-// errors of the deletion, it returns the result, too. It calls deleted with each deleted item. ErrNoPolicy is an error
-// in the flags.
+// Prune deletes the backups that the policy no longer requires; with dryRun it only plans the deletions. It calls
+// deleted for each deleted item. The result is also valid with ErrInDoubt and with an error of a deletion.
+// ErrNoPolicy is an error in the flags.
 func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(retention.Item)) (PruneResult, error) {
 	if settings.Keep == "" && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // the names alone would not show that a segment is missing
+	history, err := kept.History(ctx) // because names alone do not show that a segment is missing
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}

@@ -36,9 +36,9 @@ func (r RestoreResult) Print(to io.Writer) error {
 	return err
 }
 
-// Restore builds the data directory of a stopped etcd from a kept revision, out of our backups or those that
-// etcd-backup-restore has left in the store. It returns archive.ErrNotKept if neither has the target, and
-// ErrIncomplete if it restored the latest revision that can be read although later ones were backed up.
+// Restore builds a data directory from a kept revision, using our backups or those that etcd-backup-restore left in
+// the store. It returns archive.ErrNotKept if neither has the target, and ErrIncomplete if it restored the latest
+// readable revision although later ones were backed up.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
@@ -64,7 +64,7 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, err
 }
 
-// highestRevision returns an upper bound of all revisions that were ever handed out. If the newest full snapshot is
+// highestRevision returns an upper bound of all revisions that etcd ever handed out. If the newest full snapshot is
 // damaged, the names of objects show how far the backups reach.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
@@ -84,7 +84,7 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.LastNamed(ctx)
 		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, not even names count
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // names prove nothing without a trusted signature
 		return 0, err
 	}
 	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil

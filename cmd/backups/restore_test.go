@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// planned returns the plan of a data directory for a cluster of one member.
+// planned returns a plan for the data directory of a single-member cluster.
 func planned(t *testing.T) seed.Seed {
 	return seed.Seed{
 		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
@@ -32,8 +32,8 @@ func planned(t *testing.T) seed.Seed {
 	}
 }
 
-// A data directory is restored from our store, from the sidecar's, or from a snapshot of either. This is the only
-// test of an offline restore, in which no member starts.
+// TestRestore restores a data directory from our store, from the sidecar's, and from a snapshot of either. No other
+// test restores without starting a member.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	l := runSampleCluster(t)
@@ -70,7 +70,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// Reading pages that are missing at the end would kill the process.
+// Opening a truncated snapshot would kill the process as soon as it reads a missing page.
 func TestRestoreSnapshot_truncated(t *testing.T) {
 	t.Parallel()
 	l, file := runSampleCluster(t), filepath.Join(t.TempDir(), "snapshot")
@@ -94,7 +94,7 @@ func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 	assert.NoDirExists(t, plan.DataDir)
 }
 
-// A user is likely to name the snapshot of DIR "DIR.snapshot".
+// Restore must not overwrite DIR.snapshot, a likely name for a user's own snapshot.
 func TestRestore_leavesOtherFiles(t *testing.T) {
 	t.Parallel()
 	l, plan := runSampleCluster(t), planned(t)
@@ -154,7 +154,8 @@ func TestRestore_olderGeneration(t *testing.T) {
 	}
 }
 
-// secondGeneration has a full snapshot far above the revision that the generation was restored from.
+// secondGeneration adds a generation whose full snapshot is far above the revision that the generation was restored
+// from.
 func (l sampleCluster) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// sampleCluster is the history of an etcd: a snapshot, and the rows that followed it.
+// A sampleCluster is the history of an etcd: a snapshot and the rows that followed it.
 type sampleCluster struct {
 	snapshot []byte // a stock snapshot
 	revision int64  // of the snapshot
@@ -34,7 +34,7 @@ type sampleCluster struct {
 	events   []sidecarstoretest.Event
 }
 
-// runSampleCluster makes etcd take a snapshot between writes.
+// runSampleCluster runs an etcd and takes a snapshot between two series of writes.
 func runSampleCluster(t *testing.T) (l sampleCluster) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
@@ -73,7 +73,7 @@ func (l sampleCluster) rowsUpTo(revision int64) []format.Row {
 
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
-// store puts one full snapshot and one segment into a store.
+// store writes a store with one full snapshot and one segment.
 func (l sampleCluster) store(t *testing.T) Settings { return l.storeWith(t, &format.Keys{}) }
 
 func (l sampleCluster) storeWith(t *testing.T, keys *format.Keys) Settings {
@@ -99,7 +99,7 @@ func (l sampleCluster) storeWith(t *testing.T, keys *format.Keys) Settings {
 	return settings
 }
 
-// storeAsSidecar puts a full and a delta snapshot into a store, as etcd-backup-restore does.
+// storeAsSidecar writes a store with a full and a delta snapshot in the format of etcd-backup-restore.
 func (l sampleCluster) storeAsSidecar(t *testing.T) Settings {
 	s := memory.New()
 	s.SetContent("v2/"+sidecarstoretest.Name("Full", 0, l.revision, noon, ""), l.snapshot)
@@ -126,8 +126,7 @@ func (l sampleCluster) requireSnapshot(t *testing.T, path string, revision int64
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// addFullWithoutData adds a full snapshot without its data, gap revisions after the end of the chain; without a gap it is at the
-// end.
+// addFullWithoutData adds a full snapshot without its data, gap revisions after the end of the chain.
 func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -145,7 +144,7 @@ func (l sampleCluster) addFullWithoutData(t *testing.T, settings Settings, gap i
 	require.NoError(t, settings.Store.Delete(t.Context(), archive.DataName(1, full.Name())))
 }
 
-// addMarker puts a segment of one marker into a store.
+// addMarker adds a segment that has only a marker.
 func (l sampleCluster) addMarker(t *testing.T, kept *archive.Archive, start format.Start) {
 	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)

@@ -1,11 +1,11 @@
 // Package backups implements the commands `etcd-wrapper backup …` and `etcd-wrapper restore`: it lists, tests,
-// exports, copies, prunes and restores the backups in a store. Package main parses the command line, and maps errors
+// exports, copies, prunes and restores the backups in a store. Package main parses the command line and maps errors
 // to exit statuses.
 //
-// A command takes Settings, returns a result that prints itself, and may return an error with it. A command never
-// overwrites anything, and leaves nothing behind when it fails. Copy writes only to a place that it marked, and only
-// while the store and the copy have the same history. The package makes no backups: `backup now` asks the running
-// wrapper, by the endpoints in local.go.
+// A command takes Settings and returns a result that prints itself, sometimes together with an error. A command never
+// overwrites anything, and leaves nothing behind when it fails. Copy writes only to a place that it has marked, and
+// only while the store and the copy have the same history. The package makes no backups: `backup now` sends a request
+// to the running wrapper, whose endpoints are in local.go.
 package backups
 
 import (
@@ -30,7 +30,7 @@ import (
 // Settings are the flags about backups, parsed and checked.
 type Settings struct {
 	Flags     commandline.StoreFlags // the parsed flags
-	VolumeDir string                 // of the running wrapper; empty if none was asked
+	VolumeDir string                 // of the running wrapper; empty if the flags name the store
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      string           // the value of --backup-keep; empty if it is not set
@@ -45,7 +45,7 @@ type Settings struct {
 type Inspect = func(ctx context.Context, path string) error
 
 // Read checks the flags and the files that they name. It does not contact the store. The error is one sentence that
-// starts with a flag.
+// starts with the flag.
 func Read(flags commandline.Backups) (Settings, error) {
 	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
 	var err error
@@ -66,8 +66,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 // Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// FlagsOf returns the flags that the running wrapper shares with commands. Paths become absolute, because commands
-// have other working directories.
+// FlagsOf returns the flags that commands adopt from the running wrapper. It makes paths absolute, because commands
+// run in other working directories.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
 		Store: flags.Store, Keep: cmp.Or(flags.Keep, commandline.DefaultKeep), Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
@@ -85,8 +85,8 @@ func absolute(path string) string {
 // ErrNoStore reports that neither a flag nor a running wrapper names a store.
 var ErrNoStore = errors.New("--backup-store: is missing; set it, or ETCD_WRAPPER_BACKUP_STORE, as for start-etcd")
 
-// Find parses the flags of a command. Without --backup-store it adopts those of the wrapper that is running on this
-// host, except for flags that are set. The error names a flag.
+// Find parses the flags of a command. Without --backup-store it adopts the flags of the wrapper that runs on this
+// host, except those that are set. The error names the flag.
 func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings, error) {
 	if flags.Store != "" {
 		return Read(flags)
@@ -112,8 +112,8 @@ const (
 // clearLine moves to the start of a terminal's line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// Meter shows the progress of a task at a terminal: bytes, rate and time left, in one line that it redraws. Only one
-// goroutine may use it. The zero value shows nothing.
+// A Meter shows the progress of a task in one line of a terminal, which it redraws: bytes, rate and time left. It
+// must be used by a single goroutine. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil shows nothing
 	now   func() time.Time
@@ -121,10 +121,10 @@ type Meter struct {
 	drawn time.Time
 }
 
-// NewMeter returns a meter that writes to a terminal; nil means that there is none.
+// NewMeter returns a meter that writes to a terminal; to is nil if there is none.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show shows how many bytes are done. total is 0 if it is unknown.
+// Show shows the number of bytes that are done. total is 0 if it is unknown.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -140,7 +140,7 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// TrackRestore wraps a restore to a file: while it runs, the meter shows how much of the database is written.
+// TrackRestore wraps a restore to a file: while it runs, the meter shows how much of the database has been written.
 func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})

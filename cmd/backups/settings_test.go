@@ -40,7 +40,7 @@ func TestDocuments_areDocumented(t *testing.T) {
 	}
 }
 
-// fields returns the JSON names of a document's fields, and of the documents of this package inside it.
+// fields returns the JSON names of a document's fields, including the fields of documents inside it.
 func fields(document reflect.Type) (names []string) {
 	for document.Kind() == reflect.Pointer || document.Kind() == reflect.Slice {
 		document = document.Elem()
@@ -83,10 +83,10 @@ func TestRead_defaults(t *testing.T) {
 	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
 }
 
-// silent is a Backend that no test calls.
+// silent implements Backend for tests that never call it.
 type silent struct{ Backend }
 
-// wrapper serves these flags and returns the port.
+// wrapper starts a server that returns these flags, and returns its port.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(told, silent{}, zerolog.Nop()) {

@@ -18,13 +18,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since returns noon plus this number of seconds: the time of the revision with that number.
+// since returns the time of the revision with that number: noon plus as many seconds.
 func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces puts the snapshot as a full snapshot, two segments, a full snapshot between them and one at the end into a
-// store.
+// inPieces writes a store with the snapshot as a full snapshot, followed by two segments, a full snapshot between
+// them and one after the last.
 func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
@@ -48,7 +48,7 @@ func (l sampleCluster) inPieces(t *testing.T, middle int64) Settings {
 	return settings
 }
 
-// keepUpTo puts the full snapshot and one segment up to a revision into a store.
+// keepUpTo writes a store with the full snapshot and one segment that ends at a revision.
 func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
@@ -62,7 +62,7 @@ func (l sampleCluster) keepUpTo(t *testing.T, last int64) Settings {
 	return settings
 }
 
-// ship puts the next segment, up to a revision, into a store.
+// ship uploads the next segment, which ends at a revision.
 func (l sampleCluster) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -88,7 +88,7 @@ func TestTargets_edges(t *testing.T) {
 	window := fmt.Sprintf("revisions %d to %d (", first, last)
 	for _, example := range []struct {
 		target   archive.Target
-		revision int64 // 0: not kept
+		revision int64 // 0 if not kept
 	}{
 		{archive.Target{}, last},
 		{archive.Target{Revision: first}, first},

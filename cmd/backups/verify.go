@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNotVerified reports that a backup could not be restored, or the result differs from the data of etcd.
+// ErrNotVerified reports that a backup could not be restored, or that the restored data differs from etcd's.
 var ErrNotVerified = errors.New("the test restore failed")
 
 // VerifyResult is the result of backup verify; -o json prints it.
@@ -28,18 +28,18 @@ type VerifyResult struct {
 	Recorded   bool            `json:"recorded"` // the result is in the store
 }
 
-// Selector selects a backup.
+// A Selector selects a backup.
 type Selector struct {
 	archive.Target
 	Full bool // the newest full snapshot of the generation instead of the target; 0 means the newest generation
 }
 
-// RestoreFunc restores a path and returns the result of the test.
+// A RestoreFunc restores the backup at a path and returns the result of the test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
-// Verify restores a backup for a test, by calling restore, and records the result in the store. It returns the result
-// with ErrNotVerified, too, and with ErrIncomplete, which means that the backup was restored and that later revisions
-// cannot be read.
+// Verify tests a backup by calling restore, and records the result in the store. The result is also valid with
+// ErrNotVerified, and with ErrIncomplete, which reports that the backup was restored but later revisions cannot be
+// read.
 func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
 	path, err := findSelected(ctx, kept, chosen)
@@ -54,7 +54,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
 		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
-	if settings.Keys.Signs() || !settings.Keys.Trusts() { // an unsigned result would be rejected
+	if settings.Keys.Signs() || !settings.Keys.Trusts() { // members with trusted keys would reject an unsigned result
 		err = kept.PutResult(ctx, result)
 		verified.Recorded = err == nil
 	}

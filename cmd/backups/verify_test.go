@@ -94,7 +94,7 @@ func TestVerify_withSegments(t *testing.T) {
 	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// An unsigned result would make members with trusted keys reject the full snapshot.
+// An unsigned result would make members with trusted keys reject the full snapshot, so Verify does not store it.
 func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := runSampleCluster(t).storeWith(t, pair.Load(t))

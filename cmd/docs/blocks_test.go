@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
+	// others lists the external tools that the pages use, and the shell's builtins.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
 	// key matches the start of a line of YAML.
@@ -26,14 +26,15 @@ var (
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)
 )
 
-// quotation reports whether a block has no commands: the format's bytes, code, and output of the program.
+// quotation reports whether a block has no commands: it shows bytes of the format, code, or output of the program.
 func quotation(block Block) bool {
 	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
 }
 
-// Blocks that need no cluster and no cloud are followed in cmd/suites/endtoend, the README's for Kubernetes in testdata/deploy/stories.
-// Commands of this program are compared with its command line there. Here are the others: a block has only known commands.
+// Blocks that need neither a cluster nor a cloud are run in cmd/suites/endtoend, and the README's blocks for
+// Kubernetes in testdata/deploy/stories. Those tests also compare commands of this program with its command line.
+// This test checks that all other commands are known.
 func TestCommandsInPages_exist(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
@@ -62,7 +63,7 @@ func TestCommandsInPages_exist(t *testing.T) {
 	assert.Greater(t, checked, 80)
 }
 
-// topics lists the words that select benchmarks, which pages name.
+// topics lists the words that select benchmarks and that pages may name.
 func TestBenchmarksInPages_exist(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)
@@ -81,7 +82,7 @@ func TestBenchmarksInPages_exist(t *testing.T) {
 	}
 }
 
-// written reports whether a block is the content of a file of YAML, which then has to be some.
+// written reports whether a block is the content of a YAML file, and checks that it is valid.
 func written(t *testing.T, block Block) bool {
 	t.Helper()
 	if !key.MatchString(block.Text) {

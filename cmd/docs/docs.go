@@ -1,8 +1,8 @@
-// Package docs reads README.md and docs/ for tests that compare them with the program: a
-// flag, metric, check or status without a description fails the test next to its code.
+// Package docs reads README.md and docs/ for tests that compare them with the program: a flag, metric, check or
+// status without a description fails the test next to its code.
 //
-// Only tests import it. A table may move from one of the files to another without a change here. Its own tests hold what
-// the pages name by themselves: links, paths, make targets and packages.
+// Only tests import it. A table may move from one file to another without a change here. The package's own tests
+// check what the pages name themselves: links, paths, make targets and packages.
 package docs
 
 import (
@@ -20,7 +20,7 @@ import (
 // Row is a row of a table, cell by cell.
 type Row []string
 
-// Text returns README.md and docs/*.md, one after the other.
+// Text returns the content of README.md and docs/*.md.
 func Text(t testing.TB) string {
 	t.Helper()
 	var text strings.Builder
@@ -30,7 +30,7 @@ func Text(t testing.TB) string {
 	return text.String()
 }
 
-// Pages are README.md and docs/*.md, in this order, by path from the root.
+// Pages yields README.md and docs/*.md, in this order, with their paths from the root.
 func Pages(t testing.TB) iter.Seq2[string, string] {
 	t.Helper()
 	root := root(t)
@@ -49,7 +49,7 @@ func Pages(t testing.TB) iter.Seq2[string, string] {
 	}
 }
 
-// root is the directory of go.mod. Tests run in their package's directory.
+// root returns the directory of go.mod. Tests run in the directory of their package.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -63,7 +63,7 @@ func root(t testing.TB) string {
 	}
 }
 
-// Table returns the rows of the one table whose header has these cells.
+// Table returns the rows of the table whose header has these cells. There must be exactly one.
 func Table(t testing.TB, header ...string) (rows []Row) {
 	t.Helper()
 	inside, found := false, 0
@@ -83,13 +83,13 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 	return rows
 }
 
-// Block is a block of code of a page: what people type or write into a file.
+// A Block is a code block of a page: commands to type, or the content of a file.
 type Block struct {
 	Page, Text string
-	Language   string // that of its fence; empty if it is indented
+	Language   string // language of the fence; empty for an indented block
 }
 
-// Blocks returns the blocks of README.md and docs/*.md in the order of each page, without their margin.
+// Blocks returns the code blocks of README.md and docs/*.md in order, without indentation.
 func Blocks(t testing.TB) (blocks []Block) {
 	t.Helper()
 	for name, page := range Pages(t) {
@@ -123,7 +123,7 @@ func Blocks(t testing.TB) (blocks []Block) {
 	return blocks
 }
 
-// Commands returns the lines of a block as a shell reads them: without comments, and with continued lines joined.
+// Commands returns the lines of a block as a shell reads them: without comments, and with continuation lines joined.
 func (b Block) Commands() (commands []string) {
 	for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pages returns what people read, by path from the root.
+// pages returns all pages by their path from the root.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found, top := map[string]string{}, root(t)
@@ -32,10 +32,10 @@ func pages(t *testing.T) map[string]string {
 	return found
 }
 
-// link is a link of Markdown, with its text and where it leads.
+// link matches a Markdown link, with its text and its target.
 var link = regexp.MustCompile(`\[([^\]]*)\]\(([^)\s]+)\)`)
 
-// linksOf returns where the links of a page lead within this project: files and anchors, by path from the root.
+// linksOf returns the targets of a page's links within this project: files and anchors, by path from the root.
 func linksOf(name, content string) (files, anchors []string) {
 	for _, match := range link.FindAllStringSubmatch(content, -1) {
 		if strings.Contains(match[2], "://") {
@@ -89,7 +89,7 @@ func TestLinks_resolve(t *testing.T) {
 }
 
 func TestPages_areLinkedFromTheReadme(t *testing.T) {
-	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub shows the second one itself
+	all, reached := pages(t), map[string]bool{"README.md": true, "CONTRIBUTING.md": true} // GitHub itself links to CONTRIBUTING.md
 	for next := []string{"README.md"}; len(next) > 0; next = next[1:] {
 		files, _ := linksOf(next[0], all[next[0]])
 		for _, file := range files {

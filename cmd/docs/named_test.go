@@ -15,11 +15,11 @@ import (
 )
 
 var (
-	// explained is a target of the Makefile that `make help` lists.
+	// explained matches a target of the Makefile that `make help` lists.
 	explained = regexp.MustCompile(`(?m)^([a-z-]+):.*## \S`)
-	// command is a call of make, in backquotes or at the beginning of a line of code.
+	// command matches a call of make, in backquotes or at the beginning of a line of code.
 	command = regexp.MustCompile("(?m)(?:`|^ {4,})make ([a-z-]+)")
-	// place is a path below one of the folders of the top level.
+	// place matches a path below one of the top-level folders.
 	place = regexp.MustCompile(`^(cmd|lifecycle|statemachine|bootstrap|member|recovery|backup|internal|readiness|exitcode|testdata|docs|deploy)(/[\w.-]+)*$`)
 )
 
@@ -55,7 +55,7 @@ func TestPathsInPages_exist(t *testing.T) {
 	assert.NotZero(t, checked)
 }
 
-// Where two have added a row for the same thing, each in words of their own, only one of them is kept up to date.
+// If a table describes something twice, only one of the rows is kept up to date.
 func TestTables_haveNoDuplicateRows(t *testing.T) {
 	for name, content := range pages(t) {
 		seen := map[string]bool{}
@@ -72,10 +72,10 @@ func TestTables_haveNoDuplicateRows(t *testing.T) {
 	}
 }
 
-// logged is a duration in a line of the log, with its name.
+// logged matches a duration in a log call, with its name.
 var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
 
-// The page about the log describes this, and a console shows such numbers as durations.
+// docs/log.md promises that the names of durations end with their unit, and the console formats them by it.
 func TestLogDurations_nameTheirUnit(t *testing.T) {
 	checked, top := 0, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -110,13 +110,13 @@ func TestPackages_areDocumentedAndListed(t *testing.T) {
 	}
 }
 
-// packages are the comments of all packages by folder. That of a suite is in one of its tests.
+// packages returns the comments of all packages by folder. The comment of a suite is in one of its tests.
 func packages(t *testing.T) map[string]string {
 	t.Helper()
 	found, top := map[string]string{}, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && path != top && strings.HasPrefix(entry.Name(), ".") {
-			return fs.SkipDir // what is cleaned up meanwhile, or not ours
+			return fs.SkipDir // another test removes it at the same time, or it is not ours
 		}
 		if entry.IsDir() || filepath.Ext(path) != ".go" {
 			return nil

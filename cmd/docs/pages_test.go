@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest is the maximum number of words of a page. The format of backups and the metrics and fields are references that are read in parts.
+// longest returns the maximum number of words of a page. References, such as the backup format and the list of
+// metrics, may be longer because they are read in parts.
 func longest(page string) int {
 	switch page {
 	case "README.md":
@@ -21,7 +22,7 @@ func longest(page string) int {
 	}
 }
 
-// generated is a diagram, which grows with its table: a new state makes no page too long.
+// generated matches a diagram. Its words do not count, because it grows with its table.
 var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
 
 func TestPages_length(t *testing.T) {
@@ -30,7 +31,7 @@ func TestPages_length(t *testing.T) {
 	}
 }
 
-// A reader with one of these questions finds the answer by a link of the README.
+// Each of these questions is answered on a page that the README links to.
 func TestReadme_linksToEveryAnswer(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string

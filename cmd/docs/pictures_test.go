@@ -21,10 +21,10 @@ import (
 
 const (
 	pictureFolder = "../../docs/pictures"
-	largest       = 64 << 10 // of a picture, in bytes
+	largest       = 64 << 10 // maximum size of a picture in bytes
 )
 
-// pictured reads a file next to the pictures.
+// pictured reads a file in the directory of the pictures.
 func pictured(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(pictureFolder, name))
@@ -48,7 +48,8 @@ func TestPictures_sizeAndColourSchemes(t *testing.T) {
 	}
 }
 
-// The bytes are compared by the module that draws, with D2. Here it is enough that a picture names the text that it was drawn from.
+// The module that draws pictures with D2 compares their bytes. This test only checks that each picture names the text
+// that it was drawn from.
 func TestPictures_nameTheirSource(t *testing.T) {
 	texts, err := filepath.Glob(filepath.Join(pictureFolder, "*.d2"))
 	require.NoError(t, err)
@@ -61,9 +62,10 @@ func TestPictures_nameTheirSource(t *testing.T) {
 }
 
 var (
-	// shown matches the texts of a picture: the parts in quotation marks.
+	// shown matches the texts in a picture: the parts in quotation marks.
 	shown = regexp.MustCompile(`"([^"]*)"`)
-	// names are those that the program has: flags, files, endpoints, ports and the states of its machines.
+	// names matches names that must exist in the program: flags, files, endpoints, ports and the states of its
+	// machines.
 	names = regexp.MustCompile(`--[a-z][a-z-]+|\b[a-z_-]+\.(?:json|etcd|spool)\b|\bexit_code\b|/[a-z]{5,}\b|:\d{4}\b|\b(?:[A-Z][a-z]+){1,2}$`)
 )
 
@@ -84,7 +86,7 @@ func TestPictures_nameExistingThings(t *testing.T) {
 	assert.Greater(t, checked, 25)
 }
 
-// sources is all of the program's code, without its tests.
+// sources returns all of the program's code without tests.
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -104,13 +106,13 @@ func sources(t *testing.T) string {
 	return all.String()
 }
 
-// The colours are GitHub's own for text and links, in the light and in the dark.
+// The colours are those that GitHub uses for text and links in light and dark mode.
 const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #1f2328 } .other { fill: #8c959f } .ours { fill: #0969da }
 .axis { stroke: #8c959f } .paper { fill: #f6f8fa } .typed { font-weight: 600 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
 `
 
-// The recording shows a test's input and output, line by line. With reduced motion all of it is shown at the same time.
+// The recording shows a test's input and output line by line. With reduced motion it shows everything at once.
 func TestRecording_matchesTheOutput(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
 	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
@@ -134,10 +136,11 @@ func TestRecording_matchesTheOutput(t *testing.T) {
 	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
 }
 
-// bar is a row of a table of the page about benchmarks, by its first words, with its name in a chart.
+// A bar is a row of a table in docs/benchmarks.md, identified by its first words, and its label in a chart.
 type bar struct{ row, label string }
 
-// charts are drawn from the rows of docs/benchmarks.md. Those with a pair of bars show both medians, the others the ratio of the two.
+// charts are drawn from the rows of docs/benchmarks.md. A chart with pairs of bars shows both medians; the others
+// show their ratio.
 var charts = []struct {
 	file, unit string
 	pair       bool
@@ -214,7 +217,7 @@ func TestCharts_matchTheBenchmarks(t *testing.T) {
 	}
 }
 
-// What the README promises in figures is what was measured.
+// The figures in the README are those that were measured.
 func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 	rows, readme := measured(t), pages(t)["README.md"]
 	for _, figure := range []struct {
@@ -232,7 +235,7 @@ func TestReadmeFigures_matchTheBenchmarks(t *testing.T) {
 	}
 }
 
-// measured are all rows of the page about benchmarks that measure something.
+// measured returns the rows of docs/benchmarks.md that contain a measurement.
 func measured(t *testing.T) (rows []Row) {
 	t.Helper()
 	for line := range strings.Lines(pages(t)["docs/benchmarks.md"]) {
@@ -255,7 +258,7 @@ func rowOf(t *testing.T, rows []Row, beginning string) Row {
 	return nil
 }
 
-// number is the median in a cell.
+// number returns the median in a cell.
 func number(t *testing.T, cell string) float64 {
 	t.Helper()
 	first, _, _ := strings.Cut(cell, " ")

@@ -18,7 +18,8 @@ import (
 
 const module = "etcd-wrapper/"
 
-// arrows are imports between rooms: from one to another, with a package and what it imports as an example.
+// arrows are the imports between rooms: from one room to another, with an example of the importing and the imported
+// package.
 type arrows map[string]map[string]string
 
 func (a arrows) add(from, to, example string) {
@@ -28,7 +29,7 @@ func (a arrows) add(from, to, example string) {
 	a[from][to] = example
 }
 
-// leads reports whether imports lead from one room to another, and over which rooms.
+// leads returns the rooms on a path of imports from one room to another, or nil if there is none.
 func (a arrows) leads(from, to string) []string {
 	seen := map[string]bool{}
 	var walk func(string) []string
@@ -49,7 +50,7 @@ func (a arrows) leads(from, to string) []string {
 	return walk(from)
 }
 
-// circle is a sentence about rooms that import each other; empty if there are none.
+// circle returns a sentence about rooms that import each other, or "" if there are none.
 func (a arrows) circle() string {
 	for _, room := range slices.Sorted(maps.Keys(a)) {
 		if way := a.leads(room, room); way != nil {
@@ -63,7 +64,7 @@ func (a arrows) circle() string {
 	return ""
 }
 
-// reduced leaves out arrows that others imply.
+// reduced returns the arrows without those that others imply.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {
@@ -77,7 +78,7 @@ func (a arrows) reduced() arrows {
 	return kept
 }
 
-// mermaid draws the arrows, the same byte for byte every time.
+// mermaid draws the arrows in a fixed order.
 func (a arrows) mermaid() string {
 	var b strings.Builder
 	b.WriteString("flowchart TB\n")
@@ -95,7 +96,7 @@ func (a arrows) mermaid() string {
 	return b.String()
 }
 
-// roomOf is the folder of the top level that a package is in; those of backup are rooms themselves.
+// roomOf returns the top-level folder of a package. The folders below backup count as rooms.
 func roomOf(folder string) string {
 	parts := strings.Split(folder, "/")
 	if parts[0] == "backup" && len(parts) > 1 {
@@ -104,7 +105,7 @@ func roomOf(folder string) string {
 	return parts[0]
 }
 
-// imports are those of all packages that the program is made of.
+// imports returns the imports of all packages of the program.
 func imports(t *testing.T) arrows {
 	t.Helper()
 	top, found, seen := root(t), arrows{}, map[string]bool{}
@@ -134,7 +135,7 @@ func TestCommittedPackageDiagram_matchesImports(t *testing.T) {
 	rooms := imports(t)
 	require.Empty(t, rooms.circle())
 	for _, of := range rooms {
-		delete(of, "internal") // every room may use it
+		delete(of, "internal") // every room may import it
 	}
 	content, err := os.ReadFile(filepath.Join(root(t), "docs", "design.md"))
 	require.NoError(t, err)

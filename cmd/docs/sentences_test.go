@@ -12,13 +12,14 @@ import (
 )
 
 var (
-	// sentence is a line of the log about backups, recovery or a certificate.
+	// sentence matches a log line about backups, recovery or a certificate.
 	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot renew the server)[^"]+)"`)
 	level    = regexp.MustCompile(`\.(Info|Warn|Error|Debug|WithLevel)\(`)
 	verb     = regexp.MustCompile(`%[sdqv]`)
 )
 
-// Each warning and each error about backups, recovery and certificates has a row, and each row explains a message that exists.
+// Each warning and each error about backups, recovery and certificates has a row in a table, and each row explains a
+// message that exists.
 func TestWarnings_areDocumented(t *testing.T) {
 	program := sources(t)
 	var said, explained []string
@@ -43,10 +44,10 @@ func TestWarnings_areDocumented(t *testing.T) {
 	assert.Greater(t, len(said), 30)
 }
 
-// check is the result of a safety check of retention.
+// check matches the results of retention's safety checks.
 var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
 
-// Each doubt that keeps backups has a row.
+// Each reason to keep backups has a row in a table.
 func TestProblems_areDocumented(t *testing.T) {
 	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
 	require.NoError(t, err)
@@ -63,12 +64,12 @@ func TestProblems_areDocumented(t *testing.T) {
 	assert.Greater(t, len(said), 10)
 }
 
-// quotes reports whether a page's words are those of a sentence, except where there is an ellipsis.
+// quotes reports whether a row quotes a sentence. An ellipsis in the row matches any text.
 func quotes(row, sentence string) bool {
 	return !slices.ContainsFunc(parts(row), func(part string) bool { return !strings.Contains(sentence, part) })
 }
 
-// parts returns a page's words without ellipses and without parts that are too short to compare.
+// parts returns the words of a row without ellipses and without parts that are too short to compare.
 func parts(row string) (all []string) {
 	for part := range strings.SplitSeq(places.Replace(row), "…") {
 		if part = strings.Trim(part, " ,:;"); len(part) > 4 {
@@ -78,10 +79,10 @@ func parts(row string) (all []string) {
 	return all
 }
 
-// places lists where the program inserts a value into a sentence that the pages quote.
+// places replaces the values in the pages' quotations with ellipses.
 var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
 
-// Quotations of problems and doubts on the pages are the program's messages, except where there is an ellipsis.
+// Problems that the pages quote are messages of the program. An ellipsis in a quotation matches any text.
 func TestQuotedProblems_exist(t *testing.T) {
 	program, checked := sources(t), 0
 	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))

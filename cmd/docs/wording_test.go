@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unwritten lists the pages, and the folders with Go files, that still have such constructions. Remove what is rewritten; add nothing.
+// unwritten lists the pages and the folders of Go files that still contain such constructions. Remove entries that
+// have been rewritten; add none.
 var unwritten = []string{"docs/benchmarks.md", "backup/writer", "cmd/etcd-wrapper", "cmd/suites/recovery"}
 
 // pagesAndRooms returns all pages, and all folders with Go files, below the top.
@@ -42,7 +43,7 @@ func pagesAndRooms(t *testing.T, top string) (found []string) {
 	return found
 }
 
-// constructions must not appear in comments, messages and pages. Each has what to write instead.
+// constructions lists patterns that must not appear in comments, messages and pages, and what to write instead.
 var constructions = []struct{ pattern, instead string }{
 	{`\b(tells?|told|says?|said) (whether|of|that|how|why)\b`, "report, log, show, print"},
 	{`^(//\s*)?\w+ (is|are) (what|how|where|who|whose|whether|whom)\b`, "start with the name and a verb"},
@@ -60,7 +61,7 @@ var constructions = []struct{ pattern, instead string }{
 	{`\b(is|are|was|were) (waited for|looked at|asked for|gone on|told)\b`, "active voice"},
 }
 
-// allowed are words of the field, or quotations, that a construction would match.
+// allowed lists terms of the field and quotations that a pattern would match.
 var allowed = []string{"in full", "`EtcdRestartedWithFull`", "A FullSnapshot", "a full and a delta snapshot"}
 
 var patterns = sync.OnceValue(func() (all []*regexp.Regexp) {
@@ -84,7 +85,8 @@ func findConstructions(text string) (found []string) {
 	return found
 }
 
-// proseOf returns the paragraphs of a page without code, and a Go file's comments and messages (those of tests are their comments).
+// proseOf returns the paragraphs of a page without code, or the comments and messages of a Go file; of a test file,
+// only the comments.
 func proseOf(t *testing.T, path string) (texts []string) {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -1,5 +1,5 @@
-// Package child runs a part of the program in a separate process, because what it reads may crash it, or because it
-// must leave the machine to others. The process ends with its result as a line of JSON.
+// Package child runs a part of the program in a separate process, because the data that it reads may crash it, or
+// because it must leave resources to other processes. The process prints its result as a line of JSON when it ends.
 package child
 
 import (
@@ -18,15 +18,15 @@ import (
 const (
 	maxOutput = 64 << 10 // bytes kept of each of a child's output streams
 	maxCrash  = 256      // characters quoted of a crash
-	// wait is between the end of a child and giving up on its output, which only another process could still hold open. Where
-	// the machine is busy, it takes this process a while to read what is there.
+	// wait is the maximum time to read a child's output after its end, because another process could still hold it
+	// open. On a busy machine reading may take a while.
 	wait = 10 * time.Second
 )
 
 // Ended describes the end of a child.
 type Ended struct {
 	Status int    // its exit status; -1 for a signal
-	Crash  string // if Status is not 0: the first line of a panic, or of what it wrote to stderr (of a line of log its error), or the status in words
+	Crash  string // if Status is not 0: the first line of a panic or of stderr, or the status in words
 	stdout []byte
 }
 
@@ -38,7 +38,7 @@ func Run(ctx context.Context, executable string, args ...string) (Ended, error) 
 	child.Stdout, child.Stderr, child.WaitDelay = &stdout, &stderr, wait
 	bindToParent(child)
 
-	// Linux binds the child to the thread that started it, so the thread has to stay for as long as the child does.
+	// Linux kills the child when the thread that started it ends, so the thread must live as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := child.Run()
@@ -57,14 +57,14 @@ func Run(ctx context.Context, executable string, args ...string) (Ended, error) 
 	}
 }
 
-// Decode decodes the last line that the child wrote to stdout, and reports whether that was possible.
+// Decode decodes the last line that the child wrote to stdout. It reports whether that succeeded.
 func (e Ended) Decode(into any) bool {
 	stdout := bytes.TrimSpace(e.stdout)
 	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason returns the line in which the Go runtime explains why it gave up; anything may precede it.
+// crashReason returns the line in which the Go runtime explains why it gave up. Any output may precede it.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
@@ -79,7 +79,7 @@ func crashReason(stderr []byte, exited *exec.ExitError) string {
 	return cmp.Or(first, exited.String())
 }
 
-// head is a writer that keeps the first maxOutput bytes and discards the rest.
+// A head is a writer that keeps the first maxOutput bytes and discards the rest.
 type head struct{ kept []byte }
 
 func (h *head) Write(p []byte) (int, error) {

@@ -4,8 +4,8 @@ package child
 
 import "os/exec"
 
-// bindToParent does nothing: only Linux can tie a child's life to that of its parent.
+// bindToParent does nothing: only Linux can kill a child when its parent dies.
 func bindToParent(*exec.Cmd) {}
 
-// LowerPriority does nothing: how it is done depends on the system.
+// LowerPriority does nothing: it is implemented only on Linux.
 func LowerPriority() {}

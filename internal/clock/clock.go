@@ -1,4 +1,4 @@
-// Package clock pauses a goroutine until a time has passed or a context ends.
+// Package clock pauses a goroutine for a time or until a context ends.
 package clock
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Sleep returns nil after a pause, and the error of ctx as soon as that ends.
+// Sleep returns nil after the pause, or ctx's error if ctx is done first.
 func Sleep(ctx context.Context, pause time.Duration) error {
 	select {
 	case <-ctx.Done():

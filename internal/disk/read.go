@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds a read: its callers continue without the result.
+// patience is the maximum time for a read. Its callers continue without the result.
 const patience = time.Second
 
 // ErrHangs means that the file did not answer in time.
 var ErrHangs = errors.New("it does not answer; the volume that it lies on may hang")
 
-// reading is one read of a path. All callers that ask for the path share it, so that a mount that hangs blocks one
-// thread only.
+// A reading is one read of a path. All callers that request the path share it, so that a hanging mount blocks only
+// one thread.
 type reading struct {
 	began   time.Time
 	done    chan struct{}
@@ -30,23 +30,23 @@ type reading struct {
 
 var (
 	mu      sync.Mutex
-	current = map[string]*reading{} // by path, while it runs
+	current = map[string]*reading{} // running reads by path
 )
 
-// Read returns the content of a regular file, or of the one that a symbolic link leads to, of at most limit bytes. It
-// takes at most 1 s, and no time while an earlier read of the path hangs: then the error is ErrHangs. Errors wrap their
-// cause and do not repeat the path. Any goroutine may call it.
+// Read returns the content of a regular file of at most limit bytes. It follows symbolic links. It takes at most 1 s.
+// While an earlier read of the path hangs, it returns ErrHangs immediately. Errors wrap their cause and do not repeat
+// the path. Any goroutine may call it.
 func Read(path string, limit int64) ([]byte, error) {
 	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
-// maxBundle limits a bundle of certificates, in bytes. Those of whole operating systems have a quarter of it.
+// maxBundle limits a bundle of certificates, in bytes. The bundles of whole operating systems have a quarter of that.
 const maxBundle = 1 << 20
 
 // ReadCertificates reads a file of PEM blocks like Read.
 func ReadCertificates(path string) ([]byte, error) { return Read(path, maxBundle) }
 
-// ReadRoots returns the certificates of a CA bundle. It reads like Read.
+// ReadRoots returns the certificates of a CA bundle. It reads the file like Read.
 func ReadRoots(path string) (*x509.CertPool, error) {
 	bundle, err := ReadCertificates(path)
 	if err != nil {
@@ -59,8 +59,8 @@ func ReadRoots(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ReadHere is like Read, for a file that this program wrote: it follows no symbolic link, and waits as long as the
-// disk takes.
+// ReadHere is like Read, but for a file that this program wrote: it does not follow symbolic links, and waits as long
+// as the disk takes.
 func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
 
 func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
@@ -75,7 +75,7 @@ func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// join returns the read of the path that is running, or starts one.
+// join returns the running read of the path, or starts one.
 func join(path string, read func() ([]byte, error)) *reading {
 	mu.Lock()
 	defer mu.Unlock()
@@ -94,7 +94,7 @@ func join(path string, read func() ([]byte, error)) *reading {
 	return r
 }
 
-// read opens without waiting for the other end of a pipe, and reads nothing but a regular file.
+// read opens a file without waiting for the other end of a pipe, and reads only regular files.
 func read(path string, limit int64, flags int) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
 	if err != nil {
@@ -115,7 +115,7 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	return content, withoutPath(err)
 }
 
-// withoutPath drops the layer that repeats operation and path.
+// withoutPath removes the layer of an error that repeats operation and path.
 func withoutPath(err error) error {
 	if wrapped, ok := errors.AsType[*os.PathError](err); ok {
 		return wrapped.Err

@@ -45,7 +45,7 @@ func TestRead_irregularFile(t *testing.T) {
 	assert.NotContains(t, err.Error(), path)
 }
 
-// A mount that hangs costs its first reader a second and one goroutine, and those after it nothing.
+// A hanging mount costs its first reader a second and one goroutine, and later readers nothing.
 func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})

@@ -1,6 +1,6 @@
 // Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose
-// power. A read never blocks forever, neither on a pipe nor on a mount that hangs. When a change returns nil, it is
-// on the disk. Files that are moved out of the way get names under which PreservedCopies finds them.
+// power. A read never blocks forever, neither on a pipe nor on a hanging mount. When a change returns nil, it is on
+// the disk. Files that are moved out of the way get names under which PreservedCopies finds them.
 //
 // The exit record is read and written with it. A rename or removal that the next start relies on ends with
 // SyncDirectory.
@@ -17,8 +17,9 @@ import (
 	"time"
 )
 
-// SyncDirectory makes durable which names a directory holds: what was created, renamed or removed in it, though not what
-// the files contain. Errors name the directory and the cause. Any goroutine may call it; it takes as long as the disk does.
+// SyncDirectory makes the names in a directory durable: files that were created, renamed or removed in it, but not
+// their content. Errors name the directory and the cause. Any goroutine may call it; it takes as long as the disk
+// does.
 func SyncDirectory(path string) error {
 	directory, err := os.Open(path)
 	if err != nil {
@@ -39,12 +40,12 @@ func Rename(from, to string) error {
 	return SyncDirectory(filepath.Dir(to))
 }
 
-// Replace makes path hold exactly content with mode 0600: temporary file, fsync, rename, fsync of the directory. At every
-// instant the path holds the old content or the new one. Errors name the file and the cause. One goroutine at a time may
-// change a path.
+// Replace replaces the file at path with one that has this content and mode 0600: temporary file, fsync, rename,
+// fsync of the directory. At every moment the path has either the old content or the new. Errors name the file and
+// the cause. Only one goroutine at a time may change a path.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
-	// A leftover of an interrupted write may be anything; O_EXCL below then guarantees a new regular file.
+	// An interrupted write may have left anything there. O_EXCL below guarantees a new regular file.
 	if err := clearPath(temporary); err != nil {
 		return err
 	}
@@ -69,8 +70,8 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove makes path absent, durably. A path that does not exist is not an error. A directory with content is not ours to
-// delete: it is moved to PreservedName, since it would keep the record from being written.
+// Remove durably removes the file at path. It is not an error if there is none. A directory with content is not ours
+// to delete: it is moved to PreservedName, because it would prevent the record from being written.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -91,18 +92,18 @@ func clearPath(path string) error {
 
 const (
 	infix = ".aside-"
-	// layout is the time format of a copy's name. Names sort by time.
+	// layout is the time format in a copy's name. Names sort by time.
 	layout = "20060102T150405.000Z"
 )
 
-// PreservedCopy is a file or directory that was moved out of the way. It stays in its directory.
+// A PreservedCopy is a file or directory that was moved out of the way. It stays in the same directory.
 type PreservedCopy struct {
 	Path string
 	At   time.Time
 }
 
-// PreservedName returns the name that the file or directory at path is moved to. If the clock was set back, the name
-// is a millisecond later than the newest copy's, so that the newest always sorts last.
+// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, it is a
+// millisecond later than the newest copy's name, so that the newest always sorts last.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
@@ -112,14 +113,13 @@ func PreservedName(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// PreservedCopies returns the preserved copies of a path, the oldest first. Similar names that users chose are not
-// among them.
+// PreservedCopies returns the preserved copies of a path, the oldest first. It omits similar names that users chose.
 func PreservedCopies(path string) (all []PreservedCopy) {
 	if path == "" {
 		return nil
 	}
 	prefix := path + infix
-	entries, _ := os.ReadDir(filepath.Dir(prefix)) // sorted; what can't be listed is not there
+	entries, _ := os.ReadDir(filepath.Dir(prefix)) // sorted; a directory that cannot be listed has no copies
 	for _, entry := range entries {
 		stamp, found := strings.CutPrefix(entry.Name(), filepath.Base(prefix))
 		if at, err := time.Parse(layout, stamp); found && err == nil {

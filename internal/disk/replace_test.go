@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// That a directory is synced shows under power loss only, which the fault suite tries. Here it shows in what is refused.
+// Only a power loss shows whether a directory was synced, and the fault suite tests that. This test checks that
+// errors are returned.
 func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")
@@ -43,7 +44,7 @@ func TestReplace_permissionsAndLeftovers(t *testing.T) {
 
 func TestReplace_failureKeepsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a file cannot be renamed over it
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // so that no file can be renamed over it
 	require.Error(t, disk.Replace(path, []byte("new")))
 	assert.DirExists(t, filepath.Join(path, "held"))
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))

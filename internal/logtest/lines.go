@@ -1,4 +1,4 @@
-// Package logtest provides a log that tests read while it is written.
+// Package logtest provides a log that tests can read while it is written.
 package logtest
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Lines holds everything that was written to a log. The zero value is empty; any goroutine may write and read it.
+// Lines holds everything that was written to a log. The zero value is empty. It is safe for concurrent use.
 type Lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -1,7 +1,8 @@
-// Package printable makes text safe to show. Errors quote text of others: names in a certificate, a reply, a file name. On a
-// terminal such text can move the cursor, change the title or hide a line, and a URL may contain a password.
+// Package printable makes text safe to show. Errors quote external text: names in a certificate, a reply, a file
+// name. On a terminal such text can move the cursor, change the title or hide a line, and a URL may contain a
+// password.
 //
-// Everything that shows such text uses this package: the log, HTTP replies, the status document, the termination message.
+// The log, HTTP replies, the status document and the termination message use this package.
 package printable
 
 import (
@@ -17,19 +18,19 @@ import (
 	"unicode/utf8"
 )
 
-// Line returns text as one line: white space is one blank, everything else that is not printable is written as Go
-// escapes it, such as \x1b. User and password of a URL are replaced by "redacted".
+// Line returns text as one line. White space becomes one blank, and unprintable characters become Go escapes such as
+// \x1b. The user and password of a URL are replaced with "redacted".
 func Line(text string) string {
 	return escaped(credentials.ReplaceAllString(strings.Join(strings.Fields(text), " "), redacted), "")
 }
 
-// Text is Line for a text of several lines, which it keeps, and its tabs.
+// Text is like Line for a text of several lines: it keeps line breaks and tabs.
 func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
 
-// ForTerminal returns data that a user asked for as Text does, but keeps passwords.
+// ForTerminal returns data that a user requested. It is like Text, but keeps passwords.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
-// JSON returns a JSON document in which every text is as Line returns it.
+// JSON returns a JSON document in which every string is as Line returns it.
 func JSON(document []byte) []byte {
 	shown := make([]byte, 0, len(document))
 	for {
@@ -50,21 +51,21 @@ func JSON(document []byte) []byte {
 	}
 }
 
-// appendLiteral appends a text in JSON. Most texts need no change, so they are not decoded.
+// appendLiteral appends a JSON string. Most strings need no change, so they are not decoded.
 func appendLiteral(shown, literal []byte) []byte {
 	if isPlain(literal) {
 		return append(shown, literal...)
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil { // nothing can decode it
+	if json.Unmarshal(literal, &text) != nil { // no reader could decode it either
 		return append(shown, literal...)
 	}
-	encoded, _ := json.Marshal(Line(text)) // a text always has an encoding
+	encoded, _ := json.Marshal(Line(text)) // encoding a string never fails
 	return append(shown, encoded...)
 }
 
-// isPlain reports whether a text in JSON is certainly as Line returns it: printable ASCII with single blanks, without
-// escapes and without the sign that ends a password in a URL.
+// isPlain reports whether Line certainly does not change a JSON string: printable ASCII with single blanks, without
+// escapes and without an @, which ends a password in a URL.
 func isPlain(literal []byte) bool {
 	last := byte('"')
 	for _, c := range literal {
@@ -83,7 +84,7 @@ func escaped(text, kept string) string {
 		invalid := r == utf8.RuneError && size == 1
 		if !invalid && (unicode.IsPrint(r) || strings.ContainsRune(kept, r)) {
 			b.WriteString(text[:size])
-		} else { // controls, marks that turn the direction of writing, bytes that are not a character
+		} else { // control characters, marks that change the direction of text, invalid bytes
 			b.WriteString(strings.Trim(strconv.QuoteToASCII(text[:size]), `"`))
 		}
 		text = text[size:]
@@ -91,13 +92,14 @@ func escaped(text, kept string) string {
 	return b.String()
 }
 
-// credentials matches user and password of a URL, in the characters that net/url allows
-// there, but for the comma, which ends a URL in etcd's lists.
+// credentials matches the user and password of a URL, in the characters that net/url allows there except the comma,
+// which ends a URL in etcd's lists.
 var credentials = regexp.MustCompile(`://[-\w.:~!$&'()*+;=%@]*@`)
 
 const redacted = "://redacted@"
 
-// Log returns a writer for lines of JSON that hides passwords in URLs, and escapes characters that control a terminal. It passes each write on as one write.
+// Log returns a writer for lines of JSON that hides passwords in URLs and escapes characters that control a terminal.
+// Each write results in a single write to to.
 func Log(to io.Writer) io.Writer { return &log{to} }
 
 type log struct{ to io.Writer }

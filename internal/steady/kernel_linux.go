@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StartFlush makes the kernel start to write length bytes of a file from its cache, or all from the offset if length is 0, so that little is
-// left to flush in the end. It is a hint: errors are ignored.
+// StartFlush makes the kernel start writing length bytes of a file from its cache, or everything from offset on if
+// length is 0, so that little is left to flush at the end. It is only a hint, so errors are ignored.
 func StartFlush(file *os.File, offset, length int64) {
 	_ = unix.SyncFileRange(int(file.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }

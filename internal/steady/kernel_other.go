@@ -4,10 +4,10 @@ package steady
 
 import "os"
 
-// StartFlush does nothing: only Linux has such a call.
+// StartFlush does nothing: it is implemented only on Linux.
 func StartFlush(*os.File, int64, int64) {}
 
-// Flush does nothing: only Linux has such a call.
+// Flush does nothing: it is implemented only on Linux.
 func Flush(*os.File) {}
 
 func flush(*os.File, int64, int64, bool) {}

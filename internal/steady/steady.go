@@ -1,6 +1,7 @@
-// Package steady writes and removes large files without delaying the flushes of other files on the same disk, above all those of etcd's
-// log. The next flush of any file also writes what the kernel holds in its cache and frees the blocks of removed files. For gigabytes
-// that takes hundreds of milliseconds, so this package does both a few megabytes at a time.
+// Package steady writes and removes large files without delaying flushes of other files on the same disk, in
+// particular those of etcd's log. The next flush of any file also writes what is in the kernel's cache and frees the
+// blocks of removed files. For gigabytes that takes hundreds of milliseconds, so this package does both a few
+// megabytes at a time.
 package steady
 
 import (
@@ -13,13 +14,14 @@ import (
 // piece is the number of bytes that are flushed or freed at a time.
 const piece = 4 << 20
 
-// Writer writes to a file from its start and waits for the disk after every few megabytes. It does not make the file durable: call Sync
-// for that in the end.
+// A Writer writes to a file from its start and waits for the disk after every few megabytes. It does not make the
+// file durable: call Sync at the end.
 type Writer struct {
 	File *os.File
-	// Drop removes flushed pages from the kernel's cache, which etcd's database needs. It is for files that are not read soon.
+	// Drop removes flushed pages from the kernel's cache, which etcd's database needs. Set it for files that are not
+	// read soon.
 	Drop bool
-	// Ahead makes the kernel start writing without waiting for it. It is for files that are flushed soon.
+	// Ahead makes the kernel start writing without waiting for it. Set it for files that are flushed soon.
 	Ahead bool
 
 	written, flushed int64 // bytes
@@ -40,14 +42,15 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Remove removes a file piece by piece from its end, and all that is left when ctx is done. After each piece it pauses
-// for as long as the piece took: freeing blocks keeps a disk as busy as writing them.
+// Remove removes a file piece by piece from its end. When ctx is done, it removes the rest in one step. After each
+// piece it pauses for as long as the piece took, because freeing blocks keeps a disk as busy as writing them.
 func Remove(ctx context.Context, path string) error {
-	_ = shrink(ctx, path) // on an error the whole file is removed in one step
+	_ = shrink(ctx, path) // after an error, Remove removes the whole file in one step
 	return os.Remove(path)
 }
 
-// shrink truncates a file to nothing and flushes after each piece: the next flush of another file may be long in coming.
+// shrink truncates a file to nothing. It flushes after each piece, because the next flush of another file may be a
+// long time away.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -1,8 +1,9 @@
-// Package certificates checks the certificate files in use. It reads them every few seconds, because they are renewed while the program
-// runs, and warns before one expires. Once etcd serves, it also verifies etcd's own listeners by a TLS handshake, as a client does: dates
-// alone do not show a certificate without the advertised names, for clients only, or of another authority.
+// Package certificates checks the certificate files in use. It reads them every few seconds, because they are renewed
+// while the program runs, and warns before one expires. Once etcd serves, it also verifies etcd's own listeners by a
+// TLS handshake, like a client: dates alone do not reveal a certificate that lacks the advertised names, is for
+// clients only, or was issued by another CA.
 //
-// The command names the files, at the start and once etcd's configuration is known; the status document shows them.
+// The command names the files when it starts and once etcd's configuration is known. The status document shows them.
 package certificates
 
 import (
@@ -36,47 +37,48 @@ const (
 	EtcdPeerCA   = "etcd_peer_ca"
 )
 
-// Files are the certificate files in use. The methods may be called from any goroutine.
+// Files are the certificate files in use. Its methods may be called from any goroutine.
 type Files struct {
 	log zerolog.Logger
 
 	reading    sync.Mutex        // held while files are read; guards the three fields below
-	warned     map[string]string // the last reason, by purpose
+	warned     map[string]string // the last logged reason, by purpose
 	verified   fingerprint       // of the files at the last handshakes
-	nextVerify time.Time         // when handshakes that failed are repeated
+	nextVerify time.Time         // the time at which failed handshakes are repeated
 
 	mu     sync.Mutex        // never held during I/O
 	paths  map[string]string // by purpose; empty if there is no such file
 	files  []file            // sorted by purpose
-	pools  map[string]file   // of authorities, as etcd read them at its start: it does not read them again
+	pools  map[string]file   // CA bundles as etcd read them at its start; it does not read them again
 	readAt time.Time         // when the last read started
 
-	listeners []Listener // of an etcd that serves
-	rejected  []string   // why clients or members that verify its certificates cannot connect
+	listeners []Listener // listeners of the running etcd
+	rejected  []string   // reasons why clients or members that verify etcd's certificates cannot connect
 }
 
 // file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   period // of the first certificate, which is shown to the other side
+	leaf   period // of the first certificate, which is presented to the other side
 	any    period // while at least one of them is valid
 	digest [sha256.Size]byte
 }
 
 type period struct{ start, end time.Time }
 
-// isPool reports whether a file has the authorities that etcd verifies others with.
+// isPool reports whether a file is a CA bundle that etcd verifies others with.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns the files that are in use from the start: paths by purpose, empty if there is no such file. It starts to read them in the
-// background; each later call that finds them older than 3 s does so again.
+// New returns the files that are in use from the start: paths by purpose, with "" if there is no such file. It starts
+// reading them in the background. Each later call that finds the content older than 3 s does so again.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]string{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
 
-// refresh starts to read the files in the background if that is due. Even with a mount that hangs it ends within a second.
+// refresh starts reading the files in the background if that is due. It returns within a second even if a mount
+// hangs.
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +103,8 @@ func (f *Files) Add(paths map[string]string) {
 	}
 }
 
-// List returns the content of the files as last read, sorted by purpose, from memory. A file that cannot be read is left out.
+// List returns the content of the files as last read, sorted by purpose. It answers from memory and omits files that
+// cannot be read.
 func (f *Files) List() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -148,7 +151,7 @@ func (f *Files) read() {
 	f.verifyListeners(files, time.Now())
 }
 
-// warn logs once that a certificate is about to expire or not valid.
+// warn logs once that a certificate is not valid or about to expire.
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
@@ -181,12 +184,14 @@ func parse(path string) (f file, err error) {
 	return f, nil
 }
 
-// Check returns, from memory, what is wrong with the files at now. ended is the reason why no client can connect to etcd: the certificate of
-// its client listener, or all authorities that it verifies clients with, are not valid now. soon lists all other problems: files that
-// are not valid now or expire within 72 hours, authorities that etcd has not read yet, and listeners whose certificates others reject.
-// Expired authorities of peers do not count as ended: established connections stay, and linearizable reads fail once they close.
+// Check returns the problems of the files at now, from memory. ended is the reason why no client can connect to etcd:
+// the certificate of its client listener is not valid, or none of the CAs that it verifies clients with is. soon
+// lists all other problems: files that are not valid now or expire within 72 hours, CA bundles that etcd has not read
+// yet, and listeners whose certificates others reject. Expired CAs of peers are not in ended, because established
+// connections continue, and linearizable reads fail once they close.
 //
-// etcd reads its own certificate and key for each connection, so the file counts. It reads authorities once, at its start.
+// etcd reads its own certificate and key for each connection, so Check uses the files. etcd reads CA bundles once, at
+// its start.
 func (f *Files) Check(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -209,7 +214,8 @@ const (
 	reissue = "set this machine's clock, or have it issued again"
 )
 
-// check returns what is wrong with a file and whether that excludes clients. read is the content that etcd read, for authorities.
+// check returns the problem of a file and whether it excludes clients. For a CA bundle, read is the content that etcd
+// read.
 func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {
@@ -249,7 +255,7 @@ func (v period) checkTime(now time.Time, advice string) string {
 	}
 }
 
-// peers names what a pool of authorities admits.
+// peers describes the clients that a CA bundle admits.
 var peers = map[string]string{EtcdServerCA: "client with a certificate", EtcdPeerCA: "other member"}
 
 func date(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 MST") }

@@ -42,7 +42,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	}, zerolog.New(&log))
 	ofEtcd := map[string]string{certificates.EtcdServer: bundle(t, past), certificates.EtcdPeer: bundle(t, late)}
 	files.Add(ofEtcd)
-	files.Add(ofEtcd) // reads all again
+	files.Add(ofEtcd) // reads all files again
 
 	found := files.List()
 	require.Len(t, found, 3)
@@ -54,7 +54,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running returns files that were read. It needs fake time.
+// running returns files after their first read. It needs fake time.
 func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
@@ -99,7 +99,7 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// etcd reads authorities once: after a renewal on disk, the old ones still exclude clients once they have expired.
+// etcd reads CA bundles once, so an old bundle that has expired still excludes clients after it was renewed on disk.
 func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -125,13 +125,13 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", as etcd read it at its start, is not valid before 1999-12-31 00:00 UTC; "+
 			"set this machine's clock, or have it issued again", ended)
 
-		files.Add(nil) // the next etcd
+		files.Add(nil) // etcd is restarted
 		ended, soon = files.Check(now.Add(90 * time.Hour))
 		assert.Empty(t, ended+soon)
 	})
 }
 
-// Established connections continue.
+// An expired CA of peers does not end established connections.
 func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

@@ -18,7 +18,7 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyInterval   = 30 * time.Second // from failed handshakes to the next, while the files do not change
+	verifyInterval   = 30 * time.Second // pause after failed handshakes while the files do not change
 )
 
 // Listener describes a TLS listener of etcd.
@@ -28,15 +28,15 @@ type Listener struct {
 	Hosts   []string // the hosts of its advertised URLs
 
 	Cert, Key             string // its certificate files
-	CA                    string // the authorities that it and its clients trust; empty if there are none
+	CA                    string // the CA bundle that it and its clients trust; empty if there is none
 	ClientCert, ClientKey string // the client certificate for the handshake
 }
 
-// fingerprint identifies the content of files.
+// A fingerprint identifies the content of files.
 type fingerprint [sha256.Size]byte
 
-// Serve adds the listeners of an etcd that has started to serve. A handshake verifies their certificates now and after each change of the
-// files.
+// Serve adds the listeners of an etcd that has started to serve. Their certificates are verified by a handshake now
+// and after each change of the files.
 func (f *Files) Serve(listeners []Listener) {
 	f.mu.Lock()
 	f.listeners = listeners
@@ -82,8 +82,8 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns why clients that verify the listener's certificate cannot connect. It accepts expired certificates, because Check reports
-// them.
+// verify returns the reason why clients that verify the listener's certificate cannot connect. It accepts expired
+// certificates, because Check reports them.
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()
 	if err != nil {
@@ -105,7 +105,7 @@ func (l Listener) verify(now time.Time) error {
 	if l.CA == "" { // verify only its usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
-		return nil // etcd could not have started with it; a file that is being replaced is read again
+		return nil // etcd could not have started with such a file; it is being replaced and will be read again
 	}
 	_, err = leaf.Verify(options)
 	var invalid x509.CertificateInvalidError

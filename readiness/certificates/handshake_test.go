@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// serve listens with the pair in files as etcd does, which reads them for each connection.
+// serve listens with a certificate and key that it reads for each connection, like etcd.
 func serve(t *testing.T, pair testcerts.Pair) (address string) {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{

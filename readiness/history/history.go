@@ -22,10 +22,10 @@ import (
 type History struct {
 	fsyncs prometheus.Metric
 
-	// Used by Record only.
+	// Only Record uses these fields.
 	previous status.Document
 	taken    reading
-	due      time.Time // when the next point is taken; zero until etcd has run
+	due      time.Time // the time of the next point; zero until etcd has run
 
 	mu       sync.Mutex
 	trends   *status.Trends
@@ -63,7 +63,8 @@ func (h *History) Timeline() []status.TimelineEvent {
 	return h.timeline
 }
 
-// maxPerKind is the number of events of a kind that are kept, so that a flapping condition leaves room for others.
+// maxPerKind is the number of events of a kind that are kept, so that a flapping condition does not displace other
+// events.
 const maxPerKind = 10
 
 // note adds the events between the previous document and this one, and returns them.
@@ -86,7 +87,7 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	return events
 }
 
-// eventWithKey is an event that a document shows. Documents show the same event under the same key.
+// An eventWithKey is an event that a document shows. Documents show the same event under the same key.
 type eventWithKey struct {
 	status.TimelineEvent
 	key string
@@ -141,7 +142,7 @@ func eventsOf(d status.Document, now time.Time) (all eventList) {
 	return all
 }
 
-// addRun adds the start of the process with the end of the last one, the readiness, and the leader.
+// addRun adds the start of the process, including how the last one ended, the readiness, and the leader.
 func (all *eventList) addRun(d status.Document, now time.Time) {
 	if !d.Started.IsZero() {
 		health, last := status.HealthOK, ""
@@ -154,7 +155,7 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 		all.add("process", d.Started, "start", health, "the process started"+last)
 	}
 	at := cmp.Or(d.ReadySince, now)
-	if d.NewCluster { // without recovery, a lost volume looks like that
+	if d.NewCluster { // without recovery, a lost volume results in a new cluster
 		all.add("cluster", at, "start", status.HealthOK, "new cluster: the data directory was empty")
 	}
 	if d.Ready {
@@ -176,7 +177,7 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s leads, term %d", name, d.Term))
 }
 
-// addBackups adds the full snapshot and the restore test of this run. The store keeps times in seconds.
+// addBackups adds the full snapshot and the restore test of this run. Times from the store are in seconds.
 func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
@@ -202,7 +203,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addErrors adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
+// addErrors adds lasting errors of the lifecycle, the backups and the leases. Their messages may change while they
+// last.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
@@ -220,7 +222,7 @@ func (all *eventList) addErrors(d status.Document) {
 	}
 }
 
-// checkEvents returns alarms of etcd, and checks that failed or recovered while the member serves.
+// checkEvents returns etcd's alarms, and the checks that failed or recovered while the member serves.
 func checkEvents(before, after status.Document, now time.Time) (events []status.TimelineEvent) {
 	if after.State != "Serving" || before.State != "Serving" || status.CommonReason(after.Checks) != "" {
 		return nil

@@ -91,7 +91,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
-	e.is.Revision = 40 // of another leader, from its snapshot
+	e.is.Revision = 40 // made by another leader, read from its snapshot
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
 	assert.Zero(t, e.Trends().Revisions[1])
@@ -140,7 +140,7 @@ func TestNothingIsMeasuredBeforeEtcdRuns(t *testing.T) {
 	assert.Nil(t, e.Trends())
 }
 
-// added returns what a change of the document adds to the timeline.
+// added returns the messages that a change of the document adds to the timeline.
 func added(t *testing.T, change func(*status.Document)) []string {
 	t.Helper()
 	e := newEtcd(t)

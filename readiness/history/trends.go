@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// capacity is the maximum number of points of a series. At that number every two points are merged, which doubles the
-	// interval; at the interval longest, the oldest point is dropped instead. So a series covers seconds at first and 160 minutes later, in 3 KiB.
+	// capacity is the maximum number of points in a series. When it is reached, adjacent points are merged in pairs,
+	// which doubles the interval; at the longest interval the oldest point is dropped instead. A series therefore
+	// covers seconds at first and 160 minutes later, in 3 KiB.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
@@ -51,7 +52,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // beyond the part that readers have
+		*next.series = append(*next.series, float32(next.point)) // beyond the end of the slices that readers have
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -101,7 +102,7 @@ func shorten(of *status.Trends, all []sample) {
 	}
 }
 
-// downsample merges each two points into their mean. A missing point does not count.
+// downsample merges points in pairs into their mean. It ignores missing points.
 func downsample(p status.Points) status.Points {
 	half := make(status.Points, len(p)/2)
 	for i := range half {

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// all returns the labels of every metric by its name.
+// all returns the label names of every metric by its name.
 func all(t *testing.T) map[string][]string {
 	m := newMetrics()
 	m.Handler(document, []string{"Query"})
@@ -57,7 +57,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 	}
 }
 
-// rowOf finds a metric's row; "`a_`, `b_` and `c_seconds`" names three metrics with one ending.
+// rowOf returns a metric's row. A row for "`a_`, `b_` and `c_seconds`" documents three metrics with the same ending.
 func rowOf(rows []docs.Row, name string) docs.Row {
 	for _, row := range rows {
 		names := docs.Quoted(row[0])

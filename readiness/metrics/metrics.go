@@ -1,7 +1,9 @@
-// Package metrics serves GET /metrics. It has its own registry: etcd registers its metrics in the global one and serves them itself.
+// Package metrics serves GET /metrics. It has its own registry: etcd registers its metrics in the global one and
+// serves them itself.
 //
-// Most metrics are made from the status document at each scrape. Only events that the document does not have, such as calls to the
-// sidecar, are counted here; package runtime reports them. No label has an unbounded number of values.
+// Most metrics are made from the status document at each scrape. Only events that the document does not contain, such
+// as calls to the sidecar, are counted here; package runtime reports them. No label has an unbounded number of
+// values.
 package metrics
 
 import (
@@ -31,7 +33,7 @@ type Result string
 const (
 	Successful Result = "successful"
 	Failed     Result = "failed"
-	Lost       Result = "lost" // the sidecar restarted and forgot it
+	Lost       Result = "lost" // the sidecar restarted and forgot the initialization
 )
 
 // Unrequested is the mode of an initialization that an earlier run requested.
@@ -49,7 +51,7 @@ type Metrics struct {
 	drain           prometheus.Gauge
 }
 
-// New returns metrics in which nothing is counted yet.
+// New returns metrics with all counters at zero.
 func New() *Metrics {
 	registry := prometheus.NewRegistry()
 	all := promauto.With(registry)
@@ -84,17 +86,17 @@ func (m *Metrics) Handler(now func() status.Document, states []string) http.Hand
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
 
-// Request counts a call to the sidecar that ended. call is one of status, trigger and config.
+// Request counts a completed call to the sidecar. call is status, trigger or config.
 func (m *Metrics) Request(call string, took time.Duration, err error) {
 	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
 }
 
-// Initialization counts an initialization that ended. mode is sanity, full or Unrequested.
+// Initialization counts a completed initialization. mode is sanity, full or Unrequested.
 func (m *Metrics) Initialization(mode string, result Result) {
 	m.initializations.WithLabelValues(mode, string(result)).Inc()
 }
 
-// Recovered counts a recovery that ended, and the revisions that it is known to have lost.
+// Recovered counts a completed recovery, and the revisions that it is known to have lost.
 func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 	m.recoveries.WithLabelValues(cause, outcome).Inc()
 	m.lost.Set(float64(lost))
@@ -103,7 +105,7 @@ func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 // EtcdStarted records how long etcd took to become ready.
 func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
 
-// EtcdStopped records how long etcd took to close, and of that its clients' streams to end.
+// EtcdStopped records how long etcd took to close and, as part of that, to drain its clients' streams.
 func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 	m.stop.Set(took.Seconds())
 	m.drain.Set(drain.Seconds())
@@ -121,8 +123,8 @@ func outcome(err error) string {
 	}
 }
 
-// collector collects metrics from the status document at each scrape, so that the two cannot disagree. Unknown values are absent, so that no
-// alert mistakes them for 0.
+// A collector collects metrics from the status document at each scrape, so that the two cannot disagree. Unknown
+// values are absent, so that no alert mistakes them for 0.
 type collector struct {
 	document func() status.Document
 	states   []string
@@ -144,10 +146,10 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// sink receives the metrics of one scrape.
+// A sink receives the metrics of one scrape.
 type sink chan<- prometheus.Metric
 
-// add adds a metric, a counter if its name ends in "_total". labels alternates names and values.
+// add adds a metric: a counter if its name ends in "_total", otherwise a gauge. labels alternates names and values.
 func (m sink) add(name, help string, value float64, labels ...string) {
 	pairs, kind := prometheus.Labels{}, prometheus.GaugeValue
 	for i := 0; i < len(labels); i += 2 {
@@ -159,7 +161,7 @@ func (m sink) add(name, help string, value float64, labels ...string) {
 	m <- prometheus.MustNewConstMetric(prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, nil, pairs), kind, value)
 }
 
-// addIf adds 1 if a condition holds, or else 0.
+// addIf adds 1 if a condition holds, and 0 otherwise.
 func (m sink) addIf(name, help string, holds bool, labels ...string) {
 	m.add(name, help, float64(count(holds)), labels...)
 }
@@ -222,9 +224,10 @@ func (m sink) addMember(d status.Document) {
 	}
 }
 
-// addSteps adds the states and steps of the machines. Steps are counted by from, to and event, for all guards.
+// addSteps adds the states and steps of the state machines. Steps are counted by from, to and event, regardless of
+// the guard.
 func (m sink) addSteps(d status.Document, states []string) {
-	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // the current visit
+	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time in the current state
 	times := map[[3]string]int{}
 	for _, edge := range d.TransitionCounts {
 		seconds[string(edge.From)] += edge.Seconds

@@ -118,7 +118,7 @@ func TestAllMetricsAreServed(t *testing.T) {
 	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
 }
 
-// An alert on a backup's age must not fire because the age is not known yet, and must not be missed because it counts as 0.
+// Alerts on the age of backups must neither fire because the age is unknown, nor fail to fire because it counts as 0.
 func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()

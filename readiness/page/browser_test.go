@@ -24,13 +24,13 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// browser is a tab in the hands of one test.
+// A browser is a tab that one test uses.
 type browser struct {
 	*chromiumtest.Tab
 	t *testing.T
 }
 
-// newBrowser starts a browser with the window of a desk.
+// newBrowser starts a browser with a desktop window.
 func newBrowser(t *testing.T) browser {
 	t.Helper()
 	b := browser{chromiumtest.Open(t), t}
@@ -41,7 +41,7 @@ func newBrowser(t *testing.T) browser {
 // forTest returns the same browser for a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
-// do runs a script and reads its value into result, if that is not nil.
+// do runs a script and stores its value in result, unless result is nil.
 func (b browser) do(script string, result any) {
 	b.t.Helper()
 	b.Run(chromedp.Evaluate(script, result))
@@ -67,7 +67,7 @@ func (b browser) text(selector string) (text string) {
 	return text
 }
 
-// tabTo presses the Tab key until each of the elements had the focus, in this order.
+// tabTo presses the Tab key until each of the elements, in this order, has received the focus.
 func (b browser) tabTo(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {
@@ -84,7 +84,7 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // size is the size of a window in pixels.
 type size struct{ width, height int64 }
 
-// The windows that the page is made for.
+// The window sizes that the page is designed for.
 var (
 	desk  = size{1280, 800}
 	wide  = size{1440, 900}
@@ -97,8 +97,8 @@ const (
 	dark  = "dark"
 )
 
-// setWindow sets the window's size and preference, light or dark, and turns animations off: during them colours are neither
-// the old nor the new ones.
+// setWindow sets the window's size and colour scheme. It turns animations off, because colours are undefined while
+// they run.
 func (b browser) setWindow(window size, preference string) {
 	b.t.Helper()
 	b.Run(chromedp.EmulateViewport(window.width, window.height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
@@ -106,7 +106,8 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// screenshot saves the whole page on a desk and a phone, light and dark, if the flag -screenshots names a directory.
+// screenshot saves the whole page in a desktop and a phone window, light and dark, if the flag -screenshots names a
+// directory.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return
@@ -154,7 +155,7 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed testdata/contrast.js
 var contrast string
 
-// unreadableText returns the texts with a contrast of less than 4.5 to 1, which WCAG requires (AA).
+// unreadableText returns the texts with a contrast below 4.5 to 1, the minimum of WCAG (AA).
 func (b browser) unreadableText() (texts []string) {
 	b.t.Helper()
 	b.do(contrast, &texts)

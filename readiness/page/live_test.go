@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// The page in a real browser, which all of these share.
+// These tests share a real browser.
 func TestInABrowserThePage(t *testing.T) {
 	shared := newBrowser(t)
 	for _, story := range []struct {
@@ -61,7 +61,7 @@ func TestInABrowserThePage(t *testing.T) {
 	}
 }
 
-// open lets the browser open the page of a process.
+// open opens the page of a process in the browser.
 func (b browser) open(first status.Document) *process {
 	b.t.Helper()
 	p := newProcess(b.t, first)
@@ -70,7 +70,7 @@ func (b browser) open(first status.Document) *process {
 	return p
 }
 
-// later moves the browser's clock on, as if so much time had gone by.
+// later advances the browser's clock.
 func (b browser) later(by time.Duration) {
 	b.t.Helper()
 	b.do(fmt.Sprintf(`{ const real = Date.now; Date.now = () => real() + %d; tick() }`, by.Milliseconds()), nil)
@@ -117,7 +117,7 @@ func alarmWhileItLasts(b browser) {
 	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
-// show lets the page show its newest document with other fields.
+// show makes the page show its newest document with changed fields.
 func (b browser) show(fields string) {
 	b.t.Helper()
 	b.do(`show({ ...latest, `+fields+` })`, nil)
@@ -196,7 +196,7 @@ func tellOfBackups(b browser) {
 		d.Backup = &well
 	})
 	b.waitForText("#facts", "everything up to revision 41200")
-	b.waitForText("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
+	b.waitForText("#facts", "revisions 1 to 41200") // the text of an older version of the wrapper
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
@@ -397,7 +397,7 @@ func goBack(b browser) {
 	b.WaitFor(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
 	b.tabTo("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
-	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step is in the hole
+	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next restore point is in the gap
 	b.waitForText("#back-at", "generation 1")
 	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
 	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)

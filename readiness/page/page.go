@@ -27,19 +27,20 @@ var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timelin
 // comments matches the lines of a script that are comments, which no browser needs.
 var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
 
-// docs is the address of the documentation, with a slash at the end. A release sets it when it links the program; without it the page
-// names pages of the documentation and links to none.
+// docs is the address of the documentation, with a trailing slash. A release sets it when it links the program. If it
+// is empty, the page names pages of the documentation without linking to them.
 var docs string
 
-// Handler serves the page. overview is an SVG in which states have the id "state_NAME" and arrows the id "edge_FROM_TO"; table is the
-// transition table as JSON, with the reasons for each arrow. The page is prepared here, once.
+// Handler serves the page. overview is an SVG in which states have the id "state_NAME" and arrows the id
+// "edge_FROM_TO"; table is the transition table as JSON, with the reasons for each arrow. The page is assembled once,
+// by this call.
 func Handler(overview, table string) http.Handler {
 	var script strings.Builder
 	for _, name := range scripts {
 		script.WriteString(comments.ReplaceAllString(file(name), ""))
 	}
 	style := file("page.css")
-	var inert bytes.Buffer // no text of the table can end the element around it
+	var inert bytes.Buffer // escaped, so that no text in the table can close the element around it
 	json.HTMLEscape(&inert, []byte(table))
 	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail: all fields are strings
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
@@ -61,7 +62,8 @@ func Diagram(svg string) http.Handler {
 	return document("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
-// policy lets the browser run this script, use this style and connect to this server, and nothing else.
+// policy returns a content security policy that allows the browser to run this script, use this style and connect to
+// this server, and nothing else.
 func policy(script, style string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
@@ -80,7 +82,7 @@ func source(inline string) string {
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// document serves a text that never changes. A browser may keep it, but asks each time whether it has changed.
+// document serves a text that never changes. A browser may cache it, but must revalidate it for each request.
 func document(contentType, policy, text string) http.Handler {
 	header := map[string]string{
 		"Content-Security-Policy": policy,

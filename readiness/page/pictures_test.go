@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster makes a document that of a member of three, with backups of a cluster that has an owner.
+// cluster turns a document into that of a cluster of three members, with backups of a cluster that has an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,7 +31,7 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy makes a document that of a member that was upgraded and has had no problem. README shows it.
+// healthy turns a document into that of a member that was upgraded and has no problem. The README shows it.
 func healthy(d *status.Document) {
 	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
@@ -48,7 +48,7 @@ func healthy(d *status.Document) {
 	d.Trends = t
 }
 
-// states are the ten that pictures are taken of.
+// states returns the documents of the ten pictures.
 func states() map[string]status.Document {
 	with := func(d status.Document, change func(*status.Document)) status.Document {
 		d = cluster(d)
@@ -85,7 +85,8 @@ func states() map[string]status.Document {
 	}
 }
 
-// Nothing sticks out and everything can be read, in every state, on a desk and on a phone, in both themes, live and after the end.
+// The page must not overflow and every text must be readable: in every state, in a desktop and a phone window, in
+// both themes, live and after the process has ended.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -114,7 +115,8 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	}
 }
 
-// repeated returns long texts that are shown more than once, outside of the timeline and the steps, which repeat by their nature.
+// repeated returns long texts that the page shows more than once outside of the timeline and the steps, which may
+// repeat texts.
 func repeated(b browser) (texts []string) {
 	b.do(`(() => {
 		const seen = new Map();

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// The documents of the tests. Their times are relative to the time at which they are made.
+// Documents for the tests. Their times are relative to the time of the call.
 
 func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
@@ -25,7 +25,7 @@ func checksOf(word, reason string) []status.Check {
 	return all
 }
 
-// waiting is a run whose sidecar has failed and does not answer any more.
+// waiting returns a run whose sidecar has failed and no longer answers.
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
@@ -50,7 +50,7 @@ func waiting() status.Document {
 	}
 }
 
-// serving is a run that has come through an unreachable sidecar and a full validation.
+// serving returns a run that serves after an unreachable sidecar and a full validation.
 func serving() status.Document {
 	step := func(
 		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
@@ -100,7 +100,7 @@ func serving() status.Document {
 	return d
 }
 
-// lastHours are series with a gap, a peak and a fall.
+// lastHours returns series with a gap, a peak and a drop.
 func lastHours() *status.Trends {
 	t := &status.Trends{Interval: 80, Until: before(time.Second)}
 	for i := range 100 {
@@ -118,7 +118,7 @@ func lastHours() *status.Trends {
 	return t
 }
 
-// recovering is a run that restores its data from the store.
+// recovering returns a run that restores its data from the store.
 func recovering() status.Document {
 	d := waiting()
 	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
@@ -128,7 +128,7 @@ func recovering() status.Document {
 	return d
 }
 
-// defragmenting is a run whose database stands still.
+// defragmenting returns a run whose database is blocked by a defragmentation.
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
@@ -139,7 +139,7 @@ func defragmenting() status.Document {
 	return d
 }
 
-// behind is a run whose store is away.
+// behind returns a run whose store is unreachable.
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well is a run whose store has everything.
+// well returns a run whose store has all revisions.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

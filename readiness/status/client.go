@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // until a reply starts: the machine may be busy
+	requestTimeout = 5 * time.Second // until a reply starts; long, because the machine may be busy
 	maxDocument    = 4 << 20         // bytes
 )
 
@@ -32,13 +32,13 @@ var ErrNoAnswer = errors.New("no answer")
 // Client reads the status of one wrapper.
 type Client struct {
 	address string // scheme, host and port
-	name    string // of the wrapper, for errors
+	name    string // describes the wrapper in errors
 	timeout time.Duration
 	http    *http.Client
 }
 
-// NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet. It uses plain HTTP, which a wrapper always
-// accepts on loopback.
+// NewClient returns a client for the wrapper on a loopback port. It does not connect yet. It uses plain HTTP, which a
+// wrapper always accepts on loopback.
 func NewClient(port uint16) *Client {
 	return newClient(loopback, port, fmt.Sprintf("etcd-wrapper on port %d", port), requestTimeout, nil)
 }
@@ -73,8 +73,8 @@ func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, er
 	return conn, err
 }
 
-// Fetch returns the current document, with printable texts even if another program answers. The error wraps ErrNoAnswer if none does
-// within 5 s.
+// Fetch returns the current document. Its texts are printable even if another program answers. The error wraps
+// ErrNoAnswer if there is no answer within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	return nil
 }
 
-// RejectedError is the wrapper's reason for rejecting a request, a sentence.
+// RejectedError is the wrapper's reason for rejecting a request, as a sentence.
 type RejectedError string
 
 // Error implements error.
@@ -130,8 +130,9 @@ func (r RejectedError) Error() string { return string(r) }
 // maxReason is the maximum size of a reason in bytes.
 const maxReason = 4 << 10
 
-// Defragment requests a defragmentation and returns once the wrapper has promised it; the document shows its progress. The error is a
-// RejectedError if it cannot start now, or wraps ErrNoAnswer if no wrapper answers within 5 s.
+// Defragment requests a defragmentation and returns once the wrapper has accepted the request; the document shows the
+// progress. The error is a RejectedError if no defragmentation can start now, and wraps ErrNoAnswer if no wrapper
+// answers within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -182,7 +183,7 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 			ErrNoAnswer, c.name, c.timeout)
 	default:
 		return nil, fmt.Errorf("%w from %s: %w; if it is not running or uses another port, its log and its termination message say so",
-			ErrNoAnswer, c.name, wrapped.Err) // the name has the address already
+			ErrNoAnswer, c.name, wrapped.Err) // the name already contains the address
 	}
 }
 
@@ -196,8 +197,8 @@ type MemberStatus struct {
 // memberTimeout bounds the time for all members to answer, in parallel.
 const memberTimeout = 3 * time.Second
 
-// FetchAll fetches the status of all members that known lists, from the hosts of their peer URLs and the same port, in the same order.
-// secured is the TLS configuration; nil means plain HTTP.
+// FetchAll fetches the status of all members that known lists, in the same order. It uses the hosts of their peer
+// URLs and the same port for all. secured is the TLS configuration; nil means plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
@@ -238,8 +239,9 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 	return document, checkMember(document, known, peer, client.address)
 }
 
-// checkMember rejects the status of any process but the member's own: an address may lead to another member, to another cluster or to
-// a program that is not a wrapper at all. A member that is still starting does not know its ID, and is not ready.
+// checkMember rejects the status of any process but the member's own: an address may lead to another member, to
+// another cluster or to a program that is not a wrapper. A member that is still starting does not know its ID and is
+// not ready.
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):

@@ -27,11 +27,11 @@ func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
 	defer server.Close()
 	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
 	require.ErrorContains(t, err, "HTTP status 404: another program listens there, such as etcd or the sidecar")
-	_, err = status.NewClient(1).Fetch(t.Context()) // the unused port of tcpmux; another process may have taken a closed one by now
+	_, err = status.NewClient(1).Fetch(t.Context()) // the unused port of tcpmux
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
-// Any program may listen on the port, and answer without an end.
+// Another program may listen on the port and send an endless response.
 func TestClientStopsReadingAnEndlessDocument(t *testing.T) {
 	sent := make(chan int, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,8 +1,8 @@
-// Package status defines the status document of the wrapper and serves it as GET /lifecycle, once or as a stream of changes. The status
-// command, the page and the metrics are made from the same document, so that they cannot disagree.
+// Package status defines the status document of the wrapper and serves it as GET /lifecycle, once or as a stream of
+// changes. The status command, the page and the metrics use the same document, so that they cannot disagree.
 //
-// The headline (headline.go) is derived from the rest of the document. The package imports neither the lifecycle nor etcd: package report
-// fills in the document.
+// The headline (headline.go) is derived from the rest of the document. The package imports neither the lifecycle nor
+// etcd: package report fills in the document.
 package status
 
 import (
@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Document describes a run at one moment. Its JSON form is a documented interface: fields are added, never renamed. It holds no secrets;
-// its messages are those of the log.
+// A Document describes a run at one moment. Its JSON form is a documented interface: fields are added, but never
+// renamed. It contains no secrets; its messages are those of the log.
 type Document struct {
 	Headline         Headline           `json:"headline"` // the summary
 	State            string             `json:"state"`
@@ -34,7 +34,7 @@ type Document struct {
 	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
 	Pod              string             `json:"pod"`                  // or the name of the host
 	MemberID         string             `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
-	state.Member                        // once etcd is opened
+	state.Member                        // set once etcd is opened
 	Started          time.Time          `json:"started"`   // when the process started
 	LastExit         string             `json:"last_exit"` // how the run before this one ended, one of ExitClasses
 	Versions         Versions           `json:"versions"`
@@ -59,10 +59,10 @@ type Document struct {
 // Values of LastExit, in addition to those of the exit record.
 const (
 	ExitCrash   = "crash"
-	ExitUnknown = "unknown" // another program ran, or a version that writes no note
+	ExitUnknown = "unknown" // by another program, or by a version that writes no note
 	ExitFailed  = "failed"  // it ended by itself with an exit status other than 0
 	ExitKilled  = "killed"  // it was killed
-	ExitNone    = "none"    // there was none: the volume is new
+	ExitNone    = "none"    // the volume is new
 )
 
 // ExitClasses returns all values of LastExit.
@@ -94,15 +94,15 @@ type Versions struct {
 	Go      string `json:"go"`
 }
 
-// Check is the status of one part of the member, by name.
+// A Check is the status of one part of the member, by name.
 type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
 }
 
-// CommonReason returns the reason for which all checks fail, or "". They share one while etcd is not running, and until the first check of
-// an etcd that has just started.
+// CommonReason returns the reason for which all checks fail, or "". They share one while etcd is not running, and
+// until the first check after etcd has started.
 func CommonReason(checks []Check) string {
 	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
 	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
@@ -119,7 +119,7 @@ type Certificate struct {
 	NotAfter  time.Time `json:"not_after"`  // the earliest in the file
 }
 
-// expiryWarning is the time before the end of a certificate from which on there is a warning.
+// expiryWarning is the remaining lifetime of a certificate at which warnings start.
 const expiryWarning = 72 * time.Hour
 
 // IsExpiring reports whether the certificate has expired or will within 72 hours.

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// Headline summarizes a document. The status command, the page, the log and the termination message start with it.
+// A Headline summarizes a document. The status command, the page, the log and the termination message start with it.
 type Headline struct {
 	Phase      string      `json:"phase"`                // the state, or the step of recovery while recovery works
 	Health     string      `json:"health"`               // ok, degraded or failed
@@ -19,7 +19,7 @@ type Headline struct {
 	Summary    string      `json:"summary"`              // all of it in one line
 }
 
-// Condition is a problem that lasts.
+// A Condition is a problem that lasts.
 type Condition struct {
 	Subject string `json:"subject"` // such as a check's name, "backups" or "database"
 	Health  string `json:"health"`  // degraded, or failed where clients or data suffer
@@ -35,7 +35,7 @@ const (
 	HealthFailed   = "failed"
 )
 
-// HeadlineOf returns the headline of a document. The health is ok only without any condition.
+// HeadlineOf returns the headline of a document. The health is ok only if there are no conditions.
 func HeadlineOf(d Document) Headline {
 	h := Headline{Phase: phase(d), Conditions: conditions(d)}
 	problems := make([]string, len(h.Conditions))
@@ -61,7 +61,7 @@ func HeadlineOf(d Document) Headline {
 // String returns the condition as a clause.
 func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// NotReadyReason returns the failed checks with their reasons as a clause. Checks that share a reason are listed once.
+// NotReadyReason returns the failed checks with their reasons as a clause. Checks that share a reason are grouped.
 func NotReadyReason(checks []Check) string {
 	var failed []string
 	for _, c := range conditionsOf(checks, HealthFailed) {
@@ -70,7 +70,7 @@ func NotReadyReason(checks []Check) string {
 	return strings.Join(failed, "; ")
 }
 
-// currentError returns the start of the message of an error that lasts. The cause is in the reason of the state.
+// currentError returns the start of the message of a lasting error. The reason of the state has its cause.
 func currentError(e *Error) string {
 	if e == nil || !e.Ended.IsZero() {
 		return ""
@@ -80,7 +80,7 @@ func currentError(e *Error) string {
 	return message
 }
 
-// pending returns what recovery or the start of etcd waits for, without the advice.
+// pending returns what recovery or etcd's start waits for, without the advice.
 func pending(d Document) string {
 	if r := d.Recovery; r != nil && phase(d) != d.State && slices.Contains([]string{"AskPeers", "AskStore", "Refused"}, r.State) {
 		reason, _, _ := strings.Cut(r.Reason, "; ")
@@ -93,13 +93,13 @@ func pending(d Document) string {
 	return ""
 }
 
-// RecoveryStep is a state of recovery that takes time, with a description.
+// A RecoveryStep is a state of recovery that takes time, with a description.
 type RecoveryStep struct {
 	State string `json:"state"`
 	Doing string `json:"doing"`
 }
 
-// RecoverySteps are all steps, in order. A recovery takes some of them.
+// RecoverySteps lists all steps in order. A recovery takes some of them.
 var RecoverySteps = []RecoveryStep{
 	{"Resume", "looking for an interrupted restore"},
 	{"Examine", "examining the volume"},
@@ -151,7 +151,7 @@ func phase(d Document) string {
 	}
 }
 
-// formatProgress formats a part and a total of bytes, in the unit of the total.
+// formatProgress formats a number of bytes and their total in the unit of the total.
 func formatProgress(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
 	if total < unit {
@@ -160,7 +160,7 @@ func formatProgress(part, total int64) string {
 	return fmt.Sprintf("%d of %d %s", part/unit, total/unit, name)
 }
 
-// conditions returns everything that is wrong, the worst first.
+// conditions returns all problems, the worst first.
 func conditions(d Document) (all []Condition) {
 	add := func(c ...Condition) { all = append(all, c...) }
 	if d.State == "Serving" {
@@ -170,7 +170,7 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // while serving, the check named certificates reports them
+	if d.State == "StartEtcd" { // while serving, the check for certificates reports them
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
@@ -181,7 +181,7 @@ func conditions(d Document) (all []Condition) {
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
 		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // how much is missing is known only afterwards
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // known only after the stop
 		add(newCondition("stop", HealthDegraded, "waiting until all acknowledged writes are in the store"))
 	}
 	add(backupConditions(d.Backup)...)
@@ -211,7 +211,7 @@ func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 // noSpace is the subject of the check named space.
 const noSpace = "no space"
 
-// conditionsOf returns a condition for each check with a status. Checks that share a reason are listed once.
+// conditionsOf returns a condition for each check with a status. Checks that share a reason are grouped.
 func conditionsOf(checks []Check, status string) (all []Condition) {
 	listed := map[string]bool{}
 	for _, check := range checks {
@@ -228,10 +228,12 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 	return all
 }
 
-// isNearQuota reports whether a database uses so much of its quota that an operator should act before writes are refused.
+// isNearQuota reports whether a database has used so much of its quota that an operator should act before writes are
+// refused.
 func isNearQuota(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
-// quotaUsed describes how much of its quota a database uses. etcd raises its alarm NOSPACE only when the next write comes.
+// quotaUsed describes how much of its quota a database uses. Writes may not be refused yet at 100%, because etcd
+// raises the alarm NOSPACE at the next write.
 func quotaUsed(m state.Member) string {
 	consequence := "at 100% writes are refused"
 	if m.DBSize >= m.Quota {
@@ -240,10 +242,10 @@ func quotaUsed(m state.Member) string {
 	return fmt.Sprintf("%d%% of the quota is used; %s (compact, delete or raise quota-backend-bytes)", 100*m.DBSize/m.Quota, consequence)
 }
 
-// maxLag is the lag of backups above which there is a condition without any error. The alert waits as long.
+// maxLag is the lag of backups above which there is a condition even without an error. The alert uses the same limit.
 const maxLag = 5 * time.Minute
 
-// backupConditions returns what is wrong with the backups: a failed restore test, an error, or the lag alone.
+// backupConditions returns the problems of the backups: a failed restore test, an error, or only the lag.
 func backupConditions(b *facts.Backups) []Condition {
 	if b == nil {
 		return nil
@@ -282,7 +284,8 @@ func sent(run *facts.SnapshotProgress) string {
 	return ", " + formatProgress(run.SentBytes, run.TotalBytes)
 }
 
-// guides lists, by the first word of a condition's subject, where the documentation treats it and the command to start with.
+// guides maps the first word of a condition's subject to a section of the documentation and the command to start
+// with.
 var guides = map[string]struct{ runbook, command string }{
 	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
 	"not_learner":      {"docs/maintenance.md#a-members-place-in-its-cluster", "etcd-wrapper status --cluster"},

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A process that is suspended, or has no CPU time, accepts connections and sends nothing.
+// A process that is suspended or gets no CPU time accepts connections but sends nothing.
 func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}}}
 	for name, c := range map[string]struct {
 		answer Document
-		err    string // empty: it counts
+		err    string // empty if the answer is accepted
 	}{
 		"the member":                       {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c1"}}, ""},
 		"the member, whose cluster starts": {Document{MemberID: "b", State: "StartEtcd"}, ""},
@@ -100,7 +100,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// The network drops what is sent to a lost machine: it is unknown whether a process listens there.
+// Packets to a lost machine are dropped, so it is unknown whether a process listens there.
 func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// pollInterval bounds how late a stream shows changes that nothing announces, such as those of the readiness checks.
+	// pollInterval is the maximum delay of changes that nothing announces, such as those of the readiness checks.
 	pollInterval = 250 * time.Millisecond
-	// minPause is the least time between two events: a burst of changes is sent as one.
+	// minPause is the minimum time between two events, so that a burst of changes is sent as one.
 	minPause = 50 * time.Millisecond
 	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a little more than
 	// twice as long.
 	heartbeat = 5 * time.Second
-	// writeTimeout bounds the time for a client to accept one event.
+	// writeTimeout is the maximum time for a client to accept one event.
 	writeTimeout = 10 * time.Second
-	// maxStreams bounds the open streams of all clients, maxPerClient those of one client.
+	// maxStreams is the maximum number of open streams, and maxPerClient the maximum for one client.
 	maxStreams   = 32
 	maxPerClient = 8
 )
 
-// Source provides the documents. Both functions answer from memory and are safe for concurrent use.
+// A Source provides the documents. Both functions answer from memory and are safe for concurrent use.
 type Source struct {
 	// Document returns the current document.
 	Document func() Document
@@ -49,10 +49,10 @@ type endpoint struct {
 	clients map[string]int // open streams by the client's address
 }
 
-// Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change. It compresses for
-// clients that accept that: of a document that is repeated, little more than the change is left, unless it is larger than the 32 KiB that
-// gzip looks back. A stream ends when its request's context does, after the latest change. One client may have 8 streams, all clients
-// together 32. Text that a terminal would obey is escaped.
+// Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change.
+// If the client accepts compression, a repeated document costs little more than its changes, unless it exceeds gzip's
+// window of 32 KiB. A stream ends with its request's context, after sending the latest change. One client may have 8
+// streams, all clients together 32. Control characters are escaped for terminals.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
@@ -74,7 +74,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.stream(w, r)
 }
 
-// enter counts a new stream. It returns why there cannot be another one.
+// enter counts a new stream. If no stream can be added, it returns the reason.
 func (e *endpoint) enter(client string) (refusal string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -107,23 +107,23 @@ func (e *endpoint) serveDocument(w http.ResponseWriter) {
 	text = append(printable.JSON(text), '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // a client that has left misses nothing
+	_, _ = w.Write(text) // fails if the client has disconnected
 }
 
-// stream sends events until the request ends or the client does not accept them.
+// stream sends events until the request ends or the client stops accepting them.
 func (e *endpoint) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	s := &stream{to: w, control: http.NewResponseController(w), source: e.source}
 	s.run(r.Context())
 }
 
-// stream is the connection to one client that watches.
+// A stream is the connection to one client that watches.
 type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
 	last    []byte    // the document as of the last event
-	at      time.Time // of the last event
+	at      time.Time // time of the last event
 }
 
 func (s *stream) run(ctx context.Context) {
@@ -131,7 +131,7 @@ func (s *stream) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		ended := ctx.Err() != nil
-		changed := s.source.Changed() // before the document is read, so that no change is missed
+		changed := s.source.Changed() // read before the document, so that no change is missed
 		if err := s.update(); err != nil || ended {
 			return
 		}
@@ -160,7 +160,7 @@ func (s *stream) update() error {
 	}
 }
 
-// send writes an event with a deadline of its own. The server's deadline is for a whole reply.
+// send writes an event with its own deadline, because the server's deadline is for a whole reply.
 func (s *stream) send(format string, parts ...any) error {
 	s.at = time.Now()
 	if err := s.control.SetWriteDeadline(s.at.Add(writeTimeout)); err != nil {

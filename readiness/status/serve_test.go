@@ -24,7 +24,7 @@ import (
 
 const patience = 10 * time.Second
 
-// fakeRun is a run whose document a test changes.
+// A fakeRun is a run whose document the test changes.
 type fakeRun struct {
 	mu      sync.Mutex
 	now     status.Document
@@ -49,20 +49,20 @@ func (t *fakeRun) enter(state string) {
 	t.now.State, t.changed = state, make(chan struct{})
 }
 
-// check changes something without notice.
+// check changes a check, which closes no channel.
 func (t *fakeRun) check(verdict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
-// client opens a connection for each request: a kept one may lead to the closed server of another test.
+// client opens a connection for each request, because a reused one may lead to the closed server of another test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // limit is the servers' timeout for requests and replies.
 const limit = time.Second
 
-// serve serves with a server that has such limits, and ends with the returned function.
+// serve runs a server with these limits until the returned function is called.
 func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(status.Handler(run.source()))
@@ -73,7 +73,7 @@ func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) 
 	return server.URL, end
 }
 
-// events is an open stream.
+// events reads an open stream.
 type events struct {
 	t     *testing.T
 	lines *bufio.Scanner
@@ -138,7 +138,7 @@ func TestStreamSendsTheLastChangeAndEndsWithTheServer(t *testing.T) {
 	require.False(t, ok)
 }
 
-// streamFrom opens a stream from an address of loopback and returns the reply's status.
+// streamFrom opens a stream from a loopback address and returns the status of the reply.
 func streamFrom(t *testing.T, from, address string) int {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
@@ -152,7 +152,7 @@ func streamFrom(t *testing.T, from, address string) int {
 	return reply.StatusCode
 }
 
-// listener is a client that only receives.
+// A listener is a client that only receives.
 type listener struct{ httptest.ResponseRecorder }
 
 func (*listener) SetWriteDeadline(time.Time) error { return nil }
@@ -177,7 +177,7 @@ func TestStreamHasHeartbeats(t *testing.T) {
 	})
 }
 
-// A page that is left open must not cost a document for each heartbeat of the member.
+// An open page must not cost a whole document for each heartbeat of the member.
 func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	run := newFakeRun()
 	for i := range 90 {
@@ -208,7 +208,7 @@ func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	end()
 }
 
-// counter counts the bytes that are read.
+// A counter counts the bytes that are read.
 type counter struct {
 	from  io.Reader
 	bytes int
@@ -291,7 +291,7 @@ func TestControlCharactersAreEscaped(t *testing.T) {
 	}
 }
 
-// documentOf returns a document in which every field is set and every text is the same.
+// documentOf returns a document in which every field is set and all texts are equal.
 func documentOf(text string) (document status.Document) {
 	var fill func(reflect.Value)
 	fill = func(into reflect.Value) {

@@ -2,17 +2,17 @@ package datadirtest
 
 import "encoding/binary"
 
-// Where bbolt keeps what, in bytes.
+// Offsets in bbolt's pages, in bytes.
 const (
 	pageSize   = 4096
-	headerSize = 16              // of a page; elements follow
-	rootAt     = headerSize + 16 // of a page with data about the database
-	transactAt = rootAt + 32     // likewise
-	positionAt = 4               // of an element, then the length of its key
+	headerSize = 16              // of a page, followed by its elements
+	rootAt     = headerSize + 16 // in a meta page
+	transactAt = rootAt + 32     // in a meta page
+	positionAt = 4               // in an element, followed by the length of its key
 )
 
-// BreakDatabase makes the first bucket of a database start with the page that lists all buckets. When bbolt opens that bucket
-// to change it, it panics in its own goroutine.
+// BreakDatabase makes the first bucket of a database start with the page that lists all buckets. bbolt panics in its
+// own goroutine when it opens that bucket for a change.
 func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {

@@ -1,4 +1,4 @@
-// Package datadirtest makes data directories for tests with a real etcd.
+// Package datadirtest makes data directories for tests, using a real etcd.
 package datadirtest
 
 import (
@@ -23,15 +23,15 @@ import (
 // LastKey is a key in the directory that New returns.
 const LastKey = "key-149"
 
-// puts is the number of writes to the etcd of New.
+// puts is the number of writes to the etcd that New runs.
 const puts = 200
 
-func init() { wal.SegmentSizeBytes = 64 << 10 } // several segments without many keys
+func init() { wal.SegmentSizeBytes = 64 << 10 } // so that few keys fill several segments
 
-// root returns the folder with the directories that are copied for the tests.
+// root returns the folder of the directories that are copied for the tests.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
 
-// Clean removes what the tests' directories are copied from; it is for TestMain.
+// Clean removes the directories that are copied for the tests. TestMain calls it.
 func Clean() {
 	if root, err := root(); err == nil {
 		_ = os.RemoveAll(root)
@@ -53,7 +53,7 @@ func New(t *testing.T) string {
 // there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
-	return copyOf(t, initialized, "[new].etcd") // a pattern of path/filepath
+	return copyOf(t, initialized, "[new].etcd") // a name that filepath.Match would read as a pattern
 }
 
 func copyOf(t *testing.T, original func() (string, error), name string) string {
@@ -65,7 +65,7 @@ func copyOf(t *testing.T, original func() (string, error), name string) string {
 	return dir
 }
 
-// original makes a directory when it is first asked for.
+// original returns a function that makes a directory at its first call.
 func original(name string, use func(client *clientv3.Client) error) func() (dir string, err error) {
 	return sync.OnceValues(func() (dir string, err error) {
 		root, err := root()
@@ -92,15 +92,15 @@ func writeKeys(client *clientv3.Client) error {
 	return err
 }
 
-// Start runs an etcd that takes a snapshot every 50 entries. Without fsync the same bytes reach the page cache, which
-// is all that a killed process leaves to the next. What it runs with may be changed.
+// Start runs an etcd that takes a snapshot every 50 entries. It does not call fsync, which makes no difference to a
+// process that starts after this one was killed: it reads the page cache. change may change the configuration.
 func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
 	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
-	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a cluster of one has no peer that would call
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peer that would connect
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	for _, change := range change {
@@ -119,7 +119,7 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	}
 }
 
-// RequireStarts proves with etcd itself that a data directory can be used, and that the key is there.
+// RequireStarts starts etcd on a data directory and requires that it has the key.
 func RequireStarts(t *testing.T, dir, key string) {
 	t.Helper()
 	server, err := Start(dir)

@@ -18,10 +18,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Timeout bounds each wait for the browser, which starts slowly on a busy machine.
+// Timeout limits each wait for the browser, which starts slowly on a busy machine.
 const Timeout = 60 * time.Second
 
-// Tab is a tab of a browser.
+// A Tab is a tab of a browser.
 type Tab struct {
 	t       *testing.T
 	ctx     context.Context //nolint:containedctx // chromedp hands a tab out this way
@@ -34,7 +34,7 @@ type console struct {
 	messages []string
 }
 
-// Open starts a browser that ends with the test, which fails if the console has a message. The test is skipped if no
+// Open starts a browser that ends with the test. The test fails if the console has a message, and is skipped if no
 // browser is installed.
 func Open(t *testing.T) *Tab {
 	path := findChromium()
@@ -61,7 +61,8 @@ func Open(t *testing.T) *Tab {
 	return b
 }
 
-// profile returns a directory for the browser. Its processes may still write there for a moment after it ended.
+// profile returns a directory for the browser. The browser's processes may still write to it for a moment after the
+// browser has ended.
 func profile(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
 	require.NoError(t, err)
@@ -80,7 +81,7 @@ func findChromium() string {
 	return ""
 }
 
-// listen collects errors and warnings except those of the network: tests end their servers.
+// listen collects errors and warnings, except network errors, because tests stop their servers.
 func (c *console) listen(event any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

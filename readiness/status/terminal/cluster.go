@@ -10,10 +10,12 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// longestName is the number of characters of a member's name in a table. The end of the name differs between members.
+// longestName is the maximum number of characters of a member's name in a table. It keeps the end of a name, where
+// members' names differ.
 const longestName = 14
 
-// Cluster returns a table with a row for each member, max 80 columns wide, and below it why members have not answered or are not ready.
+// Cluster returns a table with a row for each member, at most 80 columns wide. Below it are the reasons why members
+// have not answered or are not ready.
 func Cluster(answers []status.MemberStatus, now time.Time) string {
 	rows := [][]string{{"MEMBER", "ROLE", "STATE", "VERSION", "REVISION", "DATABASE", "BACKUPS", "CERT"}}
 	var below strings.Builder
@@ -78,7 +80,7 @@ func backups(d status.Document) string {
 	}
 }
 
-// certificateLifetime returns for how long all certificates of a member are still valid.
+// certificateLifetime returns how long all certificates of a member remain valid.
 func certificateLifetime(files []status.Certificate, now time.Time) string {
 	if len(files) == 0 {
 		return "none"

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// line is a line of the status. One without a name continues the line before it.
+// A line is a line of the status. Without a name it continues the previous one.
 type line struct{ name, text string }
 
 // lines collects the lines of one status, as of now.
@@ -67,7 +67,7 @@ func statusLines(d status.Document, now time.Time) []line {
 	return l.all
 }
 
-// join joins two texts, or returns the one that is not empty.
+// join joins two texts with a separator, or returns one if the other is empty.
 func join(a, separator, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -78,7 +78,7 @@ func join(a, separator, b string) string {
 // timeWithAge formats a time in the local zone with its age.
 func (l *lines) timeWithAge(at time.Time) string { return FormatTime(at) + ", " + FormatAge(at, l.now) }
 
-// addState adds how long the state has lasted, and when it will change.
+// addState adds how long the state has lasted and when it will change.
 func (l *lines) addState(d status.Document) {
 	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // an older wrapper has no PhaseSince
 	if !d.ReadySince.IsZero() {
@@ -181,7 +181,7 @@ func (l *lines) formatExpiry(expires time.Time) string {
 	return fmt.Sprintf("expires in %v, %s", Round(expires.Sub(l.now)), FormatTime(expires))
 }
 
-// addBackups adds the backups: how far they are, the restore points and errors.
+// addBackups adds the progress of the backups, the restore points and errors.
 func (l *lines) addBackups(d status.Document) {
 	b := d.Backup
 	switch {
@@ -236,7 +236,7 @@ func (l *lines) addBackups(d status.Document) {
 	}
 }
 
-// remaining returns the estimated rest of an operation as a suffix, or "" if it is unknown.
+// remaining returns the estimated remaining time of an operation as a suffix, or "" if it is unknown.
 func remaining(seconds float64) string {
 	if seconds == 0 {
 		return ""
@@ -276,7 +276,7 @@ func (l *lines) retryStatus(since time.Time, count int, nextRetry time.Time) str
 	return text
 }
 
-// addRecovery adds the step of a recovery, and what it restores.
+// addRecovery adds the step of a recovery and the data that it restores.
 func (l *lines) addRecovery(d status.Document) {
 	r := d.Recovery
 	if r == nil {

@@ -41,7 +41,7 @@ type Printer struct {
 	to     io.Writer
 	now    func() time.Time
 	colour bool
-	until  map[bool]time.Time // steps up to here were printed: of the machine, and of readiness, which arrive late
+	until  map[bool]time.Time // times of the last printed steps: of the machine, and of readiness, which arrive late
 	known  map[eventKey]bool  // events that were printed
 	ready  bool
 	live   bool   // the stream is a terminal, on which lines can be overwritten
@@ -68,8 +68,8 @@ func NewPrinter(to io.Writer) *Printer {
 const ofReadiness = "readiness"
 
 const (
-	lastEvents  = 10  // transitions, and events of the timeline, that are shown at once
-	briefEvents = 4   // without Verbose
+	lastEvents  = 10  // transitions and timeline events that are printed at a time
+	briefEvents = 4   // the same without Verbose
 	longReason  = 100 // bytes of a reason that is not repeated
 )
 
@@ -80,7 +80,8 @@ var brief = map[string]bool{
 	"certificate": true, "configuration": true, "last exit": true,
 }
 
-// Print writes a document: what an operator needs first, on one screen, or everything if p is Verbose. It returns the stream's error.
+// Print writes a document: the lines that an operator needs first, on one screen, or everything if p is Verbose. It
+// returns the stream's error.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
 	b.WriteString(p.wrapped("", name(d)+p.headline(d)) + "\n")
@@ -89,7 +90,7 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	for _, c := range status.HeadlineOf(d).Conditions {
 		command := c.Command + ", "
-		if c.Command == "etcd-wrapper status" { // the reader has just run it
+		if c.Command == "etcd-wrapper status" { // the user has just run it
 			command = ""
 		}
 		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
@@ -167,14 +168,15 @@ func (p *Printer) checks(all []status.Check) string {
 	return p.table(rows...)
 }
 
-// change is a line about an event.
+// A change is a line about an event.
 type change struct {
 	at   time.Time
 	line string
 }
 
-// PrintChanges writes the events and transitions that earlier documents did not have, and changes of readiness, in order. At a terminal
-// the headline, progress bars and the last hours stay below them. It returns the stream's error.
+// PrintChanges writes, in order, the events, transitions and changes of readiness that earlier documents did not
+// contain. At a terminal the headline, progress bars and the last hours remain below them. It returns the stream's
+// error.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
@@ -185,7 +187,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	for _, is := range d.Timeline {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // the document itself has it; only the timeline has the reason of a loss
+			continue // the document itself has this change; the timeline only adds the reason of a loss
 		}
 		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
@@ -214,7 +216,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
-// redraw replaces the last lines by changes, and writes them again below.
+// redraw replaces the last lines with changes, and writes new last lines below them.
 func (p *Printer) redraw(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
@@ -306,11 +308,12 @@ func (p *Printer) trends(t *status.Trends) string {
 func isMissing(point float32) bool { return math.IsNaN(float64(point)) }
 
 const (
-	lineWidth = 40 // columns of a series, max
+	lineWidth = 40 // maximum columns of a series
 	barWidth  = 30 // columns of a progress bar
 )
 
-// sparkline draws a series from 0 up. Points that share a column are drawn as the highest of them. One point at least is measured.
+// sparkline draws a series on a scale that starts at 0. If several points share a column, it draws the highest. At
+// least one point must be measured.
 func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
@@ -327,7 +330,7 @@ func sparkline(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes formats bytes. Points have four digits, so it rounds to KiB.
+// ofBytes formats bytes. It rounds to KiB, because points have only four digits.
 func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
 // ofSeconds formats seconds with three digits.

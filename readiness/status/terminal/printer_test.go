@@ -56,7 +56,7 @@ func document() status.Document {
 	}
 }
 
-// continued matches the start of a wrapped line.
+// continued matches the start of a continued line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
 // unwrapped returns the output without line breaks in texts. It checks that the output fits a terminal.

@@ -19,7 +19,7 @@ func FormatStep(from, to string) string {
 	return from + " → " + to
 }
 
-// Round rounds a duration to milliseconds below a second, else to seconds.
+// Round rounds a duration to milliseconds if it is below a second, and to seconds otherwise.
 func Round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
@@ -53,18 +53,18 @@ func Size(bytes int64) string {
 func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
-	// columns is the width of lines if the stream is not a terminal. A single word may be wider: commands and paths are
-	// not broken.
+	// columns is the line width if the stream is not a terminal. A single word may be wider, because commands and
+	// paths are not broken.
 	columns = 80
 	// narrow is the smallest number of columns to wrap a text in.
 	narrow = 12
 )
 
-// words matches what is not broken: times and words.
+// words matches the units that are not broken: times and words.
 var words = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+|\S+`)
 
-// Wrapped returns a lead and a text in lines of max 80 columns, broken at blanks and aligned after the lead. After a lead that leaves no
-// room the text is one line.
+// Wrapped returns a lead followed by a text, in lines of at most 80 columns that are broken at blanks and aligned
+// after the lead. If the lead leaves too little room, the text is not broken.
 func Wrapped(lead, text string) string { return wrapped(lead, text, columns) }
 
 func (p *Printer) wrapped(lead, text string) string { return wrapped(lead, text, p.width) }
@@ -115,7 +115,7 @@ func table(columns int, rows [][]string) string {
 
 func padded(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// width returns the number of columns of a text. Colours have none.
+// width returns the number of columns of a text, without escape sequences for colours.
 func width(text string) int {
 	plain := 0
 	for {
@@ -128,7 +128,8 @@ func width(text string) int {
 	}
 }
 
-// columnsOf returns the width of a terminal, or 80 if the file is none. Very wide lines are hard to read.
+// columnsOf returns the width of a terminal up to a maximum, because very wide lines are hard to read, or 80 if the
+// file is not a terminal.
 func columnsOf(file *os.File) int {
 	if file == nil {
 		return columns
