@@ -64,6 +64,7 @@ func TestBackupList(t *testing.T) {
 	require.Equal(t, exitcode.Clean, status, log)
 	assert.Contains(t, out, "generation 1, since ")
 	assert.Regexp(t, `(?m)^cluster +c1$`, out)
+	assert.Regexp(t, `(?m)^ *last verified +not yet$`, out)
 	status, out, _ = visit("list", flag, "-o", "json")
 	require.Equal(t, exitcode.Clean, status)
 	var document map[string]any

@@ -42,7 +42,7 @@ func TestHangingFolder_etcdServes(t *testing.T) {
 	run.AwaitStored(m.write("key", "in the store"))
 	freeze()
 	last := m.write("key", "while it hangs")
-	awaitBackupStatus(run, "that it hangs is told", hasProblem)
+	awaitBackupStatus(run, "the hanging request is reported", hasProblem)
 	for i := range 100 {
 		last = m.write("key", fmt.Sprint("still ", i))
 	}
@@ -51,7 +51,7 @@ func TestHangingFolder_etcdServes(t *testing.T) {
 	assert.Positive(t, backupStatus(run).SpoolBytes, "captured changes are queued on the volume")
 	thaw()
 	run.AwaitStored(last)
-	awaitBackupStatus(run, "it goes on", recovered)
+	awaitBackupStatus(run, "backups continue", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1, "there is no gap after the compaction")
 }

@@ -26,7 +26,7 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "sealed by ours"))
-	awaitBackupStatus(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "the encrypted full snapshot passes its test restore", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.Shutdown()
 	before := files(t, m.dir)
 
@@ -39,7 +39,7 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(ours)...)
 	again := m.StartReady()
 	again.AwaitStored(m.write("key", "with the right keys again"))
-	awaitBackupStatus(again, "it goes on", recovered)
+	awaitBackupStatus(again, "backups continue", recovered)
 	again.Shutdown()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()
 	assert.NotZero(t, code)

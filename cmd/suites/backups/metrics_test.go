@@ -20,13 +20,13 @@ func TestBackupMetrics(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitBackupStatus(run, "a full was restored to test it", func(b facts.Backups) bool {
+	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool {
 		return b.LastVerification != nil && b.Window != nil && b.LastFullSnapshot != nil
 	})
 	well := awaitMetrics(run, "problem 0", "lag_revisions 0", "lag_seconds 0", "writer 1", "last_verification_passed 1")
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitBackupStatus(run, "the store is away", func(b facts.Backups) bool { return hasProblem(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
+	awaitBackupStatus(run, "the store is unreachable", func(b facts.Backups) bool { return hasProblem(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
 	away := awaitMetrics(run, "problem 1")
 	rename(t, m.mount+".away", m.mount)
 	run.Shutdown()

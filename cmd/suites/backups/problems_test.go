@@ -24,7 +24,7 @@ func recovered(b facts.Backups) bool {
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// A process whose request has just succeeded may report an earlier problem once more.
-	awaitBackupStatus(run, "the trouble is told", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
+	awaitBackupStatus(run, "the status has the problem", func(b facts.Backups) bool { return hasProblem(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, backupStatus(run).Problem.NextRetry.IsZero(), "the status has the time of the next retry")
 	assert.Equal(m.T, 200, run.Readyz())
@@ -46,7 +46,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	m.requireServingWithProblem(run, m.mount)
 	assert.NoDirExists(t, m.mount, "no folder is created at the mount point")
 	rename(t, away, m.mount)
-	awaitBackupStatus(run, "it recovers by itself", recovered)
+	awaitBackupStatus(run, "backups continue", recovered)
 	run.Shutdown()
 	assert.Equal(t, "the folder exists", m.keys(t, targetLatest)["before"])
 }
@@ -67,7 +67,7 @@ func TestReadOnlyFolder_isRetried(t *testing.T) {
 	run := m.StartReady()
 	m.requireServingWithProblem(run, "permission denied")
 	require.NoError(t, os.Chmod(m.dir, 0o700))
-	awaitBackupStatus(run, "it recovers by itself", recovered)
+	awaitBackupStatus(run, "backups continue", recovered)
 	run.Shutdown()
 	require.Len(t, m.requireSound(t), 1)
 }

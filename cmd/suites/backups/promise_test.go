@@ -2,6 +2,7 @@ package backups_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -108,6 +108,15 @@ func TestBackupCommands(t *testing.T) {
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "file://"+m.dir)
 	run.Shutdown()
+
+	scratch := t.TempDir()
+	m.Env = append(m.Env, "TMPDIR="+scratch)
+	assert.Contains(t, m.visit("backup", "verify", m.flag()), "could be restored")
+	assert.Contains(t, m.visit("backup", "list", m.flag()), "last verified   yes")
+	assert.Contains(t, m.visit("backup", "prune", m.flag(), "--backup-keep=points=24h"), "deleted 0 objects")
+	left, err := os.ReadDir(scratch)
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }
 
 func TestIdleCluster_sendsNoRequests(t *testing.T) {
@@ -167,29 +176,6 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, [][]byte{[]byte("leased")}, kept.Keys)
 	again.Shutdown()
-}
-
-func TestRestoreTest_ofAFullSnapshot(t *testing.T) {
-	t.Parallel()
-	m := newMember(t)
-	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value"))
-	awaitBackupStatus(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil })
-	assert.True(t, backupStatus(run).LastVerification.Passed, backupStatus(run).LastVerification.Reason)
-	run.Shutdown()
-	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)
-}
-
-func TestExport_missingRevisionNamesTheOthers(t *testing.T) {
-	t.Parallel()
-	m := newMember(t)
-	run := m.StartReady()
-	m.write("key", "value")
-	run.Shutdown()
-	_, log, code := m.Begin("backup", "export", m.flag(), "--to=revision:999", filepath.Join(m.Dir, "out")).Wait()
-	assert.NotZero(t, code)
-	assert.Contains(t, log, "revision 999 is not kept")
-	assert.Regexp(t, `which has revisions \d to 2 `, log)
 }
 
 // Leases and users may exist before there is any key.

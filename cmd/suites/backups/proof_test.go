@@ -18,16 +18,22 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // never due during the test
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitBackupStatus(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "the full snapshot has passed its test restore", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.Shutdown()
+	assert.Equal(t, "verified", m.list().Generations[0].Fulls[0].Verified.Outcome)
 	first := m.generation(t).Fulls[0]
 	harness.CorruptFile(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
-	_, _, code := m.Begin("backup", "verify", m.flag()).Wait()
+	out, log, code := m.Begin("backup", "verify", m.flag(), "-o", "json").Wait()
 	require.Equal(t, 70, code)
+	assert.Contains(t, out, `"outcome": "failed"`)
+	assert.Contains(t, log, "the test restore failed")
+	_, log, code = m.Begin("backup", "prune", m.flag(), "--backup-keep=points=24h").Wait()
+	assert.Equal(t, 75, code)
+	assert.Contains(t, log, "nothing is deleted")
 
 	again := m.StartReady()
-	awaitBackupStatus(again, "it is told", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
-	awaitBackupStatus(again, "another one is made, and restored to test it", func(b facts.Backups) bool {
+	awaitBackupStatus(again, "the failed test restore is reported", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })
+	awaitBackupStatus(again, "another full snapshot is made and passes its test restore", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})
 	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "test restore")
@@ -43,7 +49,7 @@ func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")
 	run := m.StartReady()
-	awaitBackupStatus(run, "there is a full", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
+	awaitBackupStatus(run, "there is a full snapshot", func(b facts.Backups) bool { return b.LastFullSnapshot != nil })
 	watch := harness.StartWatch()
 	run.AwaitStored(m.write("key", "value"))
 	assert.Less(t, watch.Duration(), time.Minute)

@@ -76,7 +76,7 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 			m.StartAndStop()  // creates the data: without data, the member would wait for the store
 			m.Flags = all
 			run := m.StartReady()
-			awaitBackupStatus(run, "it is refused", hasProblem)
+			awaitBackupStatus(run, "the store rejects the request", hasProblem)
 			m.write("key", "value")
 			var outputs []string
 			for _, path := range []string{"/", "/lifecycle", "/metrics", "/backup", "/readyz?verbose", "/statemachine.svg"} {
@@ -116,13 +116,13 @@ func TestFiles_permissions(t *testing.T) {
 	there := m.found()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
-	awaitBackupStatus(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
+	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool { return b.LastVerification != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitBackupStatus(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
+	awaitBackupStatus(run, "the change is in the spool", func(b facts.Backups) bool { return b.SpoolBytes > 0 && hasProblem(b) })
 	away := m.found()
 	rename(t, m.mount+".away", m.mount)
-	awaitBackupStatus(run, "it is brought", recovered)
+	awaitBackupStatus(run, "the change is uploaded", recovered)
 	out := filepath.Join(m.Dir, "made")
 	require.NoError(t, os.Mkdir(out, 0o700))
 	m.Env = append(m.Env, "TMPDIR="+out)

@@ -42,7 +42,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 			m.write("refused", words)
 			m.requireServingWithProblem(run, words)
 			service.proxy.Inject(storetest.Faults{})
-			awaitBackupStatus(run, "it goes on by itself after "+words, recovered)
+			awaitBackupStatus(run, "backups continue after "+words, recovered)
 		}
 		run.Shutdown()
 		require.Len(t, m.requireSound(t), 1, "there is no gap after the failures")

@@ -46,7 +46,7 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
 	run.AwaitStored(s.then)
-	awaitBackupStatus(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
+	awaitBackupStatus(run, "a full snapshot was test-restored", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	return run
 }
 
@@ -98,7 +98,6 @@ func (s *serverTest) isExported(to string, want state) {
 func (s *serverTest) losesItsVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))
-	require.NoError(s.T, os.Mkdir(s.Volume, 0o700))
 	run := s.StartReady()
 	run.AwaitLine(harness.Line{"message": "the volume is empty; the cluster is restored to revision", "level": "warn"})
 	assert.Equal(s.T, s.latest, now(s.Pod))

@@ -50,3 +50,11 @@ func TestRootPassword_newCluster(t *testing.T) {
 	assert.Equal(t, "value\n", visit(p, "etcdctl", "--user=root:se:cret", "get", "key", "--print-value-only"))
 	run.Shutdown()
 }
+
+// visit runs a command that must succeed.
+func visit(p *harness.Pod, args ...string) (out string) {
+	p.T.Helper()
+	out, log, status := p.Begin(args...).Wait()
+	require.Equal(p.T, 0, status, "%v: %s", args, log)
+	return out
+}

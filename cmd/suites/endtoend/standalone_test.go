@@ -65,7 +65,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			second := p.Start()
 			assert.Equal(t, 70, second.Exit(harness.Patience))
 			second.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
-			message := read(t, p.TerminationMessage())
+			message := terminationMessage(p)
 			assert.Contains(t, message, "there is no backup to restore")
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")

@@ -2,7 +2,6 @@ package endtoend_test
 
 import (
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,7 +24,7 @@ func TestTerminationMessage_cleanStop(t *testing.T) {
 state: Serving, left after \d[\dms.]*
 exit record: terminated, so the next start validates in sanity mode
 durations: run \d[\dms.]*, etcd's start \d[\dms.]*, its close \d[\dms.]*
-$`, read(t, p.TerminationMessage()))
+$`, terminationMessage(p))
 }
 
 func TestTerminationMessage_problems(t *testing.T) {
@@ -34,7 +33,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	p.ExpectTerminationMessage()
 	p.Sidecar.Broken[harness.ConfigPath] = harness.Reply(http.StatusOK, "name: [")
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
-	message := read(t, p.TerminationMessage())
+	message := terminationMessage(p)
 	assert.Regexp(t, `(?m)^etcd's configuration or a request cannot be used: .*YAML`, message)
 	assert.Contains(t, message, "\nstate: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
@@ -53,14 +52,7 @@ func TestTerminationMessage_expiredSidecarCertificate(t *testing.T) {
 	})
 	status, _ := run.Stop(syscall.SIGTERM)
 	require.Zero(t, status)
-	message := read(t, p.TerminationMessage())
+	message := terminationMessage(p)
 	assert.Contains(t, message, "last problem: certificate, ")
 	assert.Contains(t, message, "certificate has expired")
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(content)
 }

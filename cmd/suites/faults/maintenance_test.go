@@ -184,6 +184,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 
 // Clients see only revisions of their own changes, although the members write as well.
 func TestMaintenance_keepsRevision(t *testing.T) {
+	t.Parallel() // most of its minute passes in waits
 	times := 1
 	if *day {
 		times = *rounds
