@@ -34,7 +34,7 @@ const day = 24 * time.Hour
 // Pair is a certificate and its key, in files.
 type Pair struct{ Cert, Key string }
 
-// NewAuthority makes one whose files last as long as the test.
+// NewAuthority returns an authority with files that are deleted at the end of the test.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	a := &Authority{t: t, dir: t.TempDir(), name: name, ends: time.Now().Add(day)}
@@ -45,26 +45,26 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return a
 }
 
-// IssuesUntil sets when the certificates end that are issued from now on, which may be in the past.
+// IssuesUntil sets the expiry time of certificates issued later. It may be in the past.
 func (a *Authority) IssuesUntil(end time.Time) { a.ends = end }
 
-// Bundle is the path of the authority's own certificate.
+// Bundle returns the path of the authority's own certificate.
 func (a *Authority) Bundle() string { return filepath.Join(a.dir, a.name+".crt") }
 
-// Pool trusts the authority.
+// Pool returns a pool with the authority.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// Issue makes a pair that is good for servers on loopback and for clients.
+// Issue creates a pair for servers on loopback and for clients.
 func (a *Authority) Issue(name string) Pair {
 	a.t.Helper()
 	return a.IssueFor(name, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueFor makes a pair that is good for some usages only.
+// IssueFor creates a pair with the given extended key usages.
 func (a *Authority) IssueFor(name string, usages ...x509.ExtKeyUsage) Pair {
 	a.t.Helper()
 	template := a.template(name)
@@ -90,7 +90,7 @@ func (a *Authority) newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// write signs a certificate and puts it and its key into files.
+// write signs a certificate and writes it and its key to files.
 func (a *Authority) write(name string, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) *x509.Certificate {
 	a.t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
@@ -110,7 +110,7 @@ func (a *Authority) save(name, kind string, der []byte) {
 	require.NoError(a.t, os.WriteFile(filepath.Join(a.dir, name), text, 0o600))
 }
 
-// Load reads the pair for the test's own use.
+// Load returns the pair for use in a TLS configuration.
 func (p Pair) Load(t testing.TB) []tls.Certificate {
 	t.Helper()
 	loaded, err := tls.LoadX509KeyPair(p.Cert, p.Key)

@@ -184,14 +184,7 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 // awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests one after the other.
 func awaitRestored(run *harness.Run) {
 	run.T.Helper()
-	require.Eventually(run.T, func() bool {
-		select {
-		case <-run.Ended:
-			return true
-		default:
-			return run.Readyz() == http.StatusOK
-		}
-	}, 10*time.Minute, 10*time.Millisecond)
+	require.Eventually(run.T, func() bool { return run.HasEnded() || run.Readyz() == http.StatusOK }, 10*time.Minute, 10*time.Millisecond)
 	run.AwaitReady()
 }
 

@@ -132,12 +132,7 @@ func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
 	harness.Eventually(run.T, "a write to a full disk ends the process", func() bool {
 		_ = run.Pod.TryPut("key", value, harness.StopBudget/5)
-		select {
-		case <-run.Ended:
-			return true
-		default:
-			return false
-		}
+		return run.HasEnded()
 	})
 }
 

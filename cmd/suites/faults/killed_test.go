@@ -63,13 +63,8 @@ func dieAfter(run *harness.Run, lines int) {
 func awaitReadyOrExit(run *harness.Run) (ready bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, "ready or ended", func() bool {
-		select {
-		case <-run.Ended:
-			return true
-		default:
-			ready = run.Readyz() == 200
-			return ready
-		}
+		ready = !run.HasEnded() && run.Readyz() == 200
+		return ready || run.HasEnded()
 	})
 	return ready
 }

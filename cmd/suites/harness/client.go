@@ -111,11 +111,7 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 		working.Go(func() { w.run(ctx) })
 	}
 	for _, w := range all {
-		select {
-		case <-w.first:
-		case <-time.After(Patience):
-			require.FailNow(t, "a writer has no acknowledged write")
-		}
+		Receive(t, "a writer has an acknowledged write", w.first)
 	}
 	return func() []*LatencyClient {
 		cancel()

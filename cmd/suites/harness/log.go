@@ -18,7 +18,7 @@ type Log struct {
 	mu    sync.Mutex
 	raw   []string
 	lines []Line
-	bad   []string
+	bad   []string // may be read once the process has ended
 }
 
 // Lines returns the number of lines so far.
@@ -58,12 +58,6 @@ func (l *Log) summary() string {
 		shown = append(shown, fmt.Sprintf("(%d lines of etcd's omitted; -all-logs prints them)\n", left))
 	}
 	return strings.Join(shown, "")
-}
-
-func (l *Log) invalid() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.bad)
 }
 
 // Matching returns the lines that have these fields. The message need only contain the wanted text.

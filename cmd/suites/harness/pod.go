@@ -48,7 +48,7 @@ func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 // NewPod returns a pod whose sidecar listens when the first process starts. Tests script the sidecar before that.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
-	prepare(t)
+	Built(t)
 	dir := t.TempDir()
 	p := &Pod{
 		T: t, Dir: dir, Volume: filepath.Join(dir, "volume"),

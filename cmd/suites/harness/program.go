@@ -60,17 +60,11 @@ var prepared = sync.OnceValue(func() error {
 	return buildProgram(Program)
 })
 
-// Built returns the path of the program under test, for a test that runs it without a pod.
+// Built builds the program under test, unless it was built before, and returns its path.
 func Built(t *testing.T) string {
 	t.Helper()
-	prepare(t)
-	return Program
-}
-
-// prepare makes sure that there is a program.
-func prepare(t *testing.T) {
-	t.Helper()
 	require.NoError(t, prepared(), "the program under test was built")
+	return Program
 }
 
 // buildProgram builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
@@ -235,11 +229,10 @@ func (c *Command) Wait() (out, log string, status int) {
 // Output runs a command that needs no pod and returns what it printed.
 func Output(t *testing.T, args ...string) string {
 	t.Helper()
-	prepare(t)
 	var stderr bytes.Buffer
 	ctx, cancel := WithPatience(t.Context())
 	defer cancel()
-	command := exec.CommandContext(ctx, Program, args...)
+	command := exec.CommandContext(ctx, Built(t), args...)
 	command.Stderr = &stderr
 	out, err := command.Output()
 	require.NoError(t, err, stderr.String())

@@ -102,7 +102,7 @@ func (r *Run) collectLog() {
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
-	assert.Empty(r.T, r.Log.invalid(), "every line of the log is a JSON object with a level and a time")
+	assert.Empty(r.T, r.Log.bad, "every line of the log is a JSON object with a level and a time")
 	assert.Empty(r.T, r.Log.Matching(Line{"answer": "reject"}), "no event was rejected")
 	assert.Empty(r.T, r.Log.FindText("illegal transition"), "all transitions are in the table")
 	if r.T.Failed() {
@@ -133,13 +133,14 @@ func (r *Run) Signal(s syscall.Signal) {
 // Exit waits for the process to end and returns its status; -1 if a signal ended it.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
-	await(r.T, "the process ends", within, func() bool { return isClosed(r.Ended) })
+	await(r.T, "the process ends", within, r.HasEnded)
 	return r.Cmd.ProcessState.ExitCode()
 }
 
-func isClosed(ended chan struct{}) bool {
+// HasEnded reports whether the process has ended and its log is complete.
+func (r *Run) HasEnded() bool {
 	select {
-	case <-ended:
+	case <-r.Ended:
 		return true
 	default:
 		return false
@@ -227,7 +228,7 @@ func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
 	Eventually(r.T, fmt.Sprintf("/readyz replies %d", status), func() bool {
-		if isClosed(r.Ended) {
+		if r.HasEnded() {
 			require.FailNow(r.T, "the process ended", "before /readyz replied %d, with status %d", status, r.Cmd.ProcessState.ExitCode())
 		}
 		return r.Readyz() == status
