@@ -170,3 +170,20 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	assert.Empty(t, s.superseded)
 	s.requireUnchanged(before)
 }
+
+// Without signatures, whoever writes to the bucket can store an end of another cluster at the next position.
+func TestGenerationEnd_ofAnotherClusterIsIgnored(t *testing.T) {
+	s := startedStand(t)
+	of, head := s.newest()
+	of.Cluster = "another"
+	require.NoError(t, s.backups().End(t.Context(), of, head, "theirs", format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}))
+	before := len(s.store.Calls())
+	s.do(func() {
+		s.remote.successorChecked = time.Time{}
+		s.remote.findSuccessor()
+	})
+	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "the store is checked")
+	s.do(func() {})
+	s.requireNotSuperseded()
+	s.putAndFlush("a", "behind the foreign end")
+}
