@@ -85,7 +85,7 @@ func (m *Member) leave() bool {
 	}
 	m.doing.Store("waits to leave its cluster, as fewer members are wanted")
 	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
-	retry(ctx, server, m.options.Log, hurried, "fewer members are wanted: this one is to leave the cluster", func(ctx context.Context) error {
+	retry(ctx, server, m.options.Log, hurried, "remove this member, which is no longer wanted, from the cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
 			return nil // an answer may be lost

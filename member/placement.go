@@ -39,14 +39,14 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 		}
 		if err.Error() != logged && ctx.Err() == nil {
 			logged = err.Error()
-			log.Info().Str("reason", logged).Msg(aim + "; retrying until that is done")
+			log.Info().Str("reason", logged).Msg("cannot " + aim + " yet; retrying")
 		}
 		_ = clock.Sleep(ctx, tempo.pause)
 	}
 }
 
-// placement reports this member's address to the cluster and, if it is a learner that recovery has added, gets it a
-// vote once it has caught up. It asks until it succeeds, also after a restart: nothing else may ever ask again.
+// placement updates this member's peer URLs in the cluster and, if the member is a learner that recovery added, promotes
+// it once it has caught up. It retries until it succeeds, also after a restart, because no other process would.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
@@ -54,11 +54,11 @@ type placement struct {
 }
 
 func (p placement) run(ctx context.Context) {
-	p.retry(ctx, "the cluster is to know this member's peer URLs", p.updateURLs)
+	p.retry(ctx, "update this member's peer URLs in the cluster", p.updateURLs)
 	if p.awaitPromotion(ctx) {
-		p.retry(ctx, "this learner is to be promoted to a voting member", p.promote)
+		p.retry(ctx, "promote this learner to a voting member", p.promote)
 	}
-	p.retry(ctx, "the mark that this member is to be promoted is to be removed", func(ctx context.Context) error {
+	p.retry(ctx, "remove the note about this learner's promotion from the cluster", func(ctx context.Context) error {
 		return maintenance.RemovePromoteLease(ctx, p.server, p.config.Name)
 	})
 }

@@ -130,7 +130,7 @@ var rules = []rule{
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data are opened as they are", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store may have more, and segments that wait on the volume are uploaded", ""}},
 	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data name no cluster, and the store shows whether it belongs to one", ""}},
-	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "these data were refused after a comparison with the store, so they are compared again", ""}},
+	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store refused this data before, so the data is compared with it again", ""}},
 	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data are valid, and nothing is known to have more", ""}},
 	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
 	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},

@@ -44,7 +44,7 @@ func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged: it ends at index %d, "+
-				"while the database holds what came until %d", dir+"/member/wal", len(ends)-lost, len(ends)))
+				"while the database has all entries up to %d", dir+"/member/wal", len(ends)-lost, len(ends)))
 		})
 	}
 }
@@ -96,9 +96,9 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 // A member whose log is shorter than its database has lost entries that it acknowledged to its leader.
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
-		false: "ends at index %d, while the database of this member, one of 2, holds what came until %d: power was lost while it " +
+		false: "ends at index %d, while the database of this member, one of 2, has all entries up to %d: power was lost while it " +
 			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have what it lacks",
-		true: "it ends at index %d, while the database holds what came until %d; way out: to keep what the database holds, ",
+		true: "it ends at index %d, while the database has all entries up to %d; way out: to keep what the database holds, ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -296,7 +296,7 @@ func TestInitialized_appliedEntries(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
-	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database holds what came until 2")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database has all entries up to 2")
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 

@@ -86,12 +86,12 @@ var (
 	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
 	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup once more")
 	cutOff        = newReason("%s: the database was cut off: %w", restoreBackup)
-	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
-	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
+	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database has all entries up to %d", keepDatabase)
+	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, has all entries up to %d: "+
 		"power was lost while it was behind, or the log was cut off or damaged", replaceIt)
 	panicked = newReason("etcd panicked on the content of its data directory: %v", restoreBackup)
-	lostTail = newReason("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
-		"the database holds what came until index %d", giveUpTail)
+	lostTail = newReason("the log in %s is damaged at position %d, after index %d, and etcd would drop the acknowledged entries after it%s; "+
+		"the database has all entries up to index %d", giveUpTail)
 	v2Request = newReason("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
 		"/health, and etcd 3.6 cannot replay it; etcd is upgraded one minor version at a time", snapshotIt)
 	leftoverMember = newReason("database %s has member %s (%q), which was removed from the cluster: etcd 3.5 does not count it, and "+

@@ -167,10 +167,9 @@ func (s *settings) checkInitialCluster() error {
 	return s.checkAdvertiseURLs(members[s.Name], len(members) > 1)
 }
 
-// checkAdvertiseURLs requires a member to advertise the peer URLs that the cluster lists for it. etcd makes the same
-// comparison after it has resolved host names, so URLs that differ only in a host name are left to etcd. A member
-// that has lost its data and its address may also list its previous URL, so that the others recognize it; etcd does
-// not compare the URLs of a member that joins.
+// checkAdvertiseURLs requires a member to advertise the peer URLs that the cluster lists for it. URLs that differ only
+// in a host name may be equal once the name is resolved, which CheckFounding does. A member that has lost its data and
+// its address may also list its previous URL, so that the others recognize it.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()

@@ -18,7 +18,7 @@ var ErrInDoubt = errors.New("nothing is deleted")
 
 // ErrNoPolicy reports that --backup-keep is missing. Prune does not assume the default, because start-etcd may keep
 // more.
-var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
+var ErrNoPolicy = errors.New("--backup-keep: is missing: give it the value that start-etcd has, or leave out --backup-store, so that the wrapper on this host provides both")
 
 // PruneResult is the result of backup prune; -o json prints it.
 type PruneResult struct {
