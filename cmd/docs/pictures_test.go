@@ -166,7 +166,7 @@ var charts = []struct {
 		{"put of 1 KB at 1,000 a second: without backups, and with them, median, ms", "time of a put with backups"},
 		{"put of 1 KB at 1,000 a second: without backups, and with them, CPU time, µs", "CPU time of a put with backups"},
 		{"idle RSS, MiB", "memory, idle"},
-		{"binary: plain etcd, and the wrapper, MB", "binary"},
+		{"binary, MB", "binary"},
 	}},
 }
 
