@@ -93,7 +93,7 @@ func startWriters(t *testing.T, b *bench) *writers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writers{acked: map[string]bool{}, cancel: cancel}
-	for i := range 8 {
+	for i := range 3 { // more would only take CPU time from etcd
 		client := b.client(t)
 		w.working.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {

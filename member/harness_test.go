@@ -98,6 +98,7 @@ func config(t *testing.T, dir string) *embed.Config {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	config.BcryptCost = 4 // with the default, hashing a password takes a minute on a busy machine
 	return config
 }
 

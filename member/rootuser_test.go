@@ -22,7 +22,6 @@ import (
 
 // rooted is a bench with a password for root.
 func rooted(config *embed.Config, password string) *bench {
-	config.BcryptCost = 4 // by default a password takes a minute of a busy machine
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {},
