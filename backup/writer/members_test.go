@@ -203,7 +203,7 @@ func (s *stand) requireEntries(name string, count int) {
 			return
 		}
 	}
-	require.Zero(s, count, "no segment has the bucket")
+	require.Fail(s, "no segment has the bucket", name)
 }
 
 // slowToHear lets a member that has lost its leadership consider itself the leader for the whole test.
