@@ -36,7 +36,7 @@ var States = []statemachine.StateInfo{
 	{Name: unknown, Meaning: "the store was not inspected yet", Bound: statemachine.NoBound, Deadline: "2m for a request, at most 30s between requests"},
 	{Name: watching, Meaning: "another member writes; upload the spool, and check that the backups grow", Bound: statemachine.NoBound, Deadline: "an inspection every 10 intervals, at least 10s"},
 	{Name: aligning, Meaning: "find the end of the backups before storing anything; capture meanwhile", Bound: statemachine.NoBound, Deadline: "2m for a request, at most 30s between requests"},
-	{Name: writing, Meaning: "capture changes, store them, merge small segments, make full snapshots by schedule", Bound: statemachine.NoBound, Deadline: "none: until another member leads, or the chain cannot be extended"},
+	{Name: writing, Meaning: "capture changes, store them, make full snapshots by schedule", Bound: statemachine.NoBound, Deadline: "none: until another member leads, or the chain cannot be extended"},
 	{Name: opening, Meaning: "there is no chain to extend, so a full snapshot is due", Bound: statemachine.NoBound, Deadline: "until no other operation holds the database"},
 	{Name: beginning, Meaning: "store the full snapshot that starts a chain; capture the changes after it", Bound: statemachine.NoBound, Deadline: "none: a large database takes long"},
 	{Name: foreign, Meaning: "nothing may be written to this store; the status shows why", Bound: statemachine.NoBound, Deadline: "an inspection every minute"},

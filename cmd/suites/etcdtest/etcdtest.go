@@ -37,7 +37,7 @@ func Start(t testing.TB, dir string) *Etcd {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
-	config.QuotaBackendBytes = 8 << 30
+	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // with the default, hashing a password takes a minute on a busy machine
 	etcd, err := embed.StartEtcd(config)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
