@@ -158,8 +158,8 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	s.Outdated = fmt.Errorf("the data belong to generation %d, but generation %d was restored since", own, theirs)
 }
 
-// compareStore returns why a valid volume must not be opened while no quorum of the peers answers. nil means that it
-// may be opened, as etcd itself would: after a power cut all peers are silent. A quorum acknowledged everything in
+// compareStore returns the reason if a valid volume must not be opened while no quorum of the peers answers, and nil if
+// it may be opened, as etcd itself would: after a power cut all peers are silent. A quorum acknowledged everything in
 // the store, so no quorum may form that lacks it: a member older than the store waits for one that runs and has the
 // data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {

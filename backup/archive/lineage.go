@@ -141,7 +141,7 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 		case stray != nil:
 			l.Strays = append(l.Strays, stray)
 		case errors.Is(err, store.ErrNotFound):
-			nameless = number // there are other objects of it
+			nameless = number // generation.json is missing, but the generation has other objects
 		case err != nil:
 			return Lineage{}, err
 		default:

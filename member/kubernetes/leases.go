@@ -159,8 +159,8 @@ var (
 	errForeign  = errors.New("its holderIdentity is not a revision: another program uses this lease")
 )
 
-// perform renews one lease and returns the time until the next renewal, which the API server may extend after an
-// error.
+// perform renews one lease and returns the time until the next renewal. After an error the API server may ask for a
+// longer time.
 func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	request, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

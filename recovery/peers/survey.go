@@ -400,7 +400,7 @@ type remoteError struct{ error }
 func (e remoteError) Error() string { return shorten(e.error.Error()) }
 func (e remoteError) Unwrap() error { return e.error }
 
-// validate returns why a list of members must not be shown or used; nil if it may. Names and URLs go into logs,
+// validate returns an error if a list of members is not safe to show or use. Names and URLs go into logs,
 // published documents and etcd's configuration.
 func validate(members []Member) error {
 	if len(members) == 0 || len(members) > maxMembers {

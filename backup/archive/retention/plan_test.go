@@ -18,7 +18,7 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
 	require.Empty(t, p.Unsafe)
 	older := []int{
-		157,    // 23:30 of Sunday the 15th: the last of its week; the week of the window ends within it
+		157,    // Sunday the 15th, 23:30: the last of its week; the next week ends inside the window
 		37,     // 23:30 of Friday... of the day before the one in which the window starts
 		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}

@@ -75,8 +75,8 @@ const left = "test-deploy-"
 // group returns the name of this run's control group.
 func group() string { return left + os.Getenv(containedBy) }
 
-// ownFolder creates the directory for the temporary files of a run. It is readable for all users, because pods access
-// their volumes in it.
+// ownFolder creates the directory for the temporary files of a run. All users can read it, because pods access their
+// volumes in it.
 func ownFolder() (string, error) {
 	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {
