@@ -590,8 +590,9 @@ func (b *remoteStore) writeIdentity(result Event) error {
 			identity = seen.Identity()
 		}
 	}
+	_, isFinal := errors.AsType[*exitcode.FinalError](err)
 	switch {
-	case exitcode.StatusOf(err, exitcode.Clean) != exitcode.Clean && result == FoundCluster:
+	case isFinal && result == FoundCluster:
 		return err
 	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
 		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))

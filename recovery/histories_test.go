@@ -37,22 +37,17 @@ import (
 // and the other members, and how recovery responded. The README there describes the steps. -rewrite updates the
 // results.
 func TestHistories(t *testing.T) {
-	files, err := filepath.Glob("../testdata/histories/recovery/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			t.Parallel()
-			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-				t.Helper()
-				h := newHistory(t, d.Cmd)
-				for line := range strings.Lines(d.Input) {
-					h.step(strings.Fields(line))
-				}
-				return h.normalized()
-			})
+	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
+		t.Parallel()
+		datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
+			h := newHistory(t, d.Cmd)
+			for line := range strings.Lines(d.Input) {
+				h.step(strings.Fields(line))
+			}
+			return h.normalized()
 		})
-	}
+	})
 }
 
 // A history is a world, the other members, and the results so far.

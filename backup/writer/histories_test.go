@@ -35,18 +35,10 @@ import (
 // TestHistories runs the histories in testdata/histories/writer. Each lists what happened to etcd, the store and the
 // writers, and the results. The README there describes the steps. -rewrite updates the results.
 func TestHistories(t *testing.T) {
-	files, err := filepath.Glob("../../testdata/histories/writer/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			t.Parallel()
-			datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
-				t.Helper()
-				return runHistory(t, d)
-			})
-		})
-	}
+	datadriven.Walk(t, "../../testdata/histories/writer", func(t *testing.T, file string) {
+		t.Parallel()
+		datadriven.RunTest(t, file, runHistory)
+	})
 }
 
 // runHistory runs a history, once for each value of its variable if it has one, and returns the results. Equal results

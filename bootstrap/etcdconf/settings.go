@@ -141,7 +141,7 @@ func (s *settings) checkMembership() error {
 	// Without an initial cluster this builds name=URL from the advertised peer URLs. etcd starts despite its errors.
 	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
 	err := s.checkInitialCluster()
-	if err != nil && wal.Exist(cmp.Or(s.WalDir, datadir.ToWALDir(s.Dir))) {
+	if err != nil && hasLog(&s.Config) {
 		s.warnings = append(s.warnings, fmt.Sprintf("%s; etcd goes by its log and does not look at it", err))
 		return nil
 	}
@@ -198,6 +198,11 @@ func differentURLs(advertised, listed types.URLs) error {
 		quote(advertised.String()), quote(listed.String()))
 }
 
+// hasLog reports whether etcd has a log, which makes it ignore initial-cluster.
+func hasLog(etcd *embed.Config) bool {
+	return wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir)))
+}
+
 // resolveTimeout bounds how long CheckFounding resolves names; etcd waits as long.
 const resolveTimeout = 30 * time.Second
 
@@ -207,7 +212,7 @@ const resolveTimeout = 30 * time.Second
 func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	members, err := types.NewURLsMap(etcd.InitialCluster)
 	listed, advertised := members[etcd.Name], types.URLs(etcd.AdvertisePeerUrls)
-	if err != nil || listed == nil || etcd.ClusterState != embed.ClusterStateFlagNew || wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir))) {
+	if err != nil || listed == nil || etcd.ClusterState != embed.ClusterStateFlagNew || hasLog(etcd) {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, resolveTimeout)

@@ -140,26 +140,29 @@ func (s *Store) failed(doing string, err error) error {
 	}
 	err = translate(err)
 	if errors.Is(err, store.ErrDenied) {
-		err = &deniedError{s.directory, err}
+		err = &deniedError{err, s.access(err)}
 	}
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
 // deniedError is an ErrDenied. A folder has no credentials, so the next step names its owner and mode instead.
 type deniedError struct {
-	directory string
 	error
+	nextStep string
 }
 
 func (e *deniedError) Unwrap() error { return e.error }
 
 // NextStep returns what an operator can do about the error.
-func (e *deniedError) NextStep() string {
-	if errors.Is(e.error, syscall.EROFS) {
-		return "mount the volume of " + e.directory + " read-write"
+func (e *deniedError) NextStep() string { return e.nextStep }
+
+// access returns how to get access to the folder after it was denied.
+func (s *Store) access(denied error) string {
+	if errors.Is(denied, syscall.EROFS) {
+		return "mount the volume of " + s.directory + " read-write"
 	}
-	advice := fmt.Sprintf("give user %d, group %d access to %s and the files in it", os.Geteuid(), os.Getegid(), e.directory)
-	if info, err := os.Stat(e.directory); err == nil {
+	advice := fmt.Sprintf("give user %d, group %d access to %s and the files in it", os.Geteuid(), os.Getegid(), s.directory)
+	if info, err := os.Stat(s.directory); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
 		advice += fmt.Sprintf("; its owner is user %d, group %d, and its mode %v", owner.Uid, owner.Gid, info.Mode())
 	}

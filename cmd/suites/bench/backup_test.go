@@ -3,7 +3,6 @@
 package bench_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -44,13 +43,6 @@ func standaloneSide(flags func(p *harness.Pod) []string) *side {
 		command: func(p *harness.Pod) *exec.Cmd { return exec.Command(harness.Program, p.Arguments(flags(p)...)...) },
 		healthy: wrapped.healthy,
 	}
-}
-
-var kilobyte = strings.Repeat("v", 1<<10)
-
-func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
-	_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), kilobyte)
-	return err
 }
 
 // backupsUnderLoad loads plain etcd, the wrapper and the wrapper with backups in turn, and measures how far the store
@@ -95,14 +87,24 @@ func turns(sides, pair, round int) []int {
 	return order
 }
 
-func startThree(t *testing.T) (runs [3]*process, clients [3][]*clientv3.Client) {
+// startPlainAnd starts plain etcd and the other sides, each with a single member.
+func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 	t.Helper()
-	for i, s := range []*side{plain, apart, backedUp} {
+	for _, s := range append([]*side{plain}, sides...) {
 		p := harness.NewStandalonePod(t, nil)
 		p.Config["data-dir"] = p.DataDir() // plain etcd has it in its configuration
-		runs[i] = s.start(t, p)
-		clients[i] = connect(p)
-		drive(t, clients[i], put) // opens the connections, and writes the keys to get
+		runs = append(runs, s.start(t, p))
+	}
+	return runs
+}
+
+func startThree(t *testing.T) (runs []*process, clients [][]*clientv3.Client) {
+	t.Helper()
+	runs = startPlainAnd(t, apart, backedUp)
+	for _, run := range runs {
+		connected := connect(run.pod)
+		drive(t, connected, put) // opens the connections, and writes the keys to get
+		clients = append(clients, connected)
 	}
 	return runs, clients
 }

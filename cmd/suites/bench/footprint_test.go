@@ -3,9 +3,7 @@
 package bench_test
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,8 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"etcd-wrapper/cmd/suites/harness"
 )
 
 // A member of a small cluster takes 3.5 puts a second. After the window it has 6,000 puts.
@@ -22,8 +18,6 @@ const (
 	smallGap  = time.Second * 2 / 7
 	smallPuts = 6000
 )
-
-var halfKilobyte = strings.Repeat("v", 500)
 
 // footprint measures the memory and the CPU time of members that do little. All members run at the same time, because
 // neither depends on speed. -window=10m makes 2,100 puts.
@@ -52,17 +46,6 @@ func footprint(t *testing.T) []row {
 		row{what: "RSS after " + slowly + ", with a folder store, MiB", plain: after[0], wrapper: after[2]}.costsAtMost(10, "MiB"),
 		row{what: fmt.Sprintf("RSS after %d puts of 500 bytes, with a folder store, MiB", smallPuts), plain: full[0], wrapper: full[2]}.costsAtMost(10, "MiB"),
 	}
-}
-
-// startPlainAnd starts plain etcd and the other sides, each with a single member.
-func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
-	t.Helper()
-	for _, s := range append([]*side{plain}, sides...) {
-		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // plain etcd has it in its configuration
-		runs = append(runs, s.start(t, p))
-	}
-	return runs
 }
 
 // putSlowly puts to every member at the rate of a small cluster and returns the CPU time of each in seconds.
@@ -96,11 +79,6 @@ func putMany(t *testing.T, client *clientv3.Client, from, to int) {
 	for n := from; n < to; n++ {
 		require.NoError(t, putSmall(t.Context(), client, n))
 	}
-}
-
-func putSmall(ctx context.Context, client *clientv3.Client, n int) error {
-	_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), halfKilobyte)
-	return err
 }
 
 // memoryOf returns the resident memory of each process in MiB.

@@ -35,11 +35,15 @@ const (
 // operation sends the n-th request of a client.
 type operation func(ctx context.Context, client *clientv3.Client, n int) error
 
-var value = strings.Repeat("v", 256)
+// put, putSmall and putKilobyte put one of 1,000 keys, with a value of 256, 500 and 1,024 bytes.
+var put, putSmall, putKilobyte = putBytes(256), putBytes(500), putBytes(1 << 10)
 
-func put(ctx context.Context, client *clientv3.Client, n int) error {
-	_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), value)
-	return err
+func putBytes(size int) operation {
+	value := strings.Repeat("v", size)
+	return func(ctx context.Context, client *clientv3.Client, n int) error {
+		_, err := client.Put(ctx, fmt.Sprintf("key-%d", n%1000), value)
+		return err
+	}
 }
 
 func get(ctx context.Context, client *clientv3.Client, n int) error {

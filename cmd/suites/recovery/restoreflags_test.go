@@ -115,9 +115,15 @@ func (l *restoredCluster) write() {
 	l.t.Cleanup(func() { cancel(); <-done; _ = l.etcd.Close() })
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
 			if l.paused.Load() {
-				time.Sleep(20 * time.Millisecond)
 				continue
 			}
 			put, stop := context.WithTimeout(ctx, patience)
@@ -125,7 +131,6 @@ func (l *restoredCluster) write() {
 				l.written.Add(1)
 			}
 			stop()
-			time.Sleep(20 * time.Millisecond) // between two writes
 		}
 	}()
 	l.requireWrites()
