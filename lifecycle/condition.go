@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Condition is a failure that may last. The zero value is none.
+// Condition is a failure that may persist. The zero value means that there has been no failure.
 type Condition struct {
 	At      time.Time // last occurrence
 	Since   time.Time // first occurrence in a row
@@ -23,7 +23,7 @@ type Condition struct {
 	Text    string // one sentence, without the next step
 	Message string // the same with the next step
 
-	on Event // its cause
+	on Event // the event that caused it
 }
 
 // Class groups conditions by where to look first.
@@ -43,7 +43,8 @@ const (
 	ClassCrash         Class = "crash"         // a panic or a fatal error of etcd
 )
 
-// update returns the condition after a row: a new one, the same again, or resolved.
+// update returns the condition after a row was taken. A failure starts a condition or repeats the current one; a row
+// without a failure may resolve it.
 func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
 	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
@@ -58,7 +59,8 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a row only repeats this condition: an etcd that failed is not closed in order.
+// isRepeatedBy reports whether a row follows from the failure that this condition already describes: closing an etcd
+// that has failed adds nothing.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
@@ -82,7 +84,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 
 func classOf(row *Row, payload Payload) Class {
 	switch {
-	case row.On == ConfigPrefetched: // it is fetched again, which reports the failure
+	case row.On == ConfigPrefetched: // the configuration is fetched again, which reports the failure
 		return ""
 	case row.When == StatusFailed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate
@@ -135,7 +137,8 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// isVerificationError reports whether the certificate of a server was rejected. Only the sidecar's can be.
+// isVerificationError reports whether a server's certificate was rejected. The sidecar is the only server that the
+// lifecycle calls.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

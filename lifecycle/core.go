@@ -57,7 +57,7 @@ type Facts struct {
 	Failed         bool                           // the last result was Failed
 	Permanent      bool                           // a retry cannot change that result
 	RequestPending bool                           // an initialization was accepted and returned no result yet
-	ConfigKept     bool                           // a configuration fetched in advance may be used after this result
+	ConfigKept     bool                           // a configuration fetched in advance may be used
 	NeverOpened    bool                           // see Payload
 	ClosedInOrder  bool                           // see Payload
 	Signals        int                            // signals so far, including this one
@@ -66,7 +66,7 @@ type Facts struct {
 	Status         exitcode.Code                  // exit status; the first failure decides
 }
 
-// conditions are the meanings of the guards.
+// conditions defines the guards.
 var conditions = statemachine.Conditions[Facts]{
 	StatusNew:         func(f Facts) bool { return f.Word == bootstrap.New && !f.Failed },
 	NewAfterFailed:    func(f Facts) bool { return f.Word == bootstrap.New && f.Failed },

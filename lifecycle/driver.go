@@ -20,17 +20,17 @@ import (
 type Options struct {
 	Runtime      Runtime
 	Log          zerolog.Logger
-	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is not a limit
+	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 means no limit
 }
 
-// Driver carries out what the table answers. The goroutine that calls Run owns everything but the mailboxes and the
-// snapshot.
+// Driver performs the actions of the rows that are taken. The goroutine that calls Run owns all fields except the
+// mailboxes and the snapshot.
 type Driver struct {
 	options  Options
 	rules    *Rules
 	legal    *statemachine.Checker
 	core     Core
-	timers   map[Action]backoff.BackOff // of the actions that set the timer of their state
+	timers   map[Action]backoff.BackOff // for each action that sets the state's timer
 	timeline timeline
 	log      zerolog.Logger
 
@@ -78,12 +78,12 @@ func NewDriver(options Options) *Driver {
 	return d
 }
 
-// Signal posts SIGTERM or SIGINT. It is safe for concurrent use, as are Stop, Crash, ListenerLost and Snapshot.
+// Signal posts SIGTERM or SIGINT. Signal, Stop, Crash, ListenerLost and Snapshot are safe for concurrent use.
 func (d *Driver) Signal(signal syscall.Signal) {
 	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
-// Stop posts a request by POST /stop.
+// Stop posts a request to stop that was made with POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
 // Crash posts a failure from which this process cannot recover.
@@ -112,8 +112,8 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// nextMessage waits for a message. The first select gives stops and crashes precedence, which a single one would leave
-// to chance.
+// nextMessage waits for a message. The first select gives stops and crashes precedence: if both mailboxes have
+// messages, the second one picks at random.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -148,7 +148,7 @@ func (d *Driver) handle(m message) {
 	d.carryOut(row, core, m)
 }
 
-// carryOut makes the move of a row and starts its actions.
+// carryOut applies a row: it changes the state and starts the row's actions.
 func (d *Driver) carryOut(row *Row, core Core, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
@@ -175,15 +175,15 @@ func (d *Driver) isLate(m message) bool {
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
-// leave ends the timer and the work of a state.
+// leave stops the timer and cancels the work of the current state.
 func (d *Driver) leave() {
 	d.visit++
 	d.disarm()
 	d.work.cancel()
 }
 
-// prepare does the quick actions. It returns the timer, 0 if none was set, and the blocking actions, which start only
-// after the new state is published.
+// prepare performs the quick actions of a row. It returns the duration of the timer, 0 if none was set, and the
+// blocking actions. The caller starts these after it has published the new state.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch timer := d.timers[action]; {
@@ -199,7 +199,7 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	return pause, slow
 }
 
-// resetTimers resets the pauses whose cause an event ends.
+// resetTimers resets the backoffs whose cause has ended.
 func (d *Driver) resetTimers(event Event) {
 	switch event {
 	case Replied:
@@ -213,7 +213,7 @@ func (d *Driver) resetTimers(event Event) {
 		d.timers[PaceSilence].Reset()
 		d.timers[PaceProgress].Reset()
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
-		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no cause
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these reset nothing
 	}
 }
 
@@ -254,14 +254,14 @@ func noTask() task {
 	return task{cancel: func() {}, ended: ended}
 }
 
-// start runs a row's blocking actions. It cancels the previous work, and the new work waits for its end, so the exit
-// record needs no lock.
+// start runs a row's blocking actions in a goroutine. The goroutine first waits for the previous work, which is
+// cancelled, to return. The exit record therefore needs no lock.
 func (d *Driver) start(actions []Action, payload Payload) {
 	d.work.cancel()
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startEarly runs an action in parallel to the other work. It must use nothing but the sidecar.
+// startEarly runs an action concurrently with the work of the rows. The action may use only the sidecar.
 func (d *Driver) startEarly(action Action) {
 	d.early.cancel()
 	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
@@ -276,7 +276,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // a crash is never late
+		if done.event != Crashed { // a crash counts even if its task has been replaced
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)
@@ -284,7 +284,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 	return spawned
 }
 
-// linger waits a moment for cancelled goroutines. One may hang in a system call.
+// linger waits briefly for cancelled goroutines to return. A goroutine may be stuck in a system call.
 func (d *Driver) linger() {
 	ended := make(chan struct{})
 	go func() {

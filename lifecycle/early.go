@@ -7,20 +7,21 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Limits of the age of a prefetched configuration when the result arrives. The configuration may have changed since; a
-// mounted ConfigMap is up to a minute late anyway.
+// Maximum ages of a prefetched configuration when the result arrives. An older one may be outdated. A mounted
+// ConfigMap can lag by a minute in any case.
 const (
-	// youngWithLog applies to a member with a log: etcd follows the log and ignores the initial cluster.
+	// youngWithLog applies to a member with a log. etcd takes the members from the log and ignores the initial
+	// cluster.
 	youngWithLog = time.Minute
-	// youngAlone applies to the only member of a new cluster, which an outdated configuration would let found its own
-	// cluster. The real sidecar needs 7 s for an answer.
+	// youngAlone applies to the only member of a new cluster. With an outdated configuration it could create a
+	// separate cluster. The real sidecar takes 7 s to answer.
 	youngAlone = 10 * time.Second
 
 	// refreshPause is the minimum pause between two prefetches.
 	refreshPause = 2 * time.Second
 )
 
-// prefetchState holds what decides about the newest prefetched configuration.
+// prefetchState describes the newest prefetched configuration and the result of the validation.
 type prefetchState struct {
 	asked  time.Time // zero without a configuration
 	ended  time.Time // when the last prefetch ended
@@ -30,8 +31,10 @@ type prefetchState struct {
 	result time.Time // when the result was read
 }
 
-// isUsable reports, once the result is known, whether etcd may run with the newest configuration: a changed view of
-// the cluster could not have changed it. Its age counts from the request to the result.
+// isUsable reports whether etcd may run with the newest prefetched configuration. It returns false until the result
+// is known. The configuration must be young and must not depend on the state of the cluster, which may have changed:
+// the member has a log, or it is the only member of a new cluster. The age is measured from the request to the
+// result.
 func (p *prefetchState) isUsable() bool {
 	if p.asked.IsZero() || p.result.IsZero() {
 		return false
@@ -41,7 +44,8 @@ func (p *prefetchState) isUsable() bool {
 	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate adds to a message whether the prefetched configuration is usable, because the rules know no time.
+// annotate updates the prefetch from a message and records in the message whether the configuration is usable. The
+// rules cannot decide this, because they have no clock.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -63,7 +67,7 @@ func (d *Driver) annotate(m *message) {
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
-		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they do not affect it
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these do not affect the prefetch
 	}
 }
 
@@ -74,15 +78,15 @@ var prefetchActions = map[Action]func(*Driver){
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh prefetches again, unless that is in progress or has just finished, so that the configuration is young when
-// the result arrives.
+// refresh starts another prefetch, so that the configuration is young when the result arrives. It does nothing while a
+// prefetch is in progress or shortly after one.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)
 	}
 }
 
-// endPrefetch drops the prefetch in progress.
+// endPrefetch cancels the prefetch in progress and drops its result.
 func (d *Driver) endPrefetch() {
 	d.early.cancel()
 	d.early = noTask()

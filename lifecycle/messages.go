@@ -8,14 +8,14 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// hint adds to the sentence of a row what operators need: the next step, and the sentence to use instead if the event
+// hint extends the sentence of a row for operators. It adds the next step, and may replace the sentence if the event
 // carries an error.
 type hint struct {
 	From  statemachine.Source
 	On    Event
 	When  Guard
 	Cause error  // if set, the hint is only for errors that wrap it
-	Fail  string // replaces the row's sentence if the event carries an error that it need not carry
+	Fail  string // replaces the row's sentence if the event carries an error
 	Next  string // the next step for an operator, a clause
 	Cert  string // replaces Next if the certificate of the sidecar is the cause
 	Quiet bool   // the row changes nothing, so the reason of the state stays
@@ -32,7 +32,7 @@ const (
 	crashNote       = "see the log and, if the volume had room, exit_code.crash; the next start validates in full"
 )
 
-// hints has an entry for the rows that need one; docs/troubleshooting.md explains every message.
+// hints lists the rows that need more than their sentence. docs/troubleshooting.md explains every message.
 var hints = []hint{
 	{From: Query, On: VolumeBusy, Cause: bootstrap.ErrVolumeBusy, Next: "the process that holds it must end first"},
 	{From: Query, On: Replied, When: StatusFailed, Cause: bootstrap.ErrCertificates, Fail: "etcd's configuration cannot be used yet", Next: "repair the file that the cause names; retrying"},
@@ -86,7 +86,7 @@ func hintFor(row *Row, err error) hint {
 	return hint{}
 }
 
-// notice describes a row that was taken to users.
+// notice is the text that users see when a row is taken.
 type notice struct {
 	text    string // the sentence of the row with the details of the event
 	message string // the same with the next step

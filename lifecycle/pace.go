@@ -12,11 +12,11 @@ import (
 const (
 	// StopBudget limits a stop, from the signal to the exit, once etcd was started.
 	StopBudget = 25 * time.Second
-	// AbortBudget limits a stop before that, with nothing to close.
+	// AbortBudget limits a stop before etcd was started, when there is nothing to close.
 	AbortBudget = 2 * time.Second
-	// TakingDown is the share of the command after Run has returned.
+	// TakingDown is reserved for the command's cleanup after Run has returned.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience limits an orderly close of etcd. After that its server is stopped.
+	// ClosePatience limits an orderly close of etcd. When it has passed, etcd's server is stopped hard.
 	ClosePatience = StopBudget - closeReserve
 
 	// closeReserve is left after ClosePatience: closing can still take etcd's request timeout, 7 s, and the exit
@@ -28,7 +28,7 @@ const (
 	// latency allows for scheduling on a busy machine.
 	latency = 250 * time.Millisecond
 
-	// stopLimit and abortLimit are the timers of Terminating: the budgets without the shares above.
+	// stopLimit and abortLimit are the timers of Terminating: the budgets minus the reserves above.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
@@ -44,8 +44,8 @@ func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
 // Pauses between requests. They are not flags: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause are the limits of the pause while an initialization is running. A sanity validation may
-	// take milliseconds.
+	// firstPoll and maxPause bound the pause while an initialization is running. A sanity validation may finish
+	// within milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after the first failure.
 	firstRetry = 100 * time.Millisecond
@@ -62,8 +62,8 @@ const (
 	retryJitter = 0.3
 )
 
-// newTimers returns what the actions set that set a timer: a pause, which grows until it is reset, or the limit of a
-// visit.
+// newTimers returns a backoff for each action that sets a timer: a pause that grows until it is reset, or the limit
+// of a visit.
 func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),
@@ -76,7 +76,7 @@ func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	}
 }
 
-// pauses grow up to maxPause, the jitter included.
+// pauses caps a backoff at maxPause, jitter included.
 type pauses struct{ backoff.BackOff }
 
 // NextBackOff implements backoff.BackOff.

@@ -10,9 +10,9 @@ import (
 // Table is the lifecycle, with a row for each state of a group. It never changes at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table in its source form. Rows that share From and On stand together, and all but the last have a
-// guard; the first that holds wins. Why is what users read, in the log, in the status and as the reason of a state.
-// Elsewhere answers the events without a row.
+// written is the table in source form. Rows with the same From and On are adjacent, and all but the last have a
+// guard. The first row whose guard holds is taken. Users read Why in the log, in the status and as the reason of a
+// state. Elsewhere answers the events without a row.
 var written = statemachine.Entries{
 	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "asking for the status of the initialization"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "the volume cannot be locked"},
@@ -93,10 +93,10 @@ var picture string
 //go:embed overview.svg
 var overview string
 
-// Overview returns the states and the ways between them as an SVG that fits a phone, without guards, actions and
-// reasons. A state has the id "state_NAME", an arrow the id "edge_FROM_TO" and an empty text in an element of the
-// class "badge", for the number of times that it was taken. The page that shows it chooses the colours. "make dot"
-// lays it out with Graphviz.
+// Overview returns an SVG of the states and the transitions between them. It fits the screen of a phone and omits
+// guards, actions and reasons. A state has the id "state_NAME" and an arrow the id "edge_FROM_TO". Each arrow has an
+// empty text in an element of the class "badge", for the number of times that it was taken. The page that shows the
+// SVG chooses the colours. "make dot" lays it out with Graphviz.
 func Overview() string {
 	_, svg, _ := strings.Cut(overview, "\n")
 	return svg

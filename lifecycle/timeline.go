@@ -14,7 +14,7 @@ import (
 // maxHistory limits the history.
 const maxHistory = 64
 
-// Transition is a row that was taken. Count is the number of times in the current phase.
+// Transition is a row that was taken. Count is how often it was taken in the current phase.
 type Transition = statemachine.Transition
 
 // EdgeCount counts how often a row was taken since the process started.
@@ -31,7 +31,7 @@ type Snapshot struct {
 	State      State
 	Since      time.Time
 	PhaseSince time.Time                      // start of the phase; polling stays in one phase
-	Reason     string                         // of the state
+	Reason     string                         // why the run is in this state
 	Attempt    int                            // how often the last row was taken in this phase
 	NextRetry  time.Time                      // when the state's timer runs out, or zero
 	Condition  Condition                      // the latest; see Ended
@@ -46,11 +46,11 @@ type Snapshot struct {
 // Changed returns a channel that is closed when there is a newer snapshot.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
-// timeline keeps the history. A row that is taken again within a phase, as in polling, is kept once with a count, so
-// that a loop does not displace what came before it.
+// timeline records the history. A row that is repeated within a phase, as in polling, is listed once with a count, so
+// that a loop does not displace earlier entries.
 type timeline struct {
 	Snapshot            // the next one to be published
-	endReasons []string // of the end and of the exit status
+	endReasons []string // why the run ends, and why its exit status changed
 }
 
 func (l *timeline) enter(state State, now time.Time) {
@@ -62,7 +62,7 @@ func (l *timeline) enter(state State, now time.Time) {
 	}
 }
 
-// phaseOf returns the first state of a phase. The states before a result are one phase for users.
+// phaseOf returns the first state of a phase. Users see the states before a result as one phase.
 func phaseOf(state State) State {
 	if slices.Contains(BeforeResult, state) {
 		return BeforeResult[0]
@@ -162,7 +162,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTransition logs a row: at debug level if it repeats. A watcher of the snapshots reports conditions that last.
+// logTransition logs a row, at debug level if it repeats. Conditions that last are reported by a watcher of the
+// snapshots.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).

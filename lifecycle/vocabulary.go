@@ -34,29 +34,29 @@ var States = []statemachine.StateInfo{
 // The events. A completion ends the one piece of blocking work that its state started.
 const (
 	Started           Event = "started"            // the process has started; sent once
-	VolumeBusy        Event = "volume busy"        // completion: the volume's lock cannot be had
+	VolumeBusy        Event = "volume busy"        // completion: the volume could not be locked
 	Replied           Event = "replied"            // completion: the sidecar returned a status
 	NoAnswer          Event = "no answer"          // completion: the sidecar did not answer
 	Accepted          Event = "accepted"           // completion: the sidecar accepted the request for an initialization
-	NotAccepted       Event = "not accepted"       // completion: it did not, or the answer was lost
+	NotAccepted       Event = "not accepted"       // completion: the request was not accepted, or the answer was lost
 	DataInUse         Event = "data in use"        // completion: another process has the data open for writing
 	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration was fetched after the result
 	ConfigValid       Event = "config valid"       // completion: the configuration is stored and valid, and etcd can be opened
 	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot run with the configuration
 	ConfigUnavailable Event = "config unavailable" // completion: the configuration, or a certificate file that it names, is not available now
-	ConfigPrefetched  Event = "config prefetched"  // completion of the fetch in parallel to the validation
+	ConfigPrefetched  Event = "config prefetched"  // completion: the fetch concurrent with the validation has ended
 	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
 	EtcdClosed        Event = "etcd closed"        // completion: no part of etcd is running any more
 	RecordSettled     Event = "record settled"     // completion: the exit record is final, or could not be written
 	Elapsed           Event = statemachine.Elapsed // the state's timer ran out
-	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
+	Crashed           Event = "crashed"            // a goroutine panicked, or etcd logged a fatal error
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
 	ListenerLost      Event = "listener lost"      // the wrapper's own port can no longer be served
 )
 
-// The guards other than Always. conditions has their meanings.
+// The guards other than Always. The variable conditions defines them.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"
@@ -75,7 +75,7 @@ const (
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // check that no etcd has it open; if one has, the exit record is void
+	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, the exit record is void
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // regardless of the exit record
 	PrefetchConfig  Action = "prefetch config"         // in parallel to everything else
@@ -91,26 +91,27 @@ const (
 	WriteRecord     Action = "write record"
 	LeaveReason     Action = "leave reason"
 
-	RefreshConfig Action = "refresh config" // quick: prefetch again, unless that is in progress or has just finished
-	EndPrefetch   Action = "end prefetch"   // quick: drop the prefetch in progress
+	RefreshConfig Action = "refresh config" // quick: start another prefetch, unless one is in progress or has just finished
+	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch in progress
 
-	PaceProgress Action = "pace progress" // quick: poll soon, and less often the longer it takes
+	PaceProgress Action = "pace progress" // quick: poll soon, then less and less often
 	PaceFailure  Action = "pace failure"  // quick: back off from initializations that fail
 	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not answer
 	PaceLock     Action = "pace lock"     // quick: retry the volume's lock soon, which is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
 	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
-	LimitStop    Action = "limit stop"    // quick: the budget of a stop after that
+	LimitStop    Action = "limit stop"    // quick: the budget of a stop after etcd was started
 )
 
 // The groups. Every state but Terminating and Terminated is either BeforeEtcd or WithEtcd.
 var (
-	// BeforeResult: this process has not read a result of the validation yet.
+	// BeforeResult contains the states in which this process has not yet read a result of the validation.
 	BeforeResult = Group{Query, Trigger, Wait}
-	// BeforeEtcd: etcd is not running yet, so a stop has nothing to close and leaves the exit record as it was.
+	// BeforeEtcd contains the states in which etcd is not running yet. A stop has nothing to close and leaves the
+	// exit record unchanged.
 	BeforeEtcd = append(slices.Clone(BeforeResult), FetchConfig)
-	// WithEtcd: etcd may have the data open.
+	// WithEtcd contains the states in which etcd may have the data open.
 	WithEtcd = Group{StartEtcd, Serving}
-	// BeforeEnd: no stop has been requested.
+	// BeforeEnd contains the states in which no stop has been requested.
 	BeforeEnd = slices.Concat(BeforeEtcd, WithEtcd)
 )

@@ -56,10 +56,10 @@ type Member interface {
 	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx is done it returns immediately,
 	// and Close ends etcd.
 	Open(ctx context.Context) error
-	// Watch returns the reason when etcd has stopped unexpectedly, or returns when ctx is done.
+	// Watch waits until etcd stops unexpectedly and returns the reason. It also returns when ctx is done.
 	Watch(ctx context.Context) error
 	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order.
-	// opened reports whether etcd ever opened the data, or they were found unfit for it.
+	// opened is true if etcd has opened the data, or if the data was found unfit for it.
 	Close() (opened bool, err error)
 }
 
@@ -83,8 +83,8 @@ type Runtime struct {
 	LeaveReason func(reason string) error
 }
 
-// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other
-// events have 0. Between the blocking actions of a row, a message without an event continues with the next action.
+// message is an event in a mailbox. A completion has the number of its task, Elapsed has the number of its visit, and
+// other events have 0. A blocking action that returns a message without an event lets the next action of its row run.
 type message struct {
 	event   Event
 	payload Payload
@@ -122,7 +122,7 @@ var blocking = map[Action]func(*work, context.Context) message{
 	LeaveReason:     (*work).leaveReason,
 }
 
-// run does the actions in order until one posts an event. A panic becomes Crashed.
+// run performs the actions in order until one returns an event. A panic becomes Crashed.
 func (w *work) run(ctx context.Context, actions []Action) (done message) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -165,7 +165,8 @@ func (w *work) queryStatus(ctx context.Context) message {
 	return message{event: Replied, payload: payload}
 }
 
-// probeData protects data that an etcd has open: the sidecar deletes data that it finds corrupt.
+// probeData keeps the sidecar from data that an etcd has open, because the sidecar deletes data that it finds
+// corrupt.
 func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
 	switch {
@@ -228,7 +229,8 @@ func (w *work) serveReadyz(context.Context) message {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
-// unlessCertificates ends the run with status, unless only certificate files are missing or invalid: those are retried.
+// unlessCertificates returns the event for an error. Missing or invalid certificate files are retried; any other
+// error ends the run with status.
 func unlessCertificates(err error, status exitcode.Code) message {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
@@ -245,7 +247,8 @@ func (w *work) lockData(context.Context) message {
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
-	// Without file locks etcd starts anyway. It reports a directory that it cannot use, after the record is removed.
+	// etcd starts even if the file system has no locks. It reports an unusable directory itself, after the record is
+	// removed.
 	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 

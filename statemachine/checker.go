@@ -8,13 +8,13 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// Checker is the looplab/fsm machine made from a table. It checks every decision of the Rules: it refuses any move
-// that is not an edge of the table. No other file knows the library. It is not safe for concurrent use.
+// Checker verifies the decisions of Rules with a looplab/fsm machine that is made from the same table. It refuses any
+// move that is not an edge of the table. No other file uses the library. A Checker is not safe for concurrent use.
 type Checker struct {
 	machine *fsm.FSM
 }
 
-// NewChecker returns the library's machine for a table, in its initial state.
+// NewChecker returns a Checker for a table, in the initial state.
 func NewChecker(table []Row, initial State) *Checker {
 	events := make(fsm.Events, 0, len(table))
 	for i := range table {
@@ -24,7 +24,8 @@ func NewChecker(table []Row, initial State) *Checker {
 	return &Checker{machine: fsm.NewFSM(string(initial), events, nil)}
 }
 
-// Take walks the edge of a row. It fails if the machine is not in the state that the row starts from, which is a bug.
+// Take moves the machine along the edge of a row. It fails if the machine is not in the state that the row starts
+// from, which is a bug.
 func (l *Checker) Take(row *Row) error {
 	// A cancelled context would block the library's machine forever.
 	err := l.machine.Event(context.Background(), row.Edge())

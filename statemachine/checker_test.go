@@ -8,7 +8,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// The library replaces an edge by a later one with the same name.
+// The library silently replaces an edge with a later one of the same name.
 func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
 	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows under one name")

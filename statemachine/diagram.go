@@ -16,10 +16,10 @@ type Diagram struct {
 	Initial  State
 	Final    State
 	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
-	Aside    State            // arrows to this one lead away from the goal and are drawn paler
+	Aside    State            // arrows to this state are drawn paler: they lead away from the goal
 	Defaults []Default
 	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded
-	// because no small library lays a graph out as well. A test of the machine fails when it is outdated.
+	// because no small library produces a comparable layout. A test of the machine fails when it is outdated.
 	Picture string
 }
 
@@ -39,10 +39,10 @@ const (
 	ByTimer Bound = "timer" // the state's timer is set throughout the visit
 	ByCalls Bound = "calls" // each call has its own deadline; between calls the timer is set
 	NoBound Bound = "none"  // the state's work may take forever; without work the timer is set
-	AtEnd   Bound = "end"   // nothing happens any more
+	AtEnd   Bound = "end"   // nothing happens after it
 )
 
-// Elapsed is the event in every machine that the state's timer has run out.
+// Elapsed is the event that the state's timer has run out. All machines share it.
 const Elapsed Event = "elapsed"
 
 // edge collects all rows that lead from one state to another, which are drawn as one arrow.
@@ -86,7 +86,7 @@ func (a *edge) add(row *Row, deadline string) {
 	})
 }
 
-// deadline returns the bound of the visit that a timer's row ends.
+// deadline returns the deadline of the state in which the row answers Elapsed, or "" for other events.
 func (d *Diagram) deadline(row *Row) string {
 	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
 	if row.On != Elapsed || at < 0 {
@@ -137,7 +137,7 @@ func dotState(state StateInfo, folded []*edge) string {
 	return label
 }
 
-// dotAttributes makes edges to Aside paler.
+// dotAttributes returns the Graphviz attributes of an edge. Edges to Aside are paler.
 func (d *Diagram) dotAttributes(a *edge) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `
@@ -145,7 +145,7 @@ func (d *Diagram) dotAttributes(a *edge) string {
 	return ""
 }
 
-// join joins the texts of a list.
+// join concatenates the texts of a list's elements.
 func join[T any](list []T, separator string, text func(T) string) string {
 	texts := make([]string, len(list))
 	for i, each := range list {
@@ -213,7 +213,7 @@ func (d *Diagram) JSON() string {
 		Transitions []Row       `json:"transitions"`
 		Elsewhere   []Default   `json:"elsewhere"`
 	}{d.States, d.Table, d.Defaults}
-	text, _ := json.MarshalIndent(document, "", "  ") // it is made of texts, so nothing can fail
+	text, _ := json.MarshalIndent(document, "", "  ") // cannot fail: the document contains only strings
 	return string(text) + "\n"
 }
 

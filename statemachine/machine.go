@@ -156,7 +156,7 @@ func Expand(entries Entries) (table []Row) {
 
 // Facts hold everything that the guards of a machine depend on. F is the implementing type, P the payload of an event.
 type Facts[F, P any] interface {
-	// Holds reports whether a guard's condition is true. Always holds, an unknown guard never does.
+	// Holds reports whether a guard's condition is true. Always holds; an unknown guard never does.
 	Holds(guard Guard) bool
 	// Learn returns the facts updated with the payload of an event. It runs before the table is consulted.
 	Learn(event Event, payload P) F
@@ -167,7 +167,7 @@ type Facts[F, P any] interface {
 // Conditions define the guards as conditions over facts.
 type Conditions[F any] map[Guard]func(F) bool
 
-// Evaluate reports whether a guard's condition is true. Always holds, an unknown guard never does.
+// Evaluate reports whether a guard's condition is true. Always holds; an unknown guard never does.
 func (c Conditions[F]) Evaluate(guard Guard, facts F) bool {
 	condition, known := c[guard]
 	return guard == Always || known && condition(facts)

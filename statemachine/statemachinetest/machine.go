@@ -16,7 +16,7 @@ type Machine struct {
 	Table     []statemachine.Row
 	Elsewhere []statemachine.Default // answers every event
 	States    []statemachine.StateInfo
-	Guards    []statemachine.Guard // that mean something
+	Guards    []statemachine.Guard // exactly those that the table uses
 }
 
 // StateNames returns the names of all states, in order.
@@ -63,9 +63,9 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly
-// the last one has no guard. They stand together in the source: in two places they would read as if they were
-// independent. The library's machine takes each row.
+// AssertConsistent checks a table and its source form. Of the rows for a state and an event, exactly the last has no
+// guard. The rows are adjacent in the source, because rows in two places would look independent. The Checker accepts
+// each row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {
