@@ -40,7 +40,7 @@ func TestReadme_linksToEveryAnswer(t *testing.T) {
 	}
 	for _, question := range []string{
 		"docs/moving.md#from-plain-etcd-or-kubeadm", "docs/moving.md#from-etcd-druid", "docs/moving.md#from-another-chart",
-		"docs/moving.md#another-bucket-or-another-cloud", "docs/moving.md#as-the-etcd-of-a-kubernetes-api-server",
+		"docs/moving.md#a-different-bucket-or-cloud", "docs/moving.md#as-the-etcd-of-a-kubernetes-api-server",
 		"docs/planning.md#sizing", "docs/planning.md#what-it-costs", "docs/planning.md#rpo-and-rto", "docs/planning.md#rehearsing-a-restore",
 		"docs/tasks.md", "docs/standalone.md", "docs/glossary.md", "docs/upgrade.md#supported-versions", "docs/troubleshooting.md", "docs/runbook.md",
 	} {
