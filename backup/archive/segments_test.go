@@ -121,8 +121,8 @@ func TestFormatPage_hasEveryField(t *testing.T) {
 	page, segments, _ := strings.Cut(page, "## Segments")
 	require.NotEmpty(t, segments)
 	for begins, statement := range map[string]any{
-		"`cluster.json` is the first": archive.Cluster{}, "The history consists of": archive.Generation{}, "A reservation:": archive.Reservation{},
-		"A result,": archive.Result{}, "## Full snapshots": archive.Full{},
+		"`cluster.json` is the first": archive.Cluster{}, "The history consists of": archive.Generation{}, "A reservation has these fields": archive.Reservation{},
+		"A result describes": archive.Result{}, "## Full snapshots": archive.Full{},
 	} {
 		_, table, found := strings.Cut(page, begins)
 		require.True(t, found, begins)
