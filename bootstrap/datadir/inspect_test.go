@@ -97,8 +97,8 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, while the database of this member, one of 2, has all entries up to %d: power was lost while it " +
-			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have what it lacks",
-		true: "it ends at index %d, while the database has all entries up to %d; way out: to keep what the database holds, ",
+			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have the missing entries",
+		true: "it ends at index %d, while the database has all entries up to %d; way out: to keep the content of the database, ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
 			dir := datadirtest.Initialized(t)

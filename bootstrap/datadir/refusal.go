@@ -11,15 +11,15 @@ import (
 // Ways out of a refusal. The commands are tested; docs/runbook.md explains them step by step.
 const (
 	restoreBackup = "restore a backup, or, in a larger cluster, move the data directory away and replace the member"
-	keepDatabase  = "to keep what the database holds, make a new data directory of it with etcd-wrapper etcdutl snapshot " +
+	keepDatabase  = "to keep the content of the database, create a new data directory from it with etcd-wrapper etcdutl snapshot " +
 		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, move the data directory away and " +
 		"replace the member"
-	replaceIt  = "move the data directory away and replace the member; the others have what it lacks"
-	giveUpTail = "restore a backup, or, in a larger cluster, move the data directory away and replace the member; to give up " +
-		"what is behind the damage, cut the log off there with truncate --size=POSITION SEGMENT"
+	replaceIt  = "move the data directory away and replace the member; the others have the missing entries"
+	giveUpTail = "restore a backup, or, in a larger cluster, move the data directory away and replace the member; to discard " +
+		"everything after the damage, cut off the log there with truncate --size=POSITION SEGMENT"
 	upgradeFirst = "run it with etcd 3.5.26 or a later 3.5 once, until it is ready: that corrects the database"
 	snapshotIt   = "run it with etcd 3.5 and --snapshot-count=1 once, write a key and stop it; or, in a cluster of one, " +
-		"make a new data directory with etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"
+		"create a new data directory with etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
 
@@ -60,11 +60,11 @@ func (r *reasonError) Unwrap() error { return r.cause }
 var (
 	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
 	unknownEntry        = newReason("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
-	notASegment         = newReason("%s is not a WAL segment", "move it out of the directory or give it back its own name")
+	notASegment         = newReason("%s is not a WAL segment", "move it out of the directory or restore its original name")
 	missingSegment      = newReason("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
 	missingLog          = newReason("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
 	misnamedSegment     = newReason("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
-		"give it back its own name, or move it away to continue without them")
+		"restore its original name, or move it away to continue without these entries")
 	missingDatabase = newReason("there is no database %s", "put the database back; otherwise, "+restoreBackup)
 	vacantDatabase  = newReason("database %s is empty", "put the database back; otherwise, "+restoreBackup)
 	notADatabase    = newReason("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
@@ -84,7 +84,7 @@ var (
 // Reasons why Inspect refuses data.
 var (
 	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup once more")
+	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup again")
 	cutOff        = newReason("%s: the database was cut off: %w", restoreBackup)
 	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database has all entries up to %d", keepDatabase)
 	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, has all entries up to %d: "+

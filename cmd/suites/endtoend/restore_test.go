@@ -84,7 +84,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	require.Equal(t, 70, second.Exit(harness.Patience))
 	refused := harness.Line{"message": "validation ended", "result": "Failed"}
 	second.AwaitLine(refused)
-	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep what the database holds, make a new data directory of it with "+
+	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep the content of the database, create a new data directory from it with "+
 		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 
 	restore(p, moveDataDir(p))
@@ -104,7 +104,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	require.NotZero(t, second.Exit(harness.Patience))
 	message := terminationMessage(p)
 	assert.Contains(t, message, "was cut off or damaged")
-	assert.Contains(t, message, "way out: to keep what the database holds")
+	assert.Contains(t, message, "way out: to keep the content of the database")
 	assert.Contains(t, message, "nor does the sidecar's)")
 }
 
