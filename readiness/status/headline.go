@@ -288,10 +288,10 @@ func sent(run *facts.SnapshotProgress) string {
 // with.
 var guides = map[string]struct{ runbook, command string }{
 	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
-	"not_learner":      {"docs/maintenance.md#a-members-place-in-its-cluster", "etcd-wrapper status --cluster"},
+	"not_learner":      {"docs/maintenance.md#cluster-membership", "etcd-wrapper status --cluster"},
 	"no_corrupt_alarm": {"docs/runbook.md#replace-a-member", "etcd-wrapper etcdctl endpoint hashkv --cluster"},
-	"no":               {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
-	"database":         {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
+	"no":               {"docs/maintenance.md#the-nospace-alarm", "etcd-wrapper defrag"},
+	"database":         {"docs/maintenance.md#the-nospace-alarm", "etcd-wrapper defrag"},
 	"backups":          {"docs/backup-problems.md#backup-problems", "etcd-wrapper backup list"},
 	"lease":            {"docs/operations.md#leases", "etcd-wrapper status"},
 	"certificate":      {"docs/runbook.md#alerts", "etcd-wrapper status"},
