@@ -48,7 +48,7 @@
 {{- end -}}
 {{- $needed := div (mul 11 (add (mul 3 (include "etcd.bytes" $v.quota | int64)) 2147483648)) 10 -}}
 {{- if lt (include "etcd.bytes" $v.volume.size | int64) $needed -}}
-{{- fail (printf "volume.size: %s is too small for a quota of %s: three times the quota, 2Gi and a tenth are %dMi" $v.volume.size $v.quota (div $needed 1048576)) -}}
+{{- fail (printf "volume.size: %s is too small for a quota of %s: at least %dMi is required: 1.1 × (3 × quota + 2Gi)" $v.volume.size $v.quota (div $needed 1048576)) -}}
 {{- end -}}
 {{- if and $v.auth.rootPassword.secret (gt (int $v.replicas) 1) (eq $v.tls.source "none") -}}
 {{- fail "auth.rootPassword: several members need TLS: one that joins sends the password to the others, and never in clear; set tls.source" -}}

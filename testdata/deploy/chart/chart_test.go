@@ -119,7 +119,7 @@ func TestValues_invalidCombinations(t *testing.T) {
 		"copy: {to: s3://second}": "copy.to: backups on a volume of the member's own",
 		"{copy: {to: s3://b}, store: {url: s3://a}, sidecar: {enabled: true}}": "copy: with sidecar.enabled=true",
 		"restore: {id: again}":                                                             "set both or neither",
-		"quota: 16Gi":                                                                      "volume.size: 32Gi is too small for a quota of 16Gi: three times the quota, 2Gi and a tenth are 56320Mi",
+		"quota: 16Gi":                                                                      "volume.size: 32Gi is too small for a quota of 16Gi: at least 56320Mi is required: 1.1 × (3 × quota + 2Gi)",
 		"tls: {issuer: {name: company}}":                                                   "tls.issuer: only cert-manager knows issuers",
 		"tls: {source: secrets, names: [etcd.example.org]}":                                "tls.names: the certificates of your own Secrets",
 		"networkPolicy: {enabled: false, clients: {a: b}}":                                 "limit nothing without networkPolicy.enabled=true",
