@@ -1,39 +1,40 @@
 package relation
 
-// Case is all that the relation depends on.
+// Case holds the facts that determine the relation.
 type Case struct {
 	State   State
 	Names   Names
 	Place   Place
-	Owned   bool // the store's owner is this member's
-	Lacks   bool // the store has revisions that the data lack
+	Owned   bool // this member's cluster owns the store
+	Lacks   bool // the store has revisions that are missing from the data
 	Rows    Rows
-	Resumes bool // the store's newest generation was created by the cluster of these data, which was killed before it could note that
-	Adopts  bool // the user has named the store's cluster
+	Resumes bool // this cluster created the store's newest generation, but was killed before it recorded that on the volume
+	Adopts  bool // --adopt names the store's cluster
 }
 
-// Names classifies the cluster that the data name.
+// Names classifies the cluster ID that is recorded with the data.
 type Names string
 
-// The clusters that data may name.
+// The possible cluster IDs of data.
 const (
 	Nothing Names = "no cluster"
 	This    Names = "the store's cluster"
 	Another Names = "another cluster"
 )
 
-// Place classifies the contents of the store for the generation that the data names, or all of its contents for data that names none.
+// Place describes what the store has of the data's generation or, for data without a recorded cluster, what it has at
+// all.
 type Place string
 
 // The places.
 const (
-	Void      Place = "nothing"            // no cluster is named, and there is no object
-	Objects   Place = "objects"            // no cluster is named, and there are objects
-	Manifest  Place = "manifest only"      // a cluster is named, and nothing was ever stored
-	Reserved  Place = "reservation only"   // a cluster is named that has stored backups, and they were deleted
-	Newest    Place = "newest generation"  // or data that name none
-	Ended     Place = "ended generation"   // a later one exists
-	NotListed Place = "unknown generation" // nor a later one
+	Void      Place = "nothing"            // the store has no objects
+	Objects   Place = "objects"            // the store has objects, but no cluster ID
+	Manifest  Place = "manifest only"      // the store has a cluster ID, but has never had backups
+	Reserved  Place = "reservation only"   // the store has a cluster ID, but its backups were deleted
+	Newest    Place = "newest generation"  // also for data without a recorded cluster
+	Ended     Place = "ended generation"   // a later generation exists
+	NotListed Place = "unknown generation" // the store has neither this generation nor a later one
 )
 
 func caseOf(data Data, s Store, adopt bool) Case {

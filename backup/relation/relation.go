@@ -16,20 +16,20 @@ type Relation string
 
 // The relations.
 const (
-	Empty        Relation = "empty"         // the store names no cluster and holds nothing
-	Nameless     Relation = "nameless"      // the store holds objects, and nothing in it names their cluster
-	Founded      Relation = "founded"       // the store names a cluster of this owner, and nothing was ever stored
-	Emptied      Relation = "emptied"       // the store names a cluster that has stored backups, and none are left
-	Ours         Relation = "ours"          // there are no data, and the store belongs to the owner
-	Same         Relation = "same"          // the data are of the newest generation, and have all of it
-	Behind       Relation = "behind"        // the data are of the newest generation, and lack revisions that the store has
-	Succeeded    Relation = "succeeded"     // the generation of the data has ended, and another one follows
-	Copied       Relation = "copied"        // the data and the store are of one generation, and have different rows
-	Unnumbered   Relation = "unnumbered"    // the store has no generation of the data's number, and none after it
-	Unclaimed    Relation = "unclaimed"     // the data name no cluster, and the store has one
-	OtherCluster Relation = "other cluster" // the data are of one cluster, and the store is another one's
-	OtherOwner   Relation = "other owner"   // there are no data, or they lack revisions, and the store is another owner's
-	Adopted      Relation = "adopted"       // the user has named the store's cluster for the data to continue in it
+	Empty        Relation = "empty"         // the store has no objects
+	Nameless     Relation = "nameless"      // the store has objects, but no cluster ID
+	Founded      Relation = "founded"       // the store belongs to this owner and has never had backups
+	Emptied      Relation = "emptied"       // the store has a cluster ID, but its backups were deleted
+	Ours         Relation = "ours"          // there is no data, and the store belongs to this owner
+	Same         Relation = "same"          // the data belongs to the newest generation and has all of its revisions
+	Behind       Relation = "behind"        // the data belongs to the newest generation but lacks revisions that the store has
+	Succeeded    Relation = "succeeded"     // the data belongs to a generation that has ended and has a successor
+	Copied       Relation = "copied"        // the data and the store belong to the same generation but have different rows
+	Unnumbered   Relation = "unnumbered"    // the store has neither the data's generation nor a later one
+	Unclaimed    Relation = "unclaimed"     // the data has no recorded cluster, but the store has one
+	OtherCluster Relation = "other cluster" // the data and the store belong to different clusters
+	OtherOwner   Relation = "other owner"   // the store belongs to a different owner, and there is no data or it lacks revisions
+	Adopted      Relation = "adopted"       // --adopt names the store's cluster, so the data continues in it
 )
 
 // State describes the data on a member's volume.
@@ -38,7 +38,7 @@ type State string
 // The states.
 const (
 	NoData  State = "no data"
-	Damaged State = "damaged data" // etcd cannot open them
+	Damaged State = "damaged data" // etcd cannot open it
 	Valid   State = "valid data"
 )
 
@@ -55,22 +55,22 @@ const (
 // Data describes the data of one member.
 type Data struct {
 	State    State
-	Identity archive.Identity // the zero value if the data name no cluster
-	Peers    archive.Identity // the reports of the other members with this etcd cluster ID; the zero value if there are none
+	Identity archive.Identity // the zero value if none is recorded
+	Peers    archive.Identity // as reported by other members with this etcd cluster ID; the zero value if there are none
 	Etcd     string           // etcd's ID of the cluster, hexadecimal; empty while etcd has stored nothing
-	Owner    string           // of this member's cluster, NAMESPACE/NAME
-	Revision int64            // the highest one that the data can reach
-	Rows     Rows             // how they compare with the end of the store; empty means NotCompared
+	Owner    string           // the owner of this member's cluster, NAMESPACE/NAME
+	Revision int64            // the highest revision that the data can reach
+	Rows     Rows             // comparison with the newest rows in the store; empty means NotCompared
 }
 
 // Store describes the contents of a store. Everything in it was verified.
 type Store struct {
 	archive.Lineage
 
-	Cluster  archive.Cluster     // the zero value if nothing names one
-	Head     archive.Head        // of the newest generation, if there is one
+	Cluster  archive.Cluster     // the zero value if the store has no cluster ID
+	Head     archive.Head        // end of the newest generation, if there is one
 	Reserved archive.Reservation // the zero value if there is none
-	Remains  string              // how the names of objects begin whose cluster nothing names; empty if there are none
+	Remains  string              // common prefix of objects in a store without a cluster ID; empty if there are none
 }
 
 // Owner returns the owner of the store, NAMESPACE/NAME.
@@ -79,7 +79,7 @@ func (s Store) Owner() string { return cmp.Or(s.Newest().Owner, s.Cluster.Owner)
 // Etcd returns the ID that etcd has for the store's cluster, hexadecimal; empty if it is not known.
 func (s Store) Etcd() string { return cmp.Or(s.Newest().Etcd, s.Cluster.Etcd) }
 
-// Identity returns that of data which continue in the store's newest generation.
+// Identity returns the identity of data that continues in the store's newest generation.
 func (s Store) Identity() archive.Identity {
 	return archive.Identity{Cluster: s.Cluster.Cluster, Generation: max(1, s.Newest().Number)}
 }
@@ -89,8 +89,8 @@ func (s Store) nothingStored() bool {
 	return s.Newest().Number == 0 || s.Head.Empty() && s.Head.PastEnd.IsZero() && s.Head.Ending() == nil
 }
 
-// Adopts reports whether --adopt names the store's cluster in a way that was not carried out before: an owner adopts a cluster once, and
-// once more for each generation that /N names as the one to end. So the flag may stay.
+// Adopts reports whether --adopt names the store's cluster and was not carried out before. An owner adopts a cluster
+// once, and once more for each generation N in ID/N. The flag may therefore stay after the adoption.
 func (s Store) Adopts(flag, owner string) bool {
 	id, number, named := strings.Cut(flag, "/")
 	switch {
@@ -103,11 +103,11 @@ func (s Store) Adopts(flag, owner string) bool {
 	}
 }
 
-// Result is the answer to how data relate to a store.
+// Result describes how the data relates to the store.
 type Result struct {
 	Relation
-	Identity archive.Identity // the data's, or what they continue as although they do not name it yet
-	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
+	Identity archive.Identity // the identity of the data, or the one under which it continues if none is recorded
+	Lacks    bool             // the store has a later generation or revisions that the data cannot reach
 }
 
 // Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
