@@ -11,8 +11,9 @@ import (
 const (
 	// queueSize is the maximum number of lines that wait for a stalled reader. Further lines are dropped.
 	queueSize = 4096
-	// flushTimeout limits each of the two waits for a stalled reader at the end.
-	flushTimeout = 100 * time.Millisecond
+	// flushTimeout limits the wait for the reader at the end. On a busy machine, a reader that has not stalled may
+	// need a good part of it for the last lines, which have the reason for the end.
+	flushTimeout = 2 * time.Second
 )
 
 // queue is a writer that never waits for its reader, because a stalled log must not keep etcd from serving or
@@ -24,20 +25,21 @@ type queue struct {
 
 // NeverWait returns a writer that passes lines to another writer in the background, and a function that writes the
 // remaining lines. Any goroutine may write; the owner calls flush last. If the reader has stalled, flush gives up
-// after 200 ms.
+// after two seconds.
 func NeverWait(to io.Writer) (log io.Writer, flush func()) {
 	q := &queue{lines: make(chan []byte, queueSize)}
 	flushed := make(chan struct{})
 	go q.pass(to, flushed)
 	return q, func() {
+		timeout := time.After(flushTimeout)
 		select {
 		case q.lines <- nil:
-		case <-time.After(flushTimeout):
+		case <-timeout:
 			return
 		}
 		select {
 		case <-flushed:
-		case <-time.After(flushTimeout):
+		case <-timeout:
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -53,5 +54,26 @@ func TestNeverWait_countsLostLines(t *testing.T) {
 		logged := strings.Join(s.lines, "")
 		assert.Contains(t, logged, `"lines":10`)
 		assert.Contains(t, logged, fmt.Sprint(queueSize), "the oldest stay")
+	})
+}
+
+// slowly takes a while for each line.
+type slowly struct{ *shelf }
+
+func (s slowly) Write(line []byte) (int, error) {
+	time.Sleep(150 * time.Millisecond)
+	return s.shelf.Write(line)
+}
+
+func TestNeverWait_slowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := slowly{&shelf{open: make(chan struct{})}}
+		close(s.open)
+		log, flush := NeverWait(s)
+		for i := range 10 {
+			_, _ = io.WriteString(log, fmt.Sprint(i))
+		}
+		flush()
+		assert.Len(t, s.lines, 10, "the last lines have the reason for the end")
 	})
 }

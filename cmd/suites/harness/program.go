@@ -184,7 +184,7 @@ type Command struct {
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
 	if args[0] == "etcdctl" { // most of its commands read this flag before their environment
-		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String())
+		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String(), "--dial-timeout="+Patience.String())
 	}
 	return p.BeginProgram(exec.Command(Program, args...))
 }
