@@ -83,12 +83,13 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 }
 
 func classOf(row *Row, payload Payload) Class {
+	failed := row.When == StatusFailed || row.When == FailedPermanently
 	switch {
 	case row.On == ConfigPrefetched: // the configuration is fetched again, which reports the failure
 		return ""
-	case row.When == StatusFailed && errors.Is(payload.Err, bootstrap.ErrCertificates):
+	case failed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate
-	case row.When == StatusFailed:
+	case failed:
 		return ClassValidation
 	case row.On == Replied && row.When == Always: // an unknown status
 		return ClassSidecar

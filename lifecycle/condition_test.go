@@ -2,7 +2,6 @@ package lifecycle_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,15 +67,5 @@ func TestProblem_isShownDuringRetries(t *testing.T) {
 		s.sigterm()
 		wait()
 		pass(time.Minute) // until what was left behind ends
-	})
-}
-
-func TestProblem_closeKeepsTheReason(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.open = func(context.Context) error { return errors.New("port taken") }
-		s.shut = func() error { return errors.New("never opened") }
-		s.run(t)()
-		assert.Contains(t, s.driver.Snapshot().Condition.Text, "port taken")
 	})
 }

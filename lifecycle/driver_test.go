@@ -2,11 +2,9 @@ package lifecycle_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,106 +82,11 @@ func TestStop_afterRemovingTheRecordRestoresIt(t *testing.T) {
 	})
 }
 
-func TestRecord_isWrittenAfterClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.shut = func() error { pass(20 * time.Second); return nil }
-		wait := s.run(t)
-		pass(time.Second)
-		s.sigterm()
-		pass(19 * time.Second)
-		assert.NotContains(t, s.did(), "write terminated")
-		assert.Equal(t, exitcode.Clean, wait().Status)
-		assert.Contains(t, s.did(), "write terminated")
-	})
-}
-
-// stopInVain starts a run and requests its stop, but the close of etcd hangs.
-func (s *stage) stopInVain(t *testing.T) (wait func() Outcome) {
-	t.Helper()
-	s.shut = func() error { pass(time.Hour); return nil }
-	t.Cleanup(func() { pass(time.Hour) }) // until the close that was left behind ends
-	wait = s.run(t)
-	pass(time.Second)
-	s.sigterm()
-	return wait
-}
-
-func TestHangingClose_endsWithoutARecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		wait, asked := s.stopInVain(t), time.Now()
-		assert.Equal(t, exitcode.OutOfTime, wait().Status)
-		assert.LessOrEqual(t, time.Since(asked), StopBudget-TakingDown)
-		assert.NotContains(t, s.did(), "write terminated")
-	})
-}
-
-func TestStop_uncancelableWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.status = func(context.Context) error { pass(time.Hour); return nil }
-		defer pass(time.Hour) // until the call that was left behind ends
-		wait := s.run(t)
-		pass(time.Second)
-		asked := time.Now()
-		s.sigterm()
-		assert.Equal(t, exitcode.OutOfTime, wait().Status)
-		assert.LessOrEqual(t, time.Since(asked), AbortBudget-TakingDown)
-	})
-}
-
-func TestStop_secondSignalForcesExit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		wait := s.stopInVain(t)
-		pass(time.Second)
-		asked := time.Now()
-		s.driver.Signal(syscall.SIGINT)
-		assert.Equal(t, exitcode.SecondSignal(syscall.SIGINT), wait().Status)
-		assert.Less(t, time.Since(asked), time.Second)
-		assert.NotContains(t, s.did(), "write terminated")
-	})
-}
-
 func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
 	for range 200 { // chance would have it right every second time
 		require.True(t, UrgentFirst(driver))
 	}
-}
-
-func TestUnremovableRecord_etcdDoesNotStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.remove = func() error { return errStage }
-		assert.Equal(t, exitcode.BadRecord, s.run(t)().Status)
-		assert.NotContains(t, s.did(), "open etcd")
-	})
-}
-
-func TestPanic_isACrash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.configure = func() error { panic("by the test") }
-		outcome := s.run(t)()
-		assert.Equal(t, exitcode.Crashed, outcome.Status)
-		assert.Contains(t, outcome.Reason, "by the test")
-		assert.Contains(t, s.did(), "leave reason")
-		assert.NotContains(t, s.did(), "open etcd")
-	})
-}
-
-func TestCrashWhileServing_leavesNoRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		wait := s.run(t)
-		pass(time.Second)
-		s.driver.Crash(errStage)
-		assert.Equal(t, exitcode.Crashed, wait().Status)
-		assert.Contains(t, s.did(), "leave reason")
-		assert.NotContains(t, s.did(), "write terminated")
-	})
 }
 
 func TestReadyTimeout_closesEtcd(t *testing.T) {
@@ -200,75 +103,50 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 	})
 }
 
-func TestDatabaseInUse_removesTheRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		var in atomic.Bool
-		in.Store(true)
-		s.probe = func() error {
-			if in.Load() {
-				return fmt.Errorf("/data: %w", bootstrap.ErrDataInUse)
-			}
-			return nil
-		}
-		wait := s.run(t)
-		pass(time.Minute)
-		assert.Contains(t, s.did(), "forfeit record", "while it waits")
-		assert.NotContains(t, s.did(), "trigger full")
-		in.Store(false)
-		pass(time.Minute)
-		assert.Equal(t, Serving, s.driver.Snapshot().State)
-		s.sigterm()
-		outcome := wait()
-		assert.Equal(t, exitcode.Clean, outcome.Status)
-	})
+// obstacles keep a run from etcd's start for as long as a check fails. Certificates are replaced while pods run: a pair
+// that does not match for a moment costs neither the result nor the record.
+var obstacles = map[string]struct {
+	put     func(s *stage, check func() error)
+	err     error
+	state   State // while it lasts
+	done    string
+	waiting string // what is not done before it ends
+}{
+	"a locked volume": {func(s *stage, check func() error) { s.lock = check }, bootstrap.ErrVolumeBusy, Wait, "", "ask status"},
+	"a database in use": {func(s *stage, check func() error) {
+		s.probe, s.words = check, []bootstrap.InitializationStatus{bootstrap.New}
+		s.trigger = func(context.Context) error { s.succeed(); return nil }
+	}, bootstrap.ErrDataInUse, Wait, "forfeit record", "trigger full"},
+	"a locked data directory":    {func(s *stage, check func() error) { s.lockData = check }, bootstrap.ErrDataInUse, FetchConfig, "forfeit record", "remove record"},
+	"etcd's certificate":         {func(s *stage, check func() error) { s.configure = check }, bootstrap.ErrCertificates, FetchConfig, "configure", "remove record"},
+	"the wrapper's certificates": {func(s *stage, check func() error) { s.expose = check }, bootstrap.ErrCertificates, FetchConfig, "serve readyz", "remove record"},
 }
 
-func TestLockedDataDirectory_isRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		var in atomic.Bool
-		in.Store(true)
-		s.lockData = func() error {
-			if in.Load() {
-				return bootstrap.ErrDataInUse
-			}
-			return nil
-		}
-		s.start(t, time.Minute)
-		assert.Equal(t, FetchConfig, s.driver.Snapshot().State)
-		assert.Contains(t, s.did(), "forfeit record")
-		assert.NotContains(t, s.did(), "remove record")
-		in.Store(false)
-		pass(time.Minute)
-		assert.Equal(t, Serving, s.driver.Snapshot().State)
-	})
-}
-
-// Certificates are replaced while pods run: a pair that does not match for a moment costs neither result nor record.
-func TestUnusableCertificate_isRetried(t *testing.T) {
-	for name, spoil := range map[string]func(*stage, func() error){
-		"of etcd":        func(s *stage, fails func() error) { s.configure = fails },
-		"of the wrapper": func(s *stage, fails func() error) { s.expose = fails },
-	} {
+func TestObstacle_isRetried(t *testing.T) {
+	for name, obstacle := range obstacles {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage()
-				var times atomic.Int32
-				spoil(s, func() error {
-					if times.Add(1) <= 5 {
-						return bootstrap.Mark(errStage, bootstrap.ErrCertificates)
+				var fails atomic.Bool
+				fails.Store(true)
+				obstacle.put(s, func() error {
+					if fails.Load() {
+						return bootstrap.Mark(errStage, obstacle.err)
 					}
 					return nil
 				})
 				wait := s.run(t)
-				pass(time.Second)
-				assert.Equal(t, FetchConfig, s.driver.Snapshot().State)
-				assert.NotContains(t, s.did(), "remove record")
+				pass(time.Minute)
+				assert.Equal(t, obstacle.state, s.driver.Snapshot().State)
+				if obstacle.done != "" {
+					assert.Contains(t, s.did(), obstacle.done)
+				}
+				assert.NotContains(t, s.did(), obstacle.waiting)
+				fails.Store(false)
 				pass(time.Minute)
 				assert.Equal(t, Serving, s.driver.Snapshot().State)
 				s.sigterm()
-				wait()
+				assert.Equal(t, exitcode.Clean, wait().Status)
 				assert.Equal(t, 1, s.count("trigger full"), "the result is kept")
 			})
 		})
@@ -333,21 +211,6 @@ func TestProblem_recurring(t *testing.T) {
 	})
 }
 
-func TestLostListener_closesEtcdWithoutARecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		wait := s.run(t)
-		pass(time.Minute)
-		s.driver.ListenerLost(errStage)
-		outcome := wait()
-		assert.Equal(t, exitcode.ServerTaken, outcome.Status)
-		assert.Contains(t, outcome.Reason, errStage.Error())
-		assert.Contains(t, s.did(), "close etcd")
-		assert.NotContains(t, s.did(), "write terminated")
-		assert.NotContains(t, s.did(), "leave reason")
-	})
-}
-
 func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
@@ -356,15 +219,6 @@ func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 		assert.Equal(t, Serving, s.driver.Snapshot().State)
 		assert.NotContains(t, s.did(), "forfeit record")
 	})
-}
-
-// BenchmarkStep takes one step of the machine: the rules decide and the library agrees.
-func BenchmarkStep(b *testing.B) {
-	step := Stepping(NewRules(Table, Elsewhere))
-	b.ReportAllocs()
-	for b.Loop() {
-		step()
-	}
 }
 
 // progressing is a sidecar that never finishes a validation.
@@ -376,32 +230,16 @@ func (progressing) Status(context.Context) (bootstrap.InitializationStatus, erro
 
 func (progressing) Config(ctx context.Context) ([]byte, error) { return nil, hang(ctx) }
 
-// pollingDriver is a driver that polls the sidecar, step by step.
-func pollingDriver() (driver *Driver, handleNext func()) {
-	runtime := newStage().runtime()
-	runtime.Sidecar = progressing{}
-	driver = NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
-	return driver, PollingDriver(driver)
-}
-
-// BenchmarkTurn takes a step while a validation runs, with all that the driver does about it: it starts and awaits a
-// goroutine, sets the timer, keeps and publishes the history.
-func BenchmarkTurn(b *testing.B) {
-	_, handleNext := pollingDriver()
-	b.ReportAllocs()
-	for b.Loop() {
-		handleNext()
-	}
-}
-
 // A step is taken thousands of times while a restore runs for hours.
 func TestStep_allocations(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
 	for _, event := range []Event{Started, Replied, Elapsed, Signal} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, Payload{}) }), event)
 	}
-	driver, handleNext := pollingDriver()
-	assert.LessOrEqual(t, testing.AllocsPerRun(1000, handleNext), 16.0)
+	runtime := newStage().runtime()
+	runtime.Sidecar = progressing{}
+	driver := NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
+	assert.LessOrEqual(t, testing.AllocsPerRun(1000, PollingDriver(driver)), 16.0)
 	assert.LessOrEqual(t, len(driver.Snapshot().History), 4, "rows that alternate are counted, not listed")
 }
 

@@ -13,13 +13,16 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// slowSidecar is the real sidecar: it needs 7 s for the configuration while etcd is down.
-func slowSidecar(ctx context.Context) error {
-	select {
-	case <-time.After(7 * time.Second):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// answersAfter is a sidecar that takes its time to return the configuration. The real one needs 7 s while etcd is down,
+// and 37 s while it looks for a cluster that cannot answer yet.
+func answersAfter(d time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -38,50 +41,45 @@ func served(t *testing.T, s *stage) time.Duration {
 	return took
 }
 
-func TestEarlyConfiguration_newSingleMember(t *testing.T) {
+func TestEarlyConfiguration(t *testing.T) {
+	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
-		validation time.Duration
-		want       time.Duration
-		fetches    int
+		yaml          string
+		answers       time.Duration // how long the sidecar takes to return the configuration
+		before, after []string      // the logs before and after the validation
+		validation    time.Duration
+		want          time.Duration // from the start to Serving
+		fetches       int
 	}{
-		"a validation that takes longer is not followed by another wait":        {8 * time.Second, 8 * time.Second, 1},
-		"after a quick one the fetch that is under way comes first":             {time.Second, 7 * time.Second, 2},
-		"an answer that is too old is asked for again before the result":        {18 * time.Second, 18 * time.Second, 2},
-		"where a newer question is under way, its answer is what is waited for": {12 * time.Second, 16 * time.Second, 3},
+		"of one, a validation that takes longer is not followed by another wait":    {clusterOfOne, 7 * time.Second, nil, nil, 8 * time.Second, 8 * time.Second, 1},
+		"of one, after a quick one the fetch that is under way comes first":         {clusterOfOne, 7 * time.Second, nil, nil, time.Second, 7 * time.Second, 2},
+		"of one, an answer that is too old is requested again before the result":    {clusterOfOne, 7 * time.Second, nil, nil, 18 * time.Second, 18 * time.Second, 2},
+		"of one, a newer request that is under way is waited for":                   {clusterOfOne, 7 * time.Second, nil, nil, 12 * time.Second, 16 * time.Second, 3},
+		"of three, the configuration is fetched again":                              {clusterOfThree, 7 * time.Second, nil, nil, 10 * time.Second, 17 * time.Second, 3},
+		"of three, the early fetch is neither waited for nor repeated":              {clusterOfThree, 7 * time.Second, nil, nil, time.Second, 8 * time.Second, 2},
+		"hibernated, the early answer serves a cluster of any size":                 {clusterOfThree, 37 * time.Second, wal, wal, 35 * time.Second, 37 * time.Second, 2},
+		"hibernated, it is young enough for a minute":                               {clusterOfThree, 37 * time.Second, wal, wal, 58 * time.Second, 58 * time.Second, 2},
+		"hibernated, after that a newer one is waited for":                          {clusterOfThree, 37 * time.Second, wal, wal, 65 * time.Second, 76 * time.Second, 3},
+		"hibernated, a log that the initialization took away makes it worthless":    {clusterOfThree, 37 * time.Second, wal, nil, 35 * time.Second, 72 * time.Second, 2},
+		"hibernated, a log that the initialization made makes it worthless as well": {clusterOfThree, 37 * time.Second, nil, wal, 35 * time.Second, 72 * time.Second, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newStage(bootstrap.New, bootstrap.Progress)
-				s.yaml, s.config = clusterOfOne, slowSidecar
-				time.AfterFunc(test.validation, func() { s.succeed() })
+				s.yaml, s.config, s.logs = test.yaml, answersAfter(test.answers), test.before
+				time.AfterFunc(test.validation, func() {
+					s.succeed()
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.logs = test.after
+				})
 				took := served(t, s)
 				assert.GreaterOrEqual(t, took, test.want)
-				assert.Less(t, took, test.want+time.Second)
+				assert.LessOrEqual(t, took, test.want+3*time.Second)
 				assert.Equal(t, test.fetches, s.count("fetch config"))
 			})
 		})
 	}
-}
-
-func TestEarlyConfiguration_largerClusterFetchesAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.New, bootstrap.Progress)
-		s.config = slowSidecar
-		time.AfterFunc(10*time.Second, func() { s.succeed() })
-		assert.GreaterOrEqual(t, served(t, s), 17*time.Second)
-		assert.Equal(t, 3, s.count("fetch config"))
-	})
-}
-
-// The early fetch costs a larger cluster nothing: it is neither waited for nor repeated.
-func TestEarlyConfiguration_delaysNoLargerCluster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.New, bootstrap.Progress)
-		s.config = slowSidecar
-		time.AfterFunc(time.Second, func() { s.succeed() })
-		assert.Less(t, served(t, s), 8500*time.Millisecond)
-		assert.Equal(t, 2, s.count("fetch config"))
-	})
 }
 
 func TestEarlyConfiguration_opensNothing(t *testing.T) {
@@ -95,60 +93,6 @@ func TestEarlyConfiguration_opensNothing(t *testing.T) {
 	})
 }
 
-// hibernated is a member of three that slept: the sidecar's initialization takes 35 s, and its answer to the question for
-// the configuration 37 s, because it looks for a cluster that cannot answer yet.
-func hibernated() *stage {
-	s := newStage(bootstrap.New, bootstrap.Progress)
-	s.logs = []string{"/data/member/wal"}
-	s.config = func(ctx context.Context) error {
-		select {
-		case <-time.After(37 * time.Second):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return s
-}
-
-func TestHibernatedMember_waitsForTheSidecar(t *testing.T) {
-	for name, test := range map[string]struct {
-		lose       bool // the log, to the initialization
-		find       bool // a log, by the initialization
-		validation time.Duration
-		least      time.Duration
-	}{
-		"the early answer serves a cluster of any size":              {false, false, 35 * time.Second, 37 * time.Second},
-		"it is young enough for a minute":                            {false, false, 58 * time.Second, 58 * time.Second},
-		"after that a newer one is waited for":                       {false, false, 65 * time.Second, 76 * time.Second},
-		"a log that the initialization took away makes it worthless": {true, false, 35 * time.Second, 72 * time.Second},
-		"a log that the initialization made does, too":               {false, true, 35 * time.Second, 72 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := hibernated()
-				if test.find {
-					s.logs = nil
-				}
-				time.AfterFunc(test.validation, func() {
-					s.succeed()
-					s.mu.Lock()
-					defer s.mu.Unlock()
-					if test.lose {
-						s.logs = nil
-					}
-					if test.find {
-						s.logs = []string{"/data/member/wal"}
-					}
-				})
-				took := served(t, s)
-				assert.GreaterOrEqual(t, took, test.least)
-				assert.Less(t, took, test.least+3*time.Second)
-			})
-		})
-	}
-}
-
 // The configuration may change between the trigger and a late result: to TLS, or from one member to three.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -159,7 +103,7 @@ func TestEarlyConfiguration_outdated(t *testing.T) {
 			if asked.Add(1) == 1 {
 				return nil
 			}
-			return slowSidecar(ctx)
+			return answersAfter(7 * time.Second)(ctx)
 		}
 		time.AfterFunc(time.Second, func() {
 			s.mu.Lock()

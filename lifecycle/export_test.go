@@ -63,22 +63,6 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// Stepping walks between Query and Wait, as while a validation runs. Each call is one step.
-func Stepping(rules *Rules) (step func()) {
-	legal, core, event := statemachine.NewChecker(Table, Query), NewCore(), Replied
-	return func() {
-		next, decision := rules.Step(core, event, Payload{Word: bootstrap.Progress})
-		if err := legal.Take(&Table[decision.Row]); err != nil {
-			panic(err)
-		}
-		if core = next; core.State == Wait {
-			event = Elapsed
-		} else {
-			event = Replied
-		}
-	}
-}
-
 // KeptOf returns how many of n different transitions the history keeps.
 func KeptOf(transitions int) int {
 	var kept timeline

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +21,6 @@ import (
 
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/cmd/docs"
-	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
 
@@ -85,28 +83,6 @@ func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
 	})
 }
 
-func TestFailedInitialization_isLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, log := loggedStage(bootstrap.Failed)
-		runFor(t, s, time.Minute)
-		lines := log.linesWith(t, "the initialization failed")
-		require.Len(t, lines, 1, "and not each time")
-		assert.Equal(t, "warn", lines[0]["level"])
-	})
-}
-
-func TestExceededStopBudget_isLoggedAsAnError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, log := loggedStage()
-		s.shut = func() error { pass(time.Hour); return nil }
-		defer pass(2 * time.Hour) // until what was left behind ends
-		runFor(t, s, time.Minute)
-		lines := log.linesWith(t, "the stop ran out of its budget")
-		require.Len(t, lines, 1)
-		assert.Equal(t, "error", lines[0]["level"])
-	})
-}
-
 func TestAFailedInitialization_showsItsCause(t *testing.T) {
 	missing := fmt.Errorf("peer-transport-security.cert-file: cannot use file %q: %w", "/tls/tls.crt",
 		bootstrap.Mark(errors.New("no such file or directory"), bootstrap.ErrCertificates))
@@ -131,37 +107,6 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 				s.succeed()
 				pass(time.Minute)
 				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
-			})
-		})
-	}
-}
-
-// Errors that no retry can change end the run with their own status, however deep they are wrapped.
-func TestFinalErrors_endTheRunWithTheirStatus(t *testing.T) {
-	final := fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
-	for name, prepare := range map[string]func() *Driver{
-		"etcd does not start": func() *Driver {
-			s := newStage()
-			s.open = func(context.Context) error { return final }
-			return s.driver
-		},
-		"the initialization fails": func() *Driver {
-			s := newStage(bootstrap.Failed)
-			s.cause = final
-			return s.driver
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				driver, ended := prepare(), make(chan Outcome, 1)
-				go func() { ended <- driver.Run() }()
-				pass(time.Minute)
-				if len(ended) == 0 {
-					driver.Signal(syscall.SIGTERM)
-				}
-				outcome := <-ended
-				assert.Equal(t, exitcode.BadConfig, outcome.Status)
-				assert.Contains(t, outcome.Reason, errStage.Error())
 			})
 		})
 	}
@@ -227,6 +172,8 @@ func TestHistory_failingLoop(t *testing.T) {
 			return nil
 		}
 		s.start(t, 10*time.Hour)
-		assert.LessOrEqual(t, len(s.driver.Snapshot().History), 8)
+		history := s.driver.Snapshot().History
+		assert.LessOrEqual(t, len(history), 8)
+		assert.Equal(t, Started, history[0].Event, "a loop displaces nothing")
 	})
 }

@@ -27,6 +27,12 @@ type story struct {
 	plays       []scenario
 }
 
+// happening is an event with its payload.
+type happening struct {
+	event   Event
+	payload Payload
+}
+
 // scenario is a story as it was played.
 type scenario struct {
 	id, title string

@@ -6,13 +6,16 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/exitcode"
 	. "etcd-wrapper/lifecycle"
 )
 
@@ -90,41 +93,74 @@ var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
 	Err: x509.CertificateInvalidError{Reason: x509.Expired},
 })
 
-// troubles are failures of a run, with their class.
-var troubles = map[string]struct {
-	spoil func(*stage)
-	class Class
+// failures are runs in which something goes wrong, and that SIGTERM ends after a minute.
+var failures = map[string]struct {
+	spoil  func(*stage)
+	class  Class
+	status exitcode.Code
+	reason string // of a run that fails
 }{
-	"no answer":     {func(s *stage) { s.status = func(context.Context) error { return errStage } }, ClassSidecar},
-	"no answer yet": {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, ClassTimeout},
-	"expired":       {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, ClassCertificate},
-	"says Failed":   {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, ClassValidation},
-	"an etcd":       {func(s *stage) { s.probe = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
-	"shared data":   {func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
-	"lost listener": {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer},
-	"half a pair": {func(s *stage) {
+	"nothing at all": {spoil: func(*stage) {}},
+	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
+	"no answer yet":  {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
+	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate},
+	"unknown word":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, class: ClassSidecar},
+	"says Failed":    {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
+	"two wrappers":   {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
+	"an etcd": {spoil: func(s *stage) {
+		s.words, s.probe = []bootstrap.InitializationStatus{bootstrap.New}, func() error { return bootstrap.ErrDataInUse }
+	}, class: ClassVolume},
+	"shared data": {spoil: func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, class: ClassVolume},
+	"half a pair": {spoil: func(s *stage) {
 		s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) }
-	}, ClassCertificate},
-	"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, ClassVolume},
-	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration},
-	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord},
-	"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, ClassEtcd},
-	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash},
-	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer},
-	"unknown word":    {func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, ClassSidecar},
-	"nothing at all":  {func(*stage) {}, ""},
-	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, ClassTimeout},
+	}, class: ClassCertificate},
+	"Failed for good": {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error()},
+	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error()},
+	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error()},
+	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error()},
+	"no etcd": {func(s *stage) { // its close fails, too, which adds nothing
+		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
+	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error()},
+	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error()},
+	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error()},
+	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash, exitcode.Crashed, "by the test"},
+	"crash":           {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error()},
+	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the stop ran out of its budget"},
 }
 
-func TestTroubleHasAClass(t *testing.T) {
-	for story, want := range troubles {
+// errFinal is an error that no retry can change. It ends a run with its own status, however deep it is wrapped.
+var errFinal = fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
+
+func TestFailure(t *testing.T) {
+	for story, want := range failures {
 		t.Run(story, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStage()
+				s, log := loggedStage()
 				want.spoil(s)
 				defer pass(time.Hour) // until what was left behind ends
-				runFor(t, s, time.Minute)
-				assert.Equal(t, want.class, s.driver.Snapshot().Condition.Class, s.driver.Snapshot().Condition.Text)
+				wait := s.run(t)
+				pass(time.Minute)
+				asked := time.Now()
+				s.sigterm()
+				outcome := wait()
+				assert.LessOrEqual(t, time.Since(asked), StopBudget-TakingDown)
+				assert.Equal(t, want.status, outcome.Status)
+				condition := s.driver.Snapshot().Condition
+				assert.Equal(t, want.class, condition.Class, condition.Text)
+				assert.Equal(t, want.class == ClassCrash, slices.Contains(s.did(), "leave reason"))
+				if want.class == "" {
+					return
+				}
+				level := "warn"
+				if want.status != exitcode.Clean {
+					level = "error"
+					assert.Contains(t, outcome.Reason, want.reason)
+					assert.Contains(t, condition.Text, want.reason)
+					assert.NotContains(t, s.did(), "write terminated")
+				}
+				lines := log.linesWith(t, condition.Text)
+				require.Len(t, lines, 1, "and not each time")
+				assert.Equal(t, level, lines[0]["level"])
 			})
 		})
 	}

@@ -166,12 +166,12 @@ func TestNoAnswerIsForgotten(t *testing.T) {
 
 func TestProblemClasses_areAllUsed(t *testing.T) {
 	var seen []Class
-	for _, trouble := range troubles {
-		if trouble.class != "" {
-			seen = append(seen, trouble.class)
+	for _, failure := range failures {
+		if failure.class != "" {
+			seen = append(seen, failure.class)
 		}
 	}
-	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (condition.go), and show such trouble in troubles (timeline_test.go)")
+	assertKnown(t, uniq(seen), "say when a failure is of it, in classOf (condition.go), and show such a failure in failures (timeline_test.go)")
 	assertDocumented[Class](t, "the class is one of ")
 }
 
