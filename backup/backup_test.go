@@ -85,7 +85,7 @@ type subject struct {
 	turns turns
 }
 
-// turns is a gate: either a defragmentation or a snapshot runs.
+// turns ensures that a defragmentation and a snapshot never run at the same time.
 type turns chan struct{}
 
 func (t turns) Acquire(ctx context.Context, _ string) (end func(), err error) {
@@ -111,7 +111,7 @@ func newSubjectIn(t *testing.T, in store.Store, outcome archive.Outcome) *subjec
 	return s
 }
 
-// another returns the backups of the next run.
+// another returns Backups for the next run.
 func (s *subject) another(t *testing.T, keys *format.Keys) *backup.Backups {
 	t.Helper()
 	when, err := backup.ParseSchedule("@daily")
@@ -145,14 +145,14 @@ func (s *subject) eventually(t *testing.T, holds func(backup.Facts) bool, what s
 	require.Eventually(t, func() bool { return holds(s.Facts()) }, etcdtest.Patience, 5*time.Millisecond, what)
 }
 
-// beginUntil starts backups and waits until a condition holds.
+// beginUntil starts the backups and waits until a condition holds.
 func (s *subject) beginUntil(t *testing.T, holds func(backup.Facts) bool, what string) {
 	t.Helper()
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.eventually(t, holds, what)
 }
 
-// start starts backups and waits for the first full snapshot of this run.
+// start starts the backups and waits for the first full snapshot of this run.
 func (s *subject) start(t *testing.T) {
 	t.Helper()
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot")
@@ -190,7 +190,7 @@ func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
 	s.end(t)
-	s.put(t, 100) // the caller does not read any more
+	s.put(t, 100) // the caller has stopped reading
 	revision := s.etcd.Revision()
 	s.etcd.Server.Stop()
 	require.Less(t, s.stored(t), revision)
@@ -247,7 +247,7 @@ func TestAnUnusableSpoolIsReported(t *testing.T) {
 	s.end(t)
 }
 
-// A pod may be asked to stop right after it became ready.
+// A pod may be told to stop right after it became ready.
 func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
@@ -279,7 +279,7 @@ func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	assert.Empty(t, b.Unconfirmed(), "no client waits")
 }
 
-// replace replaces the content of a key file by the content of others, as docs/backups.md describes it.
+// replace replaces the content of a key file with that of other files, as docs/backups.md describes.
 func replace(t *testing.T, path string, by ...string) {
 	t.Helper()
 	var all []byte
@@ -291,7 +291,7 @@ func replace(t *testing.T, path string, by ...string) {
 	require.NoError(t, os.WriteFile(path, all, 0o600))
 }
 
-// restores reads the full snapshot and the segments that lead to a revision.
+// restores reads the full snapshot and the segments of a restore to a revision.
 func (s *subject) restores(t *testing.T, keys *format.Keys, revision int64) error {
 	t.Helper()
 	from := archive.New(s.store, keys)

@@ -41,7 +41,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.Store.Put(ctx, name, content)
 }
 
-// closedBehind makes backups, ends them, and closes etcd with ten revisions that the store lacks.
+// closedBehind runs backups, ends them, and closes etcd with ten revisions that the store lacks.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
 	s.start(t)
@@ -124,7 +124,7 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// A killed process may not end for seconds on a busy machine.
+// On a busy machine, a killed process may take seconds to exit.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -138,12 +138,12 @@ func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	require.Equal(t, int64(11), s.stored(t))
 }
 
-// In a rolling restart, the other members continue while the writer is closed.
+// In a rolling restart, the other members keep running while the member that writes the backups is stopped.
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	older := s.dir + ".older" // as the member that stops first has it
+	older := s.dir + ".older" // a copy of the volume of the member that stops first
 	require.NoError(t, os.CopyFS(older, os.DirFS(s.dir)))
 
 	s.etcd = etcdtest.Start(t, s.dir)
@@ -165,7 +165,7 @@ func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
 	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
 }
 
-// A stop must fit into its time limit even if the store takes two seconds for each request.
+// A shutdown must finish within its time limit even if the store takes two seconds per request.
 func TestFlush_sendsFewRequests(t *testing.T) {
 	kept := memory.New()
 	s := newSubjectIn(t, kept, archive.Verified)
@@ -173,11 +173,11 @@ func TestFlush_sendsFewRequests(t *testing.T) {
 	before := len(kept.Calls())
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	asked := kept.Calls()[before:]
-	require.LessOrEqual(t, len(asked), 12, "%v", asked) // 23, if everything had to be found out again
+	require.LessOrEqual(t, len(asked), 12, "%v", asked) // it would be 23 if the writer had to inspect the store again
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// Leases and users may exist before the first key.
+// Leases and users can be created before the first key.
 func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.start(t)
@@ -197,7 +197,7 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *format.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
-// Leases and users change no revision, so the last revision does not show that they are new.
+// Leases and users do not change the revision, so the last revision does not reveal new ones.
 func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.start(t)
@@ -217,7 +217,8 @@ func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
 }
 
-// Opening a large spool takes long. Meanwhile etcd serves, and a client may compact revisions that no segment has.
+// Opening a large spool takes long. Meanwhile etcd serves requests, and a client may compact revisions that are in
+// no segment yet.
 func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
@@ -231,7 +232,7 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	opened := make(chan error)
 	go func() {
-		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // once the spool is being opened
+		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // blocks until the spool is being opened
 		opened <- errors.Join(err, file.Close())
 	}()
 	s.BeforeCompaction(soon(t))

@@ -43,26 +43,26 @@ var histories = flag.Int("histories", 1, "how many random histories are backed u
 type past struct {
 	*testing.T
 	*subject
-	kept   *memory.Store // what outlives a process
-	dying  *killable     // the store as the process of the present sees it
+	kept   *memory.Store // outlives each process
+	dying  *killable     // the store as the running process sees it
 	random *rand.Rand
 	leases []clientv3.LeaseID
-	rows   map[string][]byte // all that there ever were
+	rows   map[string][]byte // all rows ever seen
 	hashes map[int64]recordedHash
 	seen   int64
 	begun  int64    // etcd's revision once the first full snapshot was stored
 	rights []rights // in the order in which they were granted
 }
 
-// recordedHash is a hash that etcd computed for a revision. At a revision to which it was compacted, etcd returns the
-// hash that it stored for the compaction.
+// recordedHash is a hash that etcd computed for a revision. For a revision at which etcd was compacted, etcd
+// returns the hash that it stored during the compaction.
 type recordedHash struct {
 	mvcc.KeyValueHash
 	compaction bool
 }
 
-// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories, stored by a store that fails at random and by
-// processes that are killed anywhere.
+// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories. The store fails at random,
+// and the processes are killed at any point.
 func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
@@ -84,7 +84,7 @@ func (p *past) live() {
 	p.appoint()
 	p.look()
 	for life := range 4 {
-		p.kept.ClearFaults() // otherwise failures add up
+		p.kept.ClearFaults() // otherwise the failures of all runs would accumulate
 		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})
@@ -130,7 +130,7 @@ func (p *past) fail() {
 
 func (p *past) key() string { return fmt.Sprintf("key-%02d", p.random.IntN(30)) }
 
-// act sends a request of a client.
+// act sends a random client request.
 func (p *past) act() {
 	p.Helper()
 	ctx, client, value := p.Context(), p.etcd.Client, string(bytes.Repeat([]byte{'v'}, p.random.IntN(3000)))
@@ -221,7 +221,7 @@ func (p *past) look() {
 	p.hashes[p.seen] = recordedHash{hash, slices.Contains(stored.Hashes(), hash)}
 }
 
-// first is the key of the first row that a revision can have.
+// first returns the lowest row key of a revision.
 func first(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
@@ -254,8 +254,8 @@ func (p *past) compare() {
 	p.Logf("%d of %d revisions compared by etcd's hash", len(compared), len(p.hashes))
 }
 
-// requireReason requires that a revision is missing only because etcd was compacted before it could be captured, or because
-// there was no full snapshot yet. How many are missing depends on how busy the machine is.
+// requireReason requires that a revision is missing only because etcd was compacted before it could be captured, or
+// because no full snapshot existed yet. The number of missing revisions depends on the load of the machine.
 func (p *past) requireReason(chains []archive.Chain, revision int64) {
 	p.Helper()
 	next := slices.IndexFunc(chains, func(c archive.Chain) bool { return c.From > revision })
@@ -267,7 +267,7 @@ func (p *past) requireReason(chains []archive.Chain, revision int64) {
 	require.Greater(p, chains[next].Fulls[0].Compacted, chains[next-1].To, "revision %d is missing, and nothing was compacted", revision)
 }
 
-// requireRows requires that a snapshot has every row of etcd that was not compacted before its full snapshot.
+// requireRows requires that a snapshot has every row that etcd had not compacted before the full snapshot.
 func (p *past) requireRows(file string, path archive.Path) {
 	p.Helper()
 	left := map[string]bool{}
@@ -308,7 +308,7 @@ func rightsOf(revision int64, entries func(bucket backend.Bucket, each func(k, v
 	return found
 }
 
-// appoint creates root, which authentication requires.
+// appoint creates the root user, which authentication requires.
 func (p *past) appoint() {
 	p.Helper()
 	_, err := p.etcd.Client.UserAdd(p.Context(), "root", "secret")
@@ -317,7 +317,7 @@ func (p *past) appoint() {
 	require.NoError(p, err)
 }
 
-// govern sends a request of an administrator. etcd refuses some, such as those that name a missing user.
+// govern sends a random administrative request. etcd rejects some of them, for example if the user does not exist.
 func (p *past) govern(ctx context.Context) (err error) {
 	client, user, role := p.etcd.Client, fmt.Sprint("user-", p.random.IntN(5)), fmt.Sprint("role-", p.random.IntN(5))
 	switch p.random.IntN(8) {
@@ -343,7 +343,7 @@ func (p *past) govern(ctx context.Context) (err error) {
 	return err // a request that timed out may still be applied, after look recorded the state without it
 }
 
-// rule enables authentication, records the state and disables it.
+// rule enables authentication, records the state, and disables authentication again.
 func (p *past) rule(ctx context.Context) error {
 	if _, err := p.etcd.Client.AuthEnable(ctx); err != nil {
 		return err
@@ -360,8 +360,8 @@ func (p *past) rule(ctx context.Context) error {
 	return err
 }
 
-// requireRights requires that a snapshot has the rights of one moment, not of a later one. The last snapshot has the last
-// rights.
+// requireRights requires that the rights in a snapshot existed together at one point in time, not later than the
+// snapshot. The last snapshot must have the last rights.
 func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	p.Helper()
 	found := rightsOf(revision, func(bucket backend.Bucket, each func(k, v []byte) error) {
@@ -381,14 +381,15 @@ func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	require.Contains(p, had, found.of, "at revision %d", revision)
 }
 
-// requireLeases requires that a snapshot has the lease of every key, which would stay forever without it.
+// requireLeases requires that a snapshot has the lease of every key: a key whose lease is missing would never
+// expire.
 func (p *past) requireLeases(tx *bolt.Tx) {
 	p.Helper()
 	named := map[string]int64{}
 	require.NoError(p, tx.Bucket(schema.Key.Name()).ForEach(func(_, v []byte) error {
 		var kv mvccpb.KeyValue
 		require.NoError(p, kv.Unmarshal(v))
-		named[string(kv.Key)] = kv.Lease // none if it was deleted
+		named[string(kv.Key)] = kv.Lease // zero if the key was deleted
 		return nil
 	}))
 	for key, id := range named {
@@ -398,7 +399,8 @@ func (p *past) requireLeases(tx *bolt.Tx) {
 	}
 }
 
-// killable is a store that a killed process has used: later requests are not executed, and the process gets no answers.
+// killable is a store used by a process that can be killed. After that, requests are not executed and the process
+// gets no responses.
 type killable struct {
 	store.Store
 	dead, happens atomic.Bool
@@ -406,7 +408,7 @@ type killable struct {
 
 var errKilled = errors.New("killed")
 
-// kill kills the process. With happens, the next request is still executed.
+// kill kills the process. If happens is set, the request in flight is still executed.
 func (s *killable) kill(happens bool) {
 	s.happens.Store(happens)
 	s.dead.Store(true)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// follower is a member that another one writes the backups for.
+// follower is a member that does not write the backups itself.
 type follower struct{ writer.Etcd }
 
 func (f follower) Identity() capture.Identity {
@@ -24,7 +24,7 @@ func (f follower) Identity() capture.Identity {
 	return identity
 }
 
-// watch makes the subject a standby of a writer that has stored everything and ended.
+// watch makes the subject a standby of a writer that stored all revisions and ended.
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
@@ -80,7 +80,8 @@ func TestStandby_addsNothingToACompleteStore(t *testing.T) {
 	assert.Equal(t, before, s.objects(t))
 }
 
-// The store has every revision, but not the user. This member cannot know whether the user was deleted since.
+// The store has every revision but not the user. This member cannot know whether the user was deleted in the
+// meantime.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)

@@ -35,7 +35,7 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	s.end(t)
 }
 
-// A command may have tested it, or the process was killed before it made another full snapshot.
+// A command may have tested the full snapshot, or the process was killed before it made another one.
 func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
@@ -104,7 +104,7 @@ func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s.end(t)
 }
 
-// Without another listing, the previous one would be used for a minute.
+// Without another listing, the previous listing would be used for a minute.
 func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -116,7 +116,7 @@ func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	s.end(t)
 }
 
-// Another task lists the store as well. The next listing of its own is due in an hour.
+// Another task lists the store as well, while the next listing of the failed task is due only in an hour.
 func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -136,7 +136,7 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	s.end(t)
 }
 
-// The flag may have been forgotten at a restart.
+// The flag may have been left out in a restart.
 func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
@@ -159,7 +159,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
 	in := memory.New()
-	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // what is stored is old enough to be merged at once
+	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // objects are old enough to be merged immediately
 	s = newSubjectIn(t, in, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	var objects []archive.Object
@@ -186,7 +186,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
-	s.proof.fail(errors.New("no room")) // whatever a test restore would show
+	s.proof.fail(errors.New("no room")) // no restore test can reveal the loss
 	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing")
 	listed := s.Facts().Listed.Window
 	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Listed.Window.FromRevision >= last }
@@ -200,7 +200,7 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s.end(t)
 }
 
-// The full snapshot of a large database takes long.
+// Making a full snapshot of a large database takes long.
 func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
@@ -219,7 +219,7 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s.end(t)
 }
 
-// A store that is never pruned grows until it is full.
+// A store that is never pruned eventually fills up.
 func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
@@ -231,7 +231,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
-// The first full snapshot of a large database takes longer than the tasks wait before their first run.
+// The first full snapshot of a large database can take longer than the delay before the first run of the tasks.
 func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
@@ -243,7 +243,7 @@ func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	s.end(t)
 }
 
-// reserved returns the highest reserved revision; 0 if there is none.
+// reserved returns the highest reserved revision, or 0 if there is none.
 func (s *subject) reserved(t *testing.T) int64 {
 	t.Helper()
 	reservation, err := archive.New(s.store, &format.Keys{}).Reserved(t.Context())
@@ -282,7 +282,7 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 	}
 }
 
-// A restore continues above the reservation, so it must be ahead of etcd, not of the store.
+// A restore continues above the reservation, so the reservation must be ahead of etcd, not only of the store.
 func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
 	t.Parallel()
 	in := memory.New()
@@ -348,7 +348,7 @@ func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
-// counted counts listings of all backups (by their results of full snapshots) and of restore tests.
+// counted counts listings of all backups (by their reads of full-snapshot results) and of restore tests.
 type counted struct {
 	*memory.Store
 	kept, tests atomic.Int64
@@ -372,7 +372,7 @@ func TestPruneUsesARecentListing(t *testing.T) {
 	s.end(t)
 }
 
-// A clock that was wrong for two minutes would cause almost all backups to be deleted.
+// If a clock that was wrong for two minutes were trusted, almost all backups would be deleted.
 func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	var jump atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Two members have started a chain each, and only the first one continues its own.
+// Two members each started a chain, but only the first chain was continued.
 func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestFallback_usesACrossedFull(t *testing.T) {
 	assert.EqualValues(t, 25, result.full)
 }
 
-// An unreadable segment ends the chain, because it may cross the full snapshot.
+// An unreadable segment ends the chain, because the revisions that it covers may extend past the full snapshot.
 func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
@@ -100,7 +100,7 @@ func TestFind_missingSegmentAfterAFull(t *testing.T) {
 	assert.Equal(t, []int64{10, 20}, []int64{chains[0].From, chains[0].To})
 }
 
-// A segment's name can be computed, so a segment that no listing has yet is read.
+// Readers compute the name of the next segment, so they find it even if no listing includes it yet.
 func TestFind_unlistedSegment(t *testing.T) {
 	w, name := holed(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
@@ -121,8 +121,8 @@ func (w *world) stranger(first, last int64, at time.Time) {
 	w.putSegment(w.rows(start, last, at))
 }
 
-// The store was emptied, and another cluster founded it while the first one still wrote, for some seconds. Its
-// objects are next to the chain and between the names of its segments.
+// The store was emptied, and another cluster initialized it while the first one kept writing for a few seconds. The
+// objects of the new cluster sort between the segments of the first.
 func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, TimeAt(9))
@@ -150,7 +150,8 @@ func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A merged object covers everything that starts within it: what is stored there later would be deleted as merged.
+// A merged object covers every segment that starts within its range, so a segment stored there later would be
+// deleted as already merged.
 func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, TimeAt(9))
@@ -159,7 +160,7 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// No segment follows the full snapshot yet, and a segment outside every chain crosses it.
+// The full snapshot has no segment after it yet, and a segment that belongs to no chain spans its revision.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
@@ -188,7 +189,7 @@ func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 }
 
-// The name of the merged object gives the start of the next chain, so no other code has read its content.
+// The name of the merged object already gives the start of the next chain, so its content has not been read before.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -206,7 +207,8 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
-// The full snapshot in the middle looks as if it started a chain, as there is no row between it and the first one.
+// The full snapshot in the middle looks like the start of a chain, because no row lies between it and the first
+// one.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 10)
 	w.full()
@@ -225,8 +227,8 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
 }
 
-// If two members cut rows differently, a full snapshot can be within a segment. Nothing starts there, and the chain
-// continues across it.
+// If two members split rows into segments at different revisions, a full snapshot may fall inside a segment. It
+// does not start a chain, and the chain continues across it.
 func TestFind_fullWithinASegment(t *testing.T) {
 	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores a target and uses fallbacks until one succeeds or none is left.
+// instead restores a target, trying fallbacks until one succeeds or none is left.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -34,7 +34,7 @@ func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	return restored{}, path, err
 }
 
-// spoilt runs a test for each way in which an object can be unusable.
+// spoilt runs a test once for each way to make an object unusable.
 func spoilt(t *testing.T, test func(t *testing.T, spoil func(w *world, name string))) {
 	t.Run("missing", func(t *testing.T) {
 		test(t, func(w *world, name string) { require.NoError(t, w.store.Delete(w.ctx, name)) })
@@ -167,7 +167,7 @@ func TestFind_time(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
 				target := archive.Target{Time: TimeAt(revision).Add(offset)}
 				path, err := w.Find(w.ctx, target)
-				opens := revision == 10 || revision == 60 // the full snapshot was made within that second
+				opens := revision == 10 || revision == 60 // // these seconds contain the creation of a full snapshot
 				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
 					continue
@@ -190,7 +190,7 @@ func TestFind_time(t *testing.T) {
 	assert.Equal(t, revisions(26, 33), result.revisions)
 }
 
-// A mistake and a full snapshot were made within one second, and the target is just before the mistake.
+// A full snapshot and an accidental write happened within the same second, and the target is just before the write.
 func TestFind_timeJustBeforeAFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, TimeAt(20).Add(100*time.Millisecond))
@@ -231,7 +231,7 @@ func TestFind_timeAmongSegmentsWithoutMarkers(t *testing.T) {
 	assert.EqualValues(t, 16, w.find(archive.Target{Time: TimeAt(16)}).Revision)
 }
 
-// backlog stores a segment without markers, like a writer that is catching up.
+// backlog stores a segment without time markers, like a writer that is catching up.
 func (w *world) backlog(last int64) { w.ahead(last, time.Time{}) }
 
 // ahead stores a segment whose marker has the given time.
@@ -248,7 +248,7 @@ func TestRead_bucketsOfATime(t *testing.T) {
 	assert.Len(t, w.restore(archive.Target{Time: TimeAt(20)}).Buckets, 1)
 }
 
-// timed returns an archive with a clock for its store.
+// timed returns an archive whose store uses the returned clock.
 func timed(t *testing.T) (w *world, clock *time.Time) {
 	t.Helper()
 	clock = new(Noon)
@@ -257,7 +257,7 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 	return w, clock
 }
 
-// A member's clock is an hour ahead; the others, which continue, never write an earlier time.
+// A member's clock is an hour ahead. The members that write after it never record an earlier time.
 func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
@@ -279,7 +279,7 @@ func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
-// Every marker is ahead of the store's clock, so the store's clock may be the wrong one.
+// Every marker is ahead of the store's clock, so it may be the store's clock that is wrong.
 func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
@@ -297,7 +297,7 @@ func TestFind_timeWithinABurst(t *testing.T) {
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.ahead(last, at) // the store had them before, by its clock
+		w.ahead(last, at) // according to the store's clock, they were stored earlier
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
@@ -321,7 +321,7 @@ func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	w.gap(18)
 	w.segment(20)
 	w.store.Now = func() time.Time { return TimeAt(25).Add(-1) }
-	w.restoredTo(2, 20) // at second 25
+	w.restoredTo(2, 20) // the restore happens at second 25
 	for at, revision := range map[time.Time]int64{TimeAt(20): 20, TimeAt(22): 20, TimeAt(25).Add(-1): 20, TimeAt(15): 15} {
 		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)
 	}

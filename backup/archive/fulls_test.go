@@ -91,7 +91,7 @@ func TestPutSealedData_mayBeRepeated(t *testing.T) {
 func TestHistory_fullWithoutAManifest(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, c := range map[string]struct {
-		lost     string // the prefix of a name that cannot be stored
+		lost     string // prefix of the object names that cannot be stored
 		database io.Reader
 	}{
 		"a database that cannot be read":        {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
@@ -231,7 +231,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-// Garbage under the highest name must not hide valid results, because pruning depends on them.
+// Garbage under the highest name must not hide the valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	w := begin(t, keys)

@@ -61,7 +61,8 @@ func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 
 func TestGenerations_createdDuringTheListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when it had listed the first one
+	// The second generation is created after the first one was listed.
+	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() {
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
 	all, err := w.Generations(w.ctx)
@@ -106,7 +107,7 @@ func TestReserved_highestCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
-	// A revision that no cluster can reach reserves nothing, and neither does another name.
+	// Neither an unreachable revision nor an unknown object name counts as a reservation.
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
 	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
@@ -202,7 +203,8 @@ func TestCheckExists(t *testing.T) {
 	assert.ErrorContains(t, err, cluster)
 }
 
-// Continuing from the generation before would lose its backups. An older generation may be half deleted.
+// Continuing from the previous generation would lose the backups of the newest one, and an older generation may be
+// partly deleted.
 func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
@@ -226,7 +228,8 @@ func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	assert.Len(t, generations, 2)
 }
 
-// Anyone who can write to a store can create a generation.json. The end of the generation before decides.
+// Anyone with write access to the store can create a generation.json. The end of the previous generation determines
+// its successor.
 func TestLineage_ignoresStrays(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
@@ -262,7 +265,8 @@ func TestLineage_ignoresStrays(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
-// The end of generation 1 is missing, and generation 2 has backups: either choice could lose what the other one has.
+// The end of generation 1 is missing but generation 2 has backups, so continuing from either could lose the backups
+// of the other.
 func TestLineage_strayWithBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))

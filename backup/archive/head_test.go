@@ -247,7 +247,7 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
 }
 
-// Garbage after a full snapshot must not hide the segment that crosses it.
+// Garbage after a full snapshot must not hide the segment that spans it.
 func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	w.again().gap(25)

@@ -28,7 +28,7 @@ func TestHistory_emptyStore(t *testing.T) {
 	assert.EqualError(t, err, "the latest revision is not kept in memory://test/, which has nothing that can be restored")
 }
 
-// A window is what a chain reports of itself.
+// A window is the range of revisions of a chain, with the number of its full snapshots and objects.
 type window struct {
 	from, to       int64
 	fulls, objects int
@@ -140,7 +140,7 @@ func TestHistory_ignoresUnknownNames(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// The cluster manifest is not a reason to restore nothing, as long as everything else is there.
+// A damaged cluster manifest does not prevent a restore if all other objects are intact.
 func TestHistory_damagedClusterManifest(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)
@@ -152,7 +152,8 @@ func TestHistory_damagedClusterManifest(t *testing.T) {
 	assert.NotNil(t, w.history().Cluster)
 }
 
-// An object after the latest revision that cannot be read is reported with the least number of lost revisions.
+// If an object after the latest restorable revision is unreadable, the report includes it and the minimum number of
+// lost revisions.
 func TestFind_reportsWhatFollows(t *testing.T) {
 	for what, example := range map[string]struct {
 		action func(w *world)
@@ -228,8 +229,8 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 	}
 }
 
-// The manifest of the full snapshot that started a new chain is damaged. Names alone do not show the gap between the
-// segments.
+// The manifest of the full snapshot that started the second chain is damaged, so only the segment manifests reveal
+// the gap.
 func TestFind_timeWithinAHole(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	full := w.gap(40)
@@ -262,7 +263,7 @@ func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	assert.EqualValues(t, 20, w.find(archive.Target{Generation: 1}).Revision)
 
-	w.restoredTo(3, 17) // another one of the same parent: the newest counts
+	w.restoredTo(3, 17) // the newer of two generations with the same parent wins
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 

@@ -24,8 +24,8 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// TestRead_randomHistories lets two racing writers write one history while
-// it is merged and full snapshots are made. Then each revision must be read as it was.
+// TestRead_randomHistories lets two racing writers write one history while segments are merged and full snapshots
+// are made. Every revision must still be read correctly.
 func TestRead_randomHistories(t *testing.T) {
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -46,7 +46,7 @@ func TestRead_randomHistories(t *testing.T) {
 			case 2:
 				w.next = w.head().Start
 				w.full()
-			case 3: // of a member that has cut the rows differently
+			case 3: // full snapshot of a member that splits rows differently
 				if last := w.head().Revision(); last > 10 {
 					other := w.again()
 					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
@@ -74,7 +74,7 @@ func unbroken(t T, keys *format.Keys, last int64) format.Object {
 	return Build(t, keys, start, Rows(11, last))
 }
 
-// write stores the next segment, or continues after the other writer if that was faster.
+// write stores the next segment, or advances past the other writer if that one was faster.
 func write(rt *rapid.T, w *world) {
 	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
@@ -91,7 +91,7 @@ func write(rt *rapid.T, w *world) {
 	}
 }
 
-// mergeSome merges some neighbours of a level and deletes what it may. The other writer does not know.
+// mergeSome merges neighboring objects of a level and deletes merged sources, without notifying the other writer.
 func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
@@ -103,7 +103,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 		return
 	}
 	merged, err := w.Merge(w.ctx, into, objects[begin:end])
-	if errors.Is(err, archive.ErrHole) { // the other writer has cut the same rows differently
+	if errors.Is(err, archive.ErrHole) { // the other writer has split the same rows differently
 		require.True(w.t, into == archive.Minute && overlapped(w, objects[begin:end]), "%s: %s", merged.Name(), err)
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
@@ -112,7 +112,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	w.next, other.stale = w.head().Start, true
 }
 
-// deleteMerged deletes what merged objects cover, except the newest segment, no matter which reads are in progress.
+// deleteMerged deletes the sources of merged objects, except the newest segment, even while they are being read.
 func (w *world) deleteMerged() {
 	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
 	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
@@ -139,7 +139,7 @@ func overlapped(w *world, these []archive.Object) bool {
 	})
 }
 
-// contiguous reports whether objects follow one another.
+// contiguous reports whether each object starts where the previous one ends.
 func contiguous(w *world, objects []archive.Object) bool {
 	for i, object := range objects[1:] {
 		next := objects[i].Next
@@ -168,7 +168,9 @@ func TestRead_flippedBits(t *testing.T) {
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
-					if bit%53 != 0 { // errorOf a hundredth; other tests flip every bit of a segment, a full snapshot and a line
+					// Sample every 53rd bit; other tests flip every bit of a segment, a full snapshot and a
+					// statement.
+					if bit%53 != 0 {
 						continue
 					}
 					repair := w.damage(object, bit)
@@ -191,14 +193,15 @@ func TestRead_flippedBits(t *testing.T) {
 	}
 }
 
-// statementsOf lists the objects of an archive that consist of one statement.
+// statementsOf lists the objects of an archive that consist of a single statement.
 var statementsOf = []string{
 	"cluster.json", "gen/000001/generation.json", "reservation/0000000000000000100",
 	"gen/000001/full/0000000000000000010-20261122T120010Z/manifest.json",
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests replaces each statement by any other with a correct checksum, as anyone can who writes to the store.
+// FuzzManifests replaces each statement with another one that has a correct checksum, as anyone with write access
+// to the store could.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
@@ -232,7 +235,7 @@ func FuzzManifests(f *testing.F) {
 	})
 }
 
-// checked appends the checksum to a line.
+// checked appends a checksum to a line.
 func checked(begin []byte) []byte {
 	return fmt.Appendf(bytes.Clone(begin), ",\"sha256\":\"%x\"}\n", sha256.Sum256(begin))
 }
@@ -243,28 +246,29 @@ func checksumOf(line []byte) string {
 	return string(line[len(line)-66 : len(line)-2])
 }
 
-// The actors below do what writers and restores do, one request after the other, on the real archive. Every order of
-// their steps is tried: each may be paused anywhere for any time, and each reply may be lost.
+// The actors below issue the requests of writers and restores against a real archive. The tests explore every order
+// of their steps: an actor may be paused before any step, and any reply may be lost.
 
-// A scene is a store with one generation, and what its actors know.
+// A scene is a store with one generation and the state of the actors that use it.
 type scene struct {
 	*world
 	actors    []step
 	history   []string
 	confirmed int64   // last revision that was confirmed to a writer
 	begun     []int64 // revision of generation 1 that each successor starts from
-	told      string  // copy whose own object was confirmed
+	told      string  // name of the copy whose object was confirmed
 	founded   string  // cluster that owns the store
-	broken    string  // a promise
+	broken    string  // promise that was broken
 }
 
-// A step is what an actor does next, and what it knows by then. One without do ends the actor.
+// A step is the next action of an actor, with the state that the actor has at that point. A step without do ends
+// the actor.
 type step struct {
 	knows string
 	do    func(*scene) step
 }
 
-// writes acts as a writer that stores segments of one row until it collides with other rows.
+// writes acts as a writer that stores segments of one row until it conflicts with different rows.
 func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
@@ -281,7 +285,8 @@ func (s *scene) confirm(revision int64) {
 	}
 }
 
-// copies acts as a copy of the volume with rows of its own. It ends when its object collides with other rows.
+// copies acts as a member on a copied volume that writes its own rows. It ends when its object conflicts with
+// different rows.
 func copies(who string, from format.Start, left int) step {
 	if left == 0 {
 		return step{}
@@ -346,7 +351,7 @@ func opens(revision int64) step {
 	}}
 }
 
-// links makes a full snapshot count, and continues after it.
+// links publishes a full snapshot and continues the chain after it.
 func links(full archive.Full, session string, more int) step {
 	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
 		if s.Open(s.ctx, first, full, session) != nil {
@@ -357,7 +362,7 @@ func links(full archive.Full, session string, more int) step {
 	}}
 }
 
-// looks acts as another member of the cluster that takes over: it completes what was left, and writes.
+// looks acts as another member that takes over: it completes pending objects, then writes.
 func looks() step {
 	return step{"looks", func(s *scene) step {
 		switch head := s.head(); {
@@ -371,7 +376,7 @@ func looks() step {
 	}}
 }
 
-// restores reads the generation, ends it, and creates the next one with that content.
+// restores reads the generation, ends it, and creates the next generation from its content.
 func restores(session string) step { return succeeds("restores", session) }
 
 // adopts acts like restores, but with the data of an unrelated copy.
@@ -387,9 +392,9 @@ func succeeds(how, session string) step {
 			}
 			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
 			switch {
-			case how == "adopts": // the user gives up what is not in it
+			case how == "adopts": // the user accepts the loss of backups that the copy lacks
 				has, next.Adopted = math.MaxInt64, []string{"o"}
-			case errors.Is(err, archive.ErrEnded): // it completes that end
+			case errors.Is(err, archive.ErrEnded): // it completes the end that another process stored
 				has = s.head().Revision()
 				fallthrough
 			default:
@@ -486,7 +491,7 @@ func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 	}
 }
 
-// Members of one cluster found a store together with another cluster, of another namespace.
+// Members of one cluster initialize a store while a cluster of another namespace does the same.
 func TestCreate_oneCluster(t *testing.T) {
 	s := memory.New()
 	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
@@ -494,7 +499,7 @@ func TestCreate_oneCluster(t *testing.T) {
 	beginning.explore(t)
 }
 
-// explore tries every order of steps from a scene.
+// explore runs every order of steps from a scene.
 func (s *scene) explore(t *testing.T) {
 	t.Helper()
 	seen, queue := map[string]bool{}, []*scene{s}

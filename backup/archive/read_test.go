@@ -120,7 +120,8 @@ func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The object after a merged object starts at the end in the name, so a chain must not continue after a partial one.
+// The object after a merged object starts at the end that its name gives, so a chain must not continue after a
+// partial object.
 func TestFallback_readsTheStartOfAMergedObject(t *testing.T) {
 	for name, spoil := range map[string]func(w *world, name string, content []byte, second int64){
 		"damaged": func(w *world, name string, _ []byte, second int64) { w.damage(name, 8*int(second+second/2)) },
@@ -221,7 +222,7 @@ func TestFetch_resumes(t *testing.T) {
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Cut: 100},
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Err: memory.ErrUnreachable},
-		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 1}, // the end of the chain
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 1}, // reading the end of the chain fails
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment", Times: 2, Cut: 1000},
 	)
 	before := len(w.store.Calls())
@@ -233,14 +234,15 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than an unreachable store would be asked
+		// This exceeds the retries for an unreachable store.
+		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)
 		assert.Equal(t, snapshotOf(database(10)), snapshot)
 	})
 }
 
-// Hours of reading must not be repeated because the store is unreachable for a minute.
+// A download that took hours must not be repeated because the store is unreachable for a minute.
 func TestFetch_waitsLongerAfterTheFirstByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})

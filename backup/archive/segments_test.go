@@ -67,7 +67,8 @@ func TestMerge_mayBeRepeated(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// Two chains overlap, because two members have started one each: a merged object would hide what starts within it.
+// Two chains overlap because two members each started one: a merged object would hide the segments that start
+// within it.
 func TestMerge_refusesOverlappingChains(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	other := w.again()
@@ -87,8 +88,8 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 	assert.NoError(t, err, "what starts within a minute counts as merged")
 }
 
-// A writer that was late creates a segment whose position was merged and deleted. It must not become part of a merged
-// object that crosses the right ones.
+// A slow writer creates a segment at a position that was already merged and deleted. It must not become part of a
+// merged object that spans the original segments.
 func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		t.Run(string(level), func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	}
 }
 
-// The page alone has to describe every field of a statement.
+// The page must describe every field of a statement on its own.
 func TestFormatPage_hasEveryField(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)

@@ -31,8 +31,8 @@ type world struct {
 	ctx   context.Context
 	store *memory.Store
 	next  format.Start  // start of the next segment
-	fulls map[int64]int // number of full snapshots of a revision
-	stale bool          // its position may be merged
+	fulls map[int64]int // number of full snapshots per revision
+	stale bool          // the position of next may already be merged
 }
 
 // begin creates an archive with a full snapshot of revision 10, and segments after it.
@@ -63,7 +63,7 @@ func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 // database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
-// put stores a full snapshot of the first generation, with the time of its revision unless it has one.
+// put stores a full snapshot of the first generation. Its default time is the one that corresponds to its revision.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
@@ -76,7 +76,7 @@ func (w *world) put(full archive.Full) archive.Full {
 	return stored
 }
 
-// gap starts a chain with a full snapshot.
+// gap stores a full snapshot that starts a new chain.
 func (w *world) gap(revision int64) archive.Full { return w.gapAt(revision, time.Time{}) }
 
 func (w *world) gapAt(revision int64, at time.Time) archive.Full {
@@ -86,7 +86,7 @@ func (w *world) gapAt(revision int64, at time.Time) archive.Full {
 	return full
 }
 
-// full makes a full snapshot within the chain.
+// full stores a full snapshot within the chain.
 func (w *world) full() archive.Full {
 	w.t.Helper()
 	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
@@ -111,7 +111,7 @@ func (w *world) putSegment(object format.Object) {
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 }
 
-// rows returns a segment with one row for each revision up to last, and a marker of a time unless that is zero.
+// rows returns a segment with one row for each revision up to last, and a time marker unless the time is zero.
 func (w *world) rows(from format.Start, last int64, at time.Time) format.Object {
 	w.t.Helper()
 	var records []format.Record
@@ -124,12 +124,12 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
 }
 
-// result stores the result of a test restore, with segments or without.
+// result stores the result of a test restore, with or without segments.
 func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
 		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "of a reason",
-		Seconds: float64(len(w.names("gen/"))), // distinguishes those of one second
+		Seconds: float64(len(w.names("gen/"))), // distinguishes results of the same second
 	}))
 }
 
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps returns the numbers from first to last with a distance.
+// steps returns the numbers from first to last, spaced by apart.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)
@@ -161,7 +161,7 @@ func (w *world) objects(level archive.Level) []archive.Object {
 	return objects
 }
 
-// merge merges and deletes.
+// merge merges the sources and deletes them.
 func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Object {
 	w.t.Helper()
 	merged, err := w.Merge(w.ctx, level, sources)
@@ -194,7 +194,7 @@ func (w *world) find(target archive.Target) archive.Path {
 }
 
 // A restored is the result of a restore: the revision of the full snapshot, the revisions of the rows after it, and
-// the rest.
+// the bucket contents.
 type restored struct {
 	full      int64
 	revisions []int64
@@ -262,7 +262,7 @@ func (w *world) names(prefix string) (names []string) {
 	return names
 }
 
-// inBubble runs a test with its own clock. Compressors are pooled and must not cross bubbles, so the pools are
+// inBubble runs a test with a fake clock. Compressors are pooled and must not cross bubbles, so the pools are
 // emptied before and after.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
@@ -271,7 +271,7 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-// emptyPools drops pooled objects: the first collection keeps them once more.
+// emptyPools drops pooled objects, which survive the first garbage collection.
 func emptyPools() {
 	runtime.GC()
 	runtime.GC()

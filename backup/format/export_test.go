@@ -1,6 +1,6 @@
 package format
 
-// Forge returns an object of unchecked records, with a manifest whose checksums match them.
+// Forge returns an object with unchecked records and a manifest with matching checksums.
 func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	var data chunkBuffer
 	sealed, err := keys.Seal(&data)

@@ -97,7 +97,7 @@ func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	}
 }
 
-// forgedOf is forged with a manifest that claims the given number of bytes of records.
+// forgedOf is like forged, but the manifest claims the given number of bytes of records.
 func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 	manifest := empty()
 	manifest.RawBytes = raw
@@ -164,10 +164,10 @@ func recordsOf(t testing.TB, object format.Object) string {
 
 func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	value := make([]byte, 8<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
+	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // incompressible
 	row := Row(7, 0, string(value))
 	keys := &format.Keys{}
-	Build(t, keys, start(), nil) // zstd's tables are kept
+	Build(t, keys, start(), nil) // warms up zstd, which keeps its tables
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	object := Build(t, keys, start(), []format.Row{row})
@@ -194,7 +194,7 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
-// FuzzRecords reads arbitrary records under a manifest whose checksums match them.
+// FuzzRecords reads arbitrary records with a manifest that has matching checksums.
 func FuzzRecords(f *testing.F) {
 	seed := example(f, &format.Keys{})
 	f.Add([]byte(recordsOf(f, seed)))
@@ -264,7 +264,7 @@ func TestSegmentReader_findsMissingAndExtraBytes(t *testing.T) {
 }
 
 func TestSegmentReader_returnsErrorsOfItsSource(t *testing.T) {
-	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
+	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, the object is intact
 	object := contents(example(t, &format.Keys{}))
 	for cut := range object {
 		_, err := readAll(io.MultiReader(bytes.NewReader(object[:cut]), iotest.ErrReader(broken)), &format.Keys{})

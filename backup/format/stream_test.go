@@ -94,7 +94,7 @@ func opened(keys *format.Keys, content string, encrypted bool) error {
 }
 
 func TestOpen_returnsErrorsOfItsSource(t *testing.T) {
-	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
+	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, the object is intact
 	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 100_000))
@@ -151,7 +151,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	var all bytes.Buffer
 	encrypted, err := age.Encrypt(&all, recipients...)
 	require.NoError(t, err)
-	chunk := 64 << 10 // of age; zstd's frames are made as long
+	chunk := 64 << 10 // age's chunk size; the zstd frames are padded to the same length
 	for range 2 {
 		encoder, err := zstd.NewWriter(encrypted, zstd.WithEncoderPadding(chunk), zstd.WithEncoderConcurrency(1))
 		require.NoError(t, err)

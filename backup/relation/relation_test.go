@@ -28,7 +28,7 @@ var (
 	rows   = []Rows{NotCompared, Equal, Different}
 )
 
-// allCases yields every case that data and a store can be in.
+// allCases yields every combination of data and store.
 func allCases(yield func(Case) bool) {
 	for i := range len(states) * len(names) * len(places) * len(rows) * 16 {
 		pick := func(n int) int { at := i % n; i /= n; return at }
@@ -103,7 +103,7 @@ func generations(numbers ...int) (all []archive.Generation) {
 	return all
 }
 
-// head ends with a revision.
+// head returns a head that ends with a revision.
 func head(revision int64) archive.Head {
 	return archive.Head{Start: format.Start{Position: format.After(revision)}, Full: &archive.Full{}}
 }
@@ -218,7 +218,7 @@ func TestNewer_missingRevisions(t *testing.T) {
 	assert.Zero(t, OfEtcd(history(1), "9").Number)
 }
 
-// Recovery searches for damage only among the revisions that were compared.
+// Recovery searches for damage only in the range of revisions that were compared.
 func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	for name, c := range map[string]struct {

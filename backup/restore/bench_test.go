@@ -19,7 +19,8 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// mebibytes can be raised to measure: go test ./backup/restore -run XXX -bench . -benchtime 1x -mebibytes 2048.
+// mebibytes can be raised for measurements: go test ./backup/restore -run XXX -bench . -benchtime 1x -mebibytes
+// 2048.
 var mebibytes = flag.Int64("mebibytes", 64, "database size of benchmarks, in MiB")
 
 // BenchmarkRebuild writes a full snapshot with rows of 1 KB, and inserts half as many rows of 300 bytes.
@@ -79,7 +80,7 @@ func newArchive(b *testing.B) *archive.Archive {
 	return a
 }
 
-// anonymous returns the memory of this process, files excluded.
+// anonymous returns the memory of this process in MiB, excluding mapped files.
 func anonymous(b *testing.B) float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(b, err)

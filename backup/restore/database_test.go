@@ -57,7 +57,7 @@ func TestDatabase_equalsEtcds(t *testing.T) {
 	}
 }
 
-// requireSame compares a rebuilt database with etcd's at that moment, row by row and by etcd's hashes.
+// requireSame compares a rebuilt database with etcd's database at that moment, row by row and by etcd's hashes.
 func (h *history) requireSame(from full, to moment, path string) {
 	t := h.t
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
@@ -192,7 +192,7 @@ func TestReadAndInsert_recoversPanics(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// leased returns an etcd with a full snapshot, and a key whose lease was granted after it.
+// leased returns an etcd with a full snapshot and a key whose lease was granted after the snapshot.
 func leased(t *testing.T) (h *history, id int64) {
 	h = newHistory(t, 12)
 	h.look()
@@ -202,7 +202,7 @@ func leased(t *testing.T) (h *history, id int64) {
 	return h, int64(h.leases[0])
 }
 
-// bucketOf returns a small bucket of a moment.
+// bucketOf returns a small bucket as it was at the moment.
 func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {
@@ -226,7 +226,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 	return found
 }
 
-// Buckets are recorded less often than rows: the lease of a key may be in none of them.
+// Buckets are recorded less often than rows, so the lease of a key may be missing from all of them.
 func TestLeasesOfKeysAreRestored(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]

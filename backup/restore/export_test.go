@@ -46,8 +46,8 @@ func (m moment) entries(bucket string) (count int) {
 	return count
 }
 
-// requireServes starts an etcd and compares everything that clients see with a moment. New revisions must be above
-// `above`.
+// requireServes starts etcd on the restored data and compares all keys that a client sees with the moment. New
+// revisions must be greater than above.
 func (h *history) requireServes(dir string, to moment, above int64) {
 	t := h.t
 	server, err := datadirtest.Start(dir)
@@ -152,7 +152,7 @@ func TestExport_overwritesNoFile(t *testing.T) {
 	require.NoFileExists(t, exported+".partial")
 }
 
-// The watchers of Kubernetes list again if their revision is compacted; otherwise they would miss events.
+// Kubernetes watchers list again if their revision is compacted; otherwise they would miss events.
 func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)
@@ -181,12 +181,12 @@ func TestAbove_usesNoRevisionTwice(t *testing.T) {
 	h.live(20)
 	to := h.moments[len(h.moments)-1]
 	path := filepath.Join(t.TempDir(), "db")
-	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // lower than the rows
+	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // lower than the revisions of the rows
 	require.NoError(t, err)
 	require.Equal(t, to.revision+1, result.Revision)
 }
 
-// Buckets are recorded at the end of a segment, and a target revision may be within one.
+// Buckets are recorded at the end of a segment, but a target revision may be in the middle of one.
 func TestAKeyKeepsALeaseGrantedAfterTheLastBucket(t *testing.T) {
 	h, _ := leased(t)
 	before, after := h.moments[0], h.moments[1]

@@ -21,7 +21,7 @@ import (
 
 func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0, 6).Draw(t, "key")) }
 
-// table draws the number of keys that one pass handles; 1 needs a pass for each key.
+// table draws the number of keys that one pass handles; 1 requires one pass per key.
 func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table") }
 
 // change makes a random change of a key.
@@ -42,7 +42,7 @@ func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 func (e *etcd) transaction(t *rapid.T) {
 	keys := rapid.SliceOfNDistinct(rapid.Custom(key), 1, 4, func(key []byte) string { return string(key) }).Draw(t, "keys")
 	txn := e.Write(traceutil.TODO())
-	defer txn.End() // also when rapid aborts the test to find a shorter history
+	defer txn.End() // even if rapid aborts the test to shrink the history
 	for _, key := range keys {
 		e.change(t, txn, key)
 	}
@@ -60,7 +60,8 @@ func (e *etcd) grantOrRevoke(t *rapid.T) {
 	}
 }
 
-// compactAndCompare compacts, and compares the hash that etcd stores with that of the database before and after.
+// compactAndCompare compacts etcd, and compares the hash that etcd stores with the hash of the database before and
+// after the compaction.
 func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	before := e.file()
 	e.compact(at)
@@ -74,12 +75,12 @@ func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	}
 }
 
-// compare compares the hash of etcd at a revision with that of a copy of its database.
+// compare compares etcd's hash at a revision with the hash of a copy of its database.
 func (e *etcd) compare(t *rapid.T) {
 	at := rapid.Int64Range(max(1, e.FirstRev()), e.Rev()).Draw(t, "at")
 	for _, stored := range e.HashStorage().Hashes() {
 		if stored.Revision == at {
-			return // etcd returns the hash of that compaction, whose rows are deleted
+			return // etcd returns the stored hash of that compaction, which includes deleted rows
 		}
 	}
 	said, _, err := e.HashStorage().HashByRev(at)
@@ -222,7 +223,7 @@ func start(t require.TestingT, dir string) *etcd {
 	return e
 }
 
-// open starts etcd, which finishes an interrupted compaction.
+// open starts the store, which resumes an interrupted compaction.
 func (e *etcd) open(betweenBatches time.Duration) {
 	config := backend.DefaultBackendConfig(zap.NewNop())
 	config.Path, config.UnsafeNoFsync = filepath.Join(e.dir, "db"), true
@@ -261,14 +262,14 @@ func (e *etcd) file() string {
 	return file.Name()
 }
 
-// compact compacts and returns when all rows are deleted.
+// compact compacts the store and returns when all compacted rows are deleted.
 func (e *etcd) compact(revision int64) {
 	done, err := e.Compact(traceutil.TODO(), revision)
 	require.NoError(e.t, err)
 	<-done
 }
 
-// compactInterrupted stops etcd in the middle of a compaction, and starts it again.
+// compactInterrupted stops etcd in the middle of a compaction and starts it again.
 func (e *etcd) compactInterrupted(revision int64) {
 	e.stop()
 	e.open(time.Hour)

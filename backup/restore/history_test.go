@@ -36,7 +36,7 @@ type history struct {
 	moments []moment // one for each revision at which etcd was observed
 	fulls   []full
 
-	compared int // number of hashes
+	compared int // number of compared hashes
 }
 
 // moment is the state of etcd at a revision.
@@ -49,7 +49,7 @@ type moment struct {
 
 type full struct {
 	moment
-	path string // of a stock snapshot
+	path string // path of a stock snapshot
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
@@ -137,8 +137,8 @@ func (h *history) seen() int64 {
 	return mvcc.BytesToRev(h.rows[len(h.rows)-1].Key).Main
 }
 
-// look records the state of etcd. The hash at the revision of the last compaction is the one that etcd computed
-// during it.
+// look records the state of etcd. At the revision of the last compaction, etcd returns the hash that it computed
+// during the compaction.
 func (h *history) look() {
 	tx := h.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
@@ -202,7 +202,7 @@ func (h *history) source(from full, to moment) Source {
 	return source
 }
 
-// returning replaces what a source returns after its rows.
+// returning replaces the reading that a source returns after its rows.
 func returning(source Source, reading archive.Reading) Source {
 	rows := source.Rows
 	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
@@ -222,7 +222,7 @@ func (h *history) between(from, to int64) (rows []format.Row) {
 	return rows
 }
 
-// pick chooses a full snapshot, and a moment that is not before it.
+// pick chooses a full snapshot and a moment at or after it.
 func (h *history) pick() (from full, to moment) {
 	from = h.fulls[h.random.IntN(len(h.fulls))]
 	for to = (moment{revision: -1}); to.revision < from.revision; {

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/backup/store/folder"
 )
 
-// otherReader is a program that was written only from docs/backup-format.md and shares no code with this project.
+// otherReader is a program written from docs/backup-format.md alone. It shares no code with this project.
 const otherReader = "../../testdata/reader/read_backups.py"
 
 // otherState is the output of that program.
@@ -58,8 +58,8 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 	return state, ""
 }
 
-// keptHistory is the history of an etcd, stored in a folder as the wrapper stores it, and what etcd returned at each
-// revision.
+// keptHistory is the history of an etcd, stored in a folder in the wrapper's format, with the keys that etcd
+// returned at each revision.
 type keptHistory struct {
 	*history
 	directory string
@@ -85,10 +85,10 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	return k
 }
 
-// keep stores full snapshots and segments, some of them merged. Some full snapshots are within a segment.
+// keep stores full snapshots and segments, some of them merged. Some full snapshots fall inside a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		begins := i == 0 || i%3 == 2 // it starts a chain of its own, and the previous chain continues past it
+		begins := i == 0 || i%3 == 2 // it starts a new chain, and the previous chain continues past it
 		if i > 0 && !begins {
 			k.segments(full.revision)
 		}
@@ -138,8 +138,8 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 	}
 }
 
-// segments stores what follows the last segment, up to a revision. Each segment has several moments; some have no
-// rows.
+// segments stores the rows after the last segment, up to a revision. Each segment covers several moments; some have
+// no rows.
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {
 		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
@@ -164,7 +164,8 @@ func (k *keptHistory) segments(upTo int64) {
 	}
 }
 
-// ordered returns a bucket with its entries sorted by key: entries that etcd has not committed yet come first.
+// ordered returns a bucket with its entries sorted by key. etcd returns entries that it has not committed yet
+// first.
 func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {
@@ -178,7 +179,7 @@ func ordered(bucket *format.Bucket) *format.Bucket {
 	return sorted
 }
 
-// requireBuckets compares the buckets in the segments with those that the program reads.
+// requireBuckets compares the buckets in the segments with those that the other reader returns.
 func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	path, err := k.archive.Find(k.t.Context(), archive.Target{Revision: state.Revision})
 	require.NoError(k.t, err)
@@ -215,7 +216,8 @@ func TestOtherReader_readsWhatEtcdHad(t *testing.T) {
 				got, failed := readOtherwise(t, k.directory, revision, options...)
 				require.Empty(t, failed, "revision %d", revision)
 				require.Equal(t, want, got.Keys, "revision %d", revision)
-				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) { // the full snapshot's own bucket may be of a later moment
+				// The bucket in a full snapshot may be newer than its revision.
+				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) {
 					buckets += k.requireBuckets(got)
 				}
 			}

@@ -71,7 +71,7 @@ func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	}
 }
 
-// withDigest returns the content followed by its digest, as a snapshot has it.
+// withDigest returns the content followed by its digest, as in a snapshot.
 func withDigest(content []byte) []byte {
 	sum := sha256.Sum256(content)
 	return append(bytes.Clone(content), sum[:]...)

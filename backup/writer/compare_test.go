@@ -25,14 +25,16 @@ func (s *stand) names() (found []string) {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
 		require.NoError(s, err)
-		if !strings.HasPrefix(object.Name, "probe/") { // which shows what a store can, and goes at once
+		// Probes of the store's capabilities are deleted immediately.
+		if !strings.HasPrefix(object.Name, "probe/") {
 			found = append(found, object.Name)
 		}
 	}
 	return found
 }
 
-// requireUntouched checks that nothing is written to the store, and that the problem contains the given parts.
+// requireUntouched checks that nothing is written to the store and that the reported problem contains the given
+// parts.
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
@@ -49,14 +51,15 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
-// other stores a segment of rows as another member would.
+// other stores a segment of rows as if it came from another member.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
-// twin ends the writer and returns a stand with another etcd and the same store. Its data belongs to the given cluster.
+// twin ends the writer and returns a stand with another etcd that uses the same store. Its data belongs to the
+// given cluster.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
 	s.end()
@@ -94,7 +97,7 @@ func (s *stand) write(count int, value string) {
 	}
 }
 
-// Two members run, and the volume of one is a copy of the other's.
+// Two members run, and the volume of one was copied from the other.
 func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
@@ -103,7 +106,8 @@ func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	copied := s.twin(clusterID)
 	copied.write(5, "first")
 	require.Equal(t, s.etcd.Revision(), copied.etcd.Revision())
-	copied.tune = append(copied.tune, func(w *Writer) { w.pace.heartbeat = 5 * s.options.Interval }) // so that the first one comes in between
+	// The first member must upload between the heartbeats of the copy.
+	copied.tune = append(copied.tune, func(w *Writer) { w.pace.heartbeat = 5 * s.options.Interval })
 	s.run()
 	copied.run()
 	copied.eventually(func(f Facts) bool { return f.Role == facts.Writer }, "the copy has the same rows as a second member")
@@ -114,7 +118,7 @@ func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s.requireAllKept()
 }
 
-// Without this record, the volume of a process that is killed after its first upload would not name the cluster.
+// Without this record, the volume of a process killed after its first upload would not identify the cluster.
 func TestVolume_recordsTheWriterBeforeTheFirstUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Session = "this process"
@@ -152,7 +156,8 @@ func TestNewStore_getsItsOwnID(t *testing.T) {
 	assert.Equal(t, []any{is.Cluster, "shop/etcd"}, []any{facts.Cluster, facts.Owner})
 }
 
-// The ID is written to the volume first. A process that is killed before it is in the store uses the same ID again.
+// The cluster ID is written to the volume first. If the process is killed before it stores the ID, the next process
+// uses the same ID.
 func TestNewStore_interruptedCreation(t *testing.T) {
 	for name, which := range map[string]string{"the cluster manifest": "cluster.json", "the generation": "gen/"} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +186,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 	return generation
 }
 
-// restored creates the generation of a restore from the first one.
+// restored creates a generation as a restore from the first generation does.
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
@@ -204,7 +209,7 @@ func segmentsIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// waitingStand returns a stand that was stopped with a queued write, and whose store is reachable again.
+// waitingStand returns a stand that was stopped with a queued write and whose store is reachable again.
 func waitingStand(t *testing.T) *stand {
 	t.Helper()
 	s := startedStand(t)
@@ -216,13 +221,14 @@ func waitingStand(t *testing.T) *stand {
 	return s
 }
 
-// On a full volume, for example, the next capture must not replace the queued segments.
+// If the queued segments cannot be preserved, for example because the volume is full, the next capture must not
+// replace them.
 func TestSpool_noBackupsIfItCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
-	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more after it the name would be too long
+	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // the name is so long that no suffix can be added
 	s.options.SpoolDir = moved
 	_, err := s.make()
 	require.ErrorContains(t, err, "cannot preserve")

@@ -28,7 +28,7 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 	return newest, head
 }
 
-// succeed ends the newest generation, as a restore does that has read all of it.
+// succeed ends the newest generation, as a restore does after it has read the whole generation.
 func (s *stand) succeed() {
 	s.Helper()
 	a := s.backups()
@@ -43,7 +43,7 @@ func (s *stand) succeed() {
 	}
 }
 
-// awaitSuperseded waits for the reason to close etcd.
+// awaitSuperseded waits until the writer gives a reason to close etcd.
 func (s *stand) awaitSuperseded(why, says string) {
 	s.Helper()
 	select {
@@ -64,7 +64,7 @@ func (s *stand) requireNotSuperseded() {
 	}
 }
 
-// remoteEnd returns the end of the chain as far as the member knows.
+// remoteEnd returns the last known end of the chain in the store.
 func (s *stand) remoteEnd() (end format.Position) {
 	s.Helper()
 	s.do(func() { end = s.remote.head.Position })
@@ -83,7 +83,8 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 		end := writing.head().Position
 		return f.Role == facts.Standby && watching.remoteEnd() == end
 	}, "the end of the chain is known")
-	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour }) // only the check for a successor is left
+	// Disable every check except the one for a successor.
+	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour })
 	c.succeed()
 	c.restored()
 	writing.do(func() { writing.pace.heartbeat = 100 * time.Millisecond })
@@ -116,7 +117,7 @@ func (s *stand) requireNothingFlushed() {
 	require.Error(s, s.Flush(ctx))
 }
 
-// Anyone with write access to the store can create such an object. It does not end the generation.
+// Anyone with write access to the store can create such an object. It must not end the generation.
 func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
@@ -149,7 +150,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	}
 }
 
-// Another cluster with the same signing key may have stored the full snapshot.
+// The full snapshot may come from another cluster that uses the same signing key.
 func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s := startedStand(t)
 	s.putAndFlush("a", "1")
@@ -171,7 +172,8 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s.requireUnchanged(before)
 }
 
-// Without signatures, whoever writes to the bucket can store an end of another cluster at the next position.
+// Without signatures, anyone with write access to the bucket can store the end of another cluster at the next
+// position.
 func TestGenerationEnd_ofAnotherClusterIsIgnored(t *testing.T) {
 	s := startedStand(t)
 	of, head := s.newest()

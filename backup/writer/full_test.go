@@ -27,7 +27,7 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
 	require.Eventually(t, func() bool {
-		is := s.etcd.Server.StorageVersion() // 3.5 for some seconds, as etcd itself writes what 3.6 has more
+		is := s.etcd.Server.StorageVersion() // etcd reports 3.5 until it has added the data of 3.6
 		return is != nil && is.Equal(version.V3_6)
 	}, patience, poll, "etcd itself writes nothing more")
 	s.run()
@@ -35,7 +35,8 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 		s.Helper()
 		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "the next full snapshot is scheduled")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
-		require.NoError(t, s.Flush(t.Context()), "the writer knows that nothing has changed") // before the next hour, which is not 3,600 s off
+		// Flush before the clock reaches the next hour, which is less than 3,600 s away.
+		require.NoError(t, s.Flush(t.Context()), "the writer knows that nothing has changed")
 	}
 	isDone(1, "the first full snapshot")
 	for range 22 {
@@ -74,7 +75,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	s.requireOneChain()
 }
 
-// The pause after a failed attempt grows with its duration, up to maxFullRetry.
+// The pause after a failed attempt grows with the duration of the attempt, up to maxFullRetry.
 func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}
@@ -97,7 +98,8 @@ func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 func TestFullSnapshot_noTransactionDuringTheUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
-	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may run in parallel to the request; none waits for that
+	// A capture may run in parallel but must not wait for the request.
+	s.store.Inject(memory.Fault{Op: memory.Put, First: func() {
 		assert.Eventually(t, func() bool { return s.chain.reader.Open() == 0 }, patience, poll)
 	}})
 	s.run()
@@ -170,7 +172,7 @@ func TestFullSnapshot_sealedWithoutACopy(t *testing.T) {
 	s.requireWhole()
 }
 
-// onlyForSegments simulates a volume that has room for segments only.
+// onlyForSegments simulates a volume with room for segments only.
 func onlyForSegments(size int64) error {
 	if size > maxSegment {
 		return ErrSpoolFull
@@ -186,7 +188,7 @@ func TestFullSnapshot_noSpaceEvenIfSealed(t *testing.T) {
 		s.put(fmt.Sprint("incompressible", i), string(random))
 	}
 	s.run(func(s *Writer) {
-		s.pace.tick = time.Microsecond // it would be done before
+		s.pace.tick = time.Microsecond // check the room before the copy is complete
 		s.snapshots.room = func(int64) error { return ErrSpoolFull }
 	})
 	s.eventually(func(f Facts) bool { return f.Problem != nil }, "trouble")
@@ -214,7 +216,7 @@ func TestChain_failedCopyLeavesNothing(t *testing.T) {
 	s.requireNothingLoose()
 }
 
-// requireNothingLoose checks that every segment follows the first full snapshot.
+// requireNothingLoose checks that every segment comes after the first full snapshot.
 func (s *stand) requireNothingLoose() {
 	s.Helper()
 	history := s.history()
@@ -223,7 +225,8 @@ func (s *stand) requireNothingLoose() {
 	}
 }
 
-// If a full snapshot were stored before earlier segments and the process died, these segments would never be uploaded.
+// If a full snapshot were stored before earlier segments and the process then died, these segments would never be
+// uploaded.
 func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
 	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
@@ -249,7 +252,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	s.do(func() {
 		s.health.requestedAt = time.Now()
-		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it started
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection started when the store was empty
 	})
 	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
@@ -268,7 +271,7 @@ var (
 	waitsForSegments = does("waits until what is before it is stored")
 )
 
-// does returns a condition for the step of the full snapshot in progress.
+// does returns a condition for the current step of the running full snapshot.
 func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
@@ -294,7 +297,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// Segments of the previous chain are not preserved as if they belonged to other data.
+// Segments of the previous chain must not be preserved as if they belonged to different data.
 func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]

@@ -35,25 +35,25 @@ const (
 
 var keys = &format.Keys{}
 
-// clusterID is the cluster that data belong to, unless a test sets another one.
+// clusterID is the cluster that the data belongs to, unless a test sets a different one.
 const clusterID = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// stand connects a real etcd with a store in memory through a writer.
+// stand connects a real etcd to an in-memory store through a writer.
 type stand struct {
 	*testing.T
 	etcd    *etcdtest.Etcd
 	store   *memory.Store
 	log     *logtest.Lines
-	options Options           // whose Archive is that in the store, unless a test has another one
-	tune    []func(w *Writer) // before it runs
+	options Options           // Archive defaults to the one in the store
+	tune    []func(w *Writer) // applied before the writer runs
 	*Writer
 	superseded chan error // the reason to close etcd
 	end        func()
-	delay      *pausing // of a member of a cluster
-	resume     func()   // ends its pause
+	delay      *pausing // store of a member of a cluster
+	resume     func()   // resumes delay
 }
 
-// newHealth returns the health of a writer that does nothing else.
+// newHealth returns the health of a writer without other parts.
 func newHealth(interval time.Duration) *health {
 	return &health{driver: &driver{options: Options{Interval: interval, Now: time.Now}}}
 }
@@ -62,7 +62,7 @@ func never(string, time.Time) time.Time { return time.Time{} }
 
 func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
 
-// faked overrides what etcd reports, except where a field is nil.
+// faked overrides what etcd reports; nil fields use the real etcd.
 type faked struct {
 	Etcd
 	backend  func() backend.Backend
@@ -89,14 +89,14 @@ func (f *faked) Identity() capture.Identity {
 	return identity
 }
 
-// newStand starts etcd and nothing else. Its test runs in parallel to others.
+// newStand starts only etcd. Its test runs in parallel with others.
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()
 	return standIn(t)
 }
 
-// standIn is newStand for a test that waits for the previous one.
+// standIn is like newStand, for a test that must not run in parallel.
 func standIn(t *testing.T) *stand {
 	t.Helper()
 	dir := t.TempDir()
@@ -124,7 +124,7 @@ func (s *stand) make() (*Writer, error) {
 	return New(options)
 }
 
-// clock stops the writer's clock at a time in seconds; the test moves it.
+// clock stops the writer's clock at the given Unix time; the test advances it.
 func (s *stand) clock(at int64) *atomic.Int64 {
 	var wall atomic.Int64
 	wall.Store(at)
@@ -140,7 +140,7 @@ func startedStand(t *testing.T) *stand {
 	return s
 }
 
-// run starts the writer, tuned from then on, until the test or stop ends it.
+// run starts the writer and applies tune, now and in later runs. The writer runs until the test or stop ends it.
 func (s *stand) run(tune ...func(w *Writer)) *stand {
 	s.Helper()
 	s.tune = append(s.tune, tune...)
@@ -178,7 +178,7 @@ func (s *stand) putAndFlush(key, value string) {
 	require.NoError(s, s.Flush(s.Context()))
 }
 
-// compact returns when the rows are deleted: as long as one is left, it identifies the data.
+// compact returns once the rows are deleted, because a remaining row would still identify the data.
 func (s *stand) compact(revision int64) {
 	s.Helper()
 	_, err := s.etcd.Client.Compact(s.Context(), revision, clientv3.WithCompactPhysical())
@@ -190,14 +190,14 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
-// requireProblem waits for a problem and checks its message.
+// requireProblem waits until a problem is reported and checks its message.
 func (s *stand) requireProblem(says string) {
 	s.Helper()
 	s.eventually(func(f Facts) bool { return f.Problem != nil }, "the problem is reported")
 	assert.Contains(s, s.Facts().Problem.Message, says)
 }
 
-// closesTransactions waits for a capture that may be under way.
+// closesTransactions waits for any capture in progress.
 func (s *stand) closesTransactions() {
 	s.Helper()
 	s.eventually(func(Facts) bool { return s.chain.reader.Open() == 0 }, "no transaction stays open")
@@ -212,7 +212,7 @@ func (s *stand) awaitStored(revision int64) {
 // current returns the rows of etcd's database.
 func (s *stand) current() []format.Row { return etcdtest.Rows(s.T, s.copied()) }
 
-// copied is etcd's database as it is now.
+// copied copies etcd's current database to a file.
 func (s *stand) copied() string {
 	s.Helper()
 	path := filepath.Join(s.TempDir(), "current")
@@ -226,7 +226,7 @@ func (s *stand) copied() string {
 	return path
 }
 
-// kept reads everything up to a target back from the store, and checks all of it.
+// kept restores everything up to a target from the store and verifies it.
 func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, archive.Reading, archive.Path) {
 	t.Helper()
 	a := archive.New(from, keys)
@@ -242,7 +242,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	require.NoError(t, err)
 	information, err := file.Stat()
 	require.NoError(t, err)
-	require.NoError(t, file.Truncate(information.Size()-32)) // the digest behind the database
+	require.NoError(t, file.Truncate(information.Size()-32)) // remove the digest after the database
 	require.NoError(t, file.Close())
 	found := etcdtest.Rows(t, name)
 	reading, err := a.Read(t.Context(), path, func(row format.Row) error {
@@ -272,14 +272,14 @@ func (s *stand) history() *archive.GenerationContents {
 	return history.Newest()
 }
 
-// asked requests a full snapshot and returns the channel of its result.
+// asked requests a full snapshot and returns a channel for the result.
 func (s *stand) asked() <-chan error {
 	answer := make(chan error, 1)
 	go func() { _, err := s.FullNow(s.Context(), "asked for"); answer <- err }()
 	return answer
 }
 
-// frozen returns etcd as a member sees it that is paused at this moment.
+// frozen returns the current state of etcd, as seen by a member that is paused from now on.
 func (s *stand) frozen(who capture.Identity) Etcd {
 	s.Helper()
 	who.ClusterID = Server(s.etcd.Server).Identity().ClusterID

@@ -32,8 +32,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// TestHistories runs the histories in testdata/histories/writer. Each lists what happened to etcd, the store and the
-// writers, and the results. The README there describes the steps. -rewrite updates the results.
+// TestHistories runs the histories in testdata/histories/writer. Each history lists events of etcd, the store and
+// the writers, and the results. The README in that directory describes the steps. -rewrite updates the results.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../../testdata/histories/writer", func(t *testing.T, file string) {
 		t.Parallel()
@@ -41,8 +41,8 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// runHistory runs a history, once for each value of its variable if it has one, and returns the results. Equal results
-// are listed once.
+// runHistory runs a history once for each value of its variable and returns the results. Equal results are listed
+// once.
 func runHistory(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
 	variable, values := datadriven.CmdArg{}, []string{filepath.Base(d.Pos)}
@@ -72,18 +72,18 @@ func runHistory(t *testing.T, d *datadriven.TestData) string {
 
 // A history is an etcd, its store and its writers, with the results so far.
 type history struct {
-	*cluster  // of several members; otherwise its stand has the only writer
+	*cluster  // has the members, if there are several; otherwise stand has the only writer
 	results   strings.Builder
 	puts      int
 	compacted int64          // etcd's last compaction
-	asked     []<-chan error // answers of requests that were made and not awaited
+	asked     []<-chan error // results of pending requests
 	volume    atomic.Value   // "free", "segments-only" or "full"
 	marked    map[string][]byte
-	uploads   int             // at the last count
-	uploading <-chan struct{} // receives for each upload that is held
+	uploads   int             // number of uploads when they were last counted
+	uploading <-chan struct{} // receives a value for each blocked upload
 	release   func()          // releases them
 	past      Etcd            // etcd at an earlier moment
-	keys      *format.Keys    // that sign the backups; nil if none do
+	keys      *format.Keys    // sign the backups; nil for unsigned backups
 	stores    []*memory.Store // replaced ones
 }
 
@@ -107,14 +107,14 @@ func newHistory(t *testing.T, kind string) *history {
 
 // room returns an error unless the volume has room for size bytes.
 func (h *history) room(size int64) error {
-	const database = 16 << 10 // no segment is as large
+	const database = 16 << 10 // larger than any segment
 	if is := h.volume.Load(); is == "full" || is == "segments-only" && size != maxSegment && size >= database {
 		return ErrSpoolFull
 	}
 	return nil
 }
 
-// step runs one line, which starts with the number of a member if there are several.
+// step runs one line. If there are several members, it starts with a member's number.
 func (h *history) step(words arguments) {
 	h.Helper()
 	s := h.stand
@@ -449,7 +449,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"contents": (*history).printContents,
 }
 
-// put writes COUNT KEY VALUE. By default it writes once, and each put has another value.
+// put writes COUNT KEY VALUE. COUNT defaults to 1, and each put writes a different value.
 func (h *history) put(s *stand, a arguments) {
 	count := 1
 	if len(a) > 0 {
@@ -461,7 +461,7 @@ func (h *history) put(s *stand, a arguments) {
 	}
 }
 
-// receive returns what a channel receives within the patience of the tests.
+// receive returns the next value of a channel. It fails the test after patience.
 func receive[T any](h *history, from <-chan T) (value T) {
 	h.Helper()
 	select {
@@ -472,8 +472,8 @@ func receive[T any](h *history, from <-chan T) (value T) {
 	return value
 }
 
-// fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a prefix of names, how often,
-// and after how many requests.
+// fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a name prefix, the number
+// of failures, and the number of requests before the first failure.
 func (h *history) fail(_ *stand, a arguments) {
 	fault, is := faults[a[0]]
 	require.True(h, is, "no such fault: %s", a)
@@ -485,7 +485,7 @@ func (h *history) fail(_ *stand, a arguments) {
 	h.store.Inject(fault)
 }
 
-// named returns the name of an object that a history refers to by its place.
+// named returns the name of an object that a history refers to by its location.
 func (s *stand) named(name string) string {
 	switch name {
 	case "last-segment":
@@ -521,7 +521,7 @@ func (h *history) printState(s *stand) {
 	}
 }
 
-// restoreRevision restores a revision, which counts from etcd's if it is negative.
+// restoreRevision restores a revision; a negative number is relative to etcd's revision.
 func (h *history) restoreRevision(s *stand, a arguments) {
 	revision := int64(a.number(0))
 	if revision < 0 {
@@ -531,8 +531,8 @@ func (h *history) restoreRevision(s *stand, a arguments) {
 	assert.Equal(h, revision, path.Revision)
 }
 
-// printContents restores the newest generation, which must have all rows of etcd up to its revision, and prints what it
-// consists of. Rows that etcd has compacted may be there as well.
+// printContents restores the newest generation, requires all rows of etcd up to its revision, and prints the
+// objects that it consists of. Rows that etcd has compacted may be included.
 func (h *history) printContents(s *stand, _ arguments) {
 	found, _, path := kept(h.T, s.store, archive.Target{})
 	own := s.current()

@@ -51,7 +51,7 @@ func (s *stand) requireUnchanged(before map[string][]byte) {
 	}
 }
 
-// lay puts a segment into the store without any check.
+// lay stores a segment without any checks.
 func (s *stand) lay(object format.Object) {
 	s.Helper()
 	content, err := io.ReadAll(object.Reader())
@@ -86,7 +86,7 @@ func (s *stand) often() *stand {
 	return s
 }
 
-// foundedBy replaces the contents of the store by those of a store that another cluster has just initialized.
+// foundedBy replaces the contents of the store with a store that another cluster has just initialized.
 func (s *stand) foundedBy(cluster string) {
 	s.Helper()
 	theirs := memory.New()
@@ -109,7 +109,7 @@ func TestLostIdentity_isWrittenAgain(t *testing.T) {
 	for name, stores := range map[string]bool{"by an idle member": false, "by one that stores all the time": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
-			if stores { // and looks for nothing else
+			if stores { // verify the owner often, but nothing else
 				s.options.Interval = 10 * time.Millisecond
 				s.run(func(s *Writer) { s.pace.verifyOwner = time.Second })
 			} else {

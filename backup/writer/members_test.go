@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// cluster has several members with the same rows: one etcd, and a writer for each member.
+// cluster has several members that share one etcd and therefore its rows, with a writer for each member.
 type cluster struct {
 	*stand
 	leader  atomic.Int32
@@ -33,14 +33,14 @@ type cluster struct {
 // both makes each member consider itself the leader.
 const both = -1
 
-// pausing is a store whose uploads can be paused, before they take effect or before their response.
+// pausing is a store that can pause uploads, either before they take effect or before they return.
 type pausing struct {
 	store.Store
-	of     string                        // part of the names of the paused uploads
-	after  bool                          // paused before the response
+	of     string                        // substring of the names of the uploads to pause
+	after  bool                          // pause uploads before they return
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
-	inside atomic.Int32                  // uploads that are paused
-	ended  <-chan struct{}               // the test has ended
+	inside atomic.Int32                  // number of paused uploads
+	ended  <-chan struct{}               // closed when the test has ended
 }
 
 func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error {
@@ -129,7 +129,8 @@ func TestStandby_reportsNoLag(t *testing.T) {
 	})
 }
 
-// A listing costs a dozen times as much as a read, and a thousand members may inspect a store every ten seconds.
+// A listing costs a dozen times as much as a read, and a thousand members may inspect the same store every ten
+// seconds.
 func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
 	c.members[1].eventually(func(f Facts) bool { return f.Role == facts.Standby && f.Revision == 2 }, "the follower knows the end of the chain")
@@ -140,7 +141,7 @@ func TestMembers_followersDoNotList(t *testing.T) {
 	c.members[1].eventually(func(f Facts) bool { return f.Revision == stored }, "new segments are found without a listing")
 }
 
-// lagging returns etcd as it is now, as a slow follower sees it later.
+// lagging returns the current state of etcd, as a slow follower will see it later.
 func (s *stand) lagging() Etcd {
 	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Identity().Term})
 }
@@ -176,7 +177,7 @@ func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	s.requireUsers(2)
 }
 
-// paused returns etcd as it is now, as a leader of the previous term sees it that is paused.
+// paused returns the current state of etcd, as seen by a paused leader of the previous term.
 func (s *stand) paused() Etcd {
 	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Identity().Term - 1})
 }
@@ -209,7 +210,7 @@ func (s *stand) requireEntries(name string, count int) {
 // slowToHear lets a member that has lost its leadership consider itself the leader for the whole test.
 func slowToHear(s *Writer) { s.pace.ahead = patience }
 
-// storeAUser stores a user and stops the writer. An etcd that was frozen before lacks that user.
+// storeAUser creates a user, stores it and stops the writer. A copy of etcd frozen earlier lacks the user.
 func (s *stand) storeAUser() {
 	s.Helper()
 	s.addUser("someone")
@@ -265,8 +266,8 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 	}
 }
 
-// While a process is suspended, another member may store a segment at the next position, and it may be merged and deleted: the name is free
-// again, but the position is taken.
+// While a process is suspended, another member may store a segment at the next position, and the segment may be
+// merged and deleted. The name is then free again, but the position is still taken.
 func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
 	for name, ends := range map[string]func(w *Writer, head archive.Head){
 		"in an upload": func(w *Writer, head archive.Head) {
@@ -283,7 +284,8 @@ func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := startedStand(t)
-			s.putAndFlush("in", "a segment") // the first put may be in the full snapshot
+			// The first put may be part of the full snapshot.
+			s.putAndFlush("in", "a segment")
 			s.do(func() {
 				require.True(t, s.remote.isEndKnown())
 				ends(s.Writer, s.remote.head)

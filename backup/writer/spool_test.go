@@ -38,7 +38,7 @@ func segment(t *testing.T, by *format.Keys, start format.Start, source format.So
 	return object
 }
 
-// segmentsInOrder returns the given number of segments, starting at revision 5.
+// segmentsInOrder returns consecutive segments, starting at revision 5.
 func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
@@ -194,7 +194,8 @@ func TestSpool_preservedCopyIsASpool(t *testing.T) {
 func TestSpool_preservingFails(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
-	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // there is no room for anything else
+	// The path is too long for a suffix, so the spool cannot be renamed.
+	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool")
 	_, err := s.Preserve(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot preserve what waited for the store")
 	assert.Equal(t, []int64{5, 6}, positions(s))

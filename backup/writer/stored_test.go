@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// checked returns a stand whose last stored segment the next check has to find.
+// checked returns a stand whose next check looks for the last stored segment.
 func checked(t *testing.T) *stand {
 	s := startedStand(t)
 	for i := range 3 {
@@ -43,7 +43,8 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	assert.Len(t, s.store.Calls(), before+1)
 }
 
-// An inspection may end while the store is checked. The check still detects that the generation was deleted.
+// An inspection may end while the store is being checked. The check must still detect that the generation was
+// deleted.
 func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"
@@ -60,11 +61,11 @@ func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // unless set on the command line: these tests wait more than they compute
+	_ = flag.Set("test.parallel", "8") // -parallel overrides this default; the tests mostly wait
 	os.Exit(m.Run())
 }
 
-// The request in flight takes effect or not, and its response is lost.
+// At the kill, the request in flight either takes effect or not, and its response is lost.
 func TestKill_losesNothing(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
@@ -74,7 +75,8 @@ func TestKill_losesNothing(t *testing.T) {
 	}
 }
 
-// died runs the writer on an empty store, kills it at the given call, restarts it, and returns the number of calls of the first run.
+// died runs the writer on an empty store, kills it at the given call, and restarts it. It returns the number of
+// calls of the first run.
 func (s *stand) died(last int, happens bool) int {
 	s.Helper()
 	s.store = memory.New()

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the machine for the tests that every machine has.
+// tested wraps the state machine for the tests that all machines share.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTable_isComplete(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTable_everyStateLeadsToWriting(t *testing.T) {
 	assert.Equal(t, []State{ended}, tested.Reachable(ended))
 }
 
-// The vocabulary is what the table uses and no more.
+// The vocabulary must contain exactly the words that the table uses.
 func TestTable_usesEveryAction(t *testing.T) {
 	tested.AssertNames(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
@@ -139,7 +139,8 @@ var suite = func() statemachinetest.Suite[memberState, payload] {
 	return all
 }()
 
-// rest returns the answer without a row: impossible events are rejected, late ones ignored.
+// rest returns the default answer for a pair without a row: an error for impossible events, and nothing for late
+// ones.
 func rest(state State, event Event) statemachine.Answer {
 	if state != drained && slices.Contains([]Event{tick, elected, deposed, stalled, broken, named}, event) {
 		return statemachine.Reject
@@ -149,14 +150,14 @@ func rest(state State, event Event) statemachine.Answer {
 
 func TestTable_everyStep(t *testing.T) { suite.Assert(t) }
 
-// place is the machine at one instant, and what it may do next.
+// place is the state of the machine with the facts that determine which events are possible.
 type place struct {
 	core    statemachine.Core[memberState]
-	chain   bool // there is a position to capture from
-	settled bool // the end of the store's backups was seen
+	chain   bool // captures have a position to start from
+	settled bool // the end of the stored backups is known
 }
 
-// promises must hold at every instant, for every order of events.
+// promises must hold in every place, for every order of events.
 var promises = []struct {
 	what string
 	kept func(place, []Action) bool
@@ -181,7 +182,7 @@ var promises = []struct {
 	{"who writes has a chain", func(p place, _ []Action) bool { return p.core.State != writing || p.chain }},
 }
 
-// possible reports whether an event can happen in a place.
+// possible reports whether an event can happen in this place.
 func (p place) possible(event Event) bool {
 	only := map[Event]bool{
 		elected:    !p.core.Facts.leads,
@@ -197,7 +198,7 @@ func (p place) possible(event Event) bool {
 	return can || !bound
 }
 
-// explore walks the table to the fixpoint from everything that a run can be given, with every event in every order.
+// explore visits every place that is reachable from any initial state, trying every event in every place.
 func explore() (seen map[place]bool, wrong []string) {
 	rules := statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 	seen = map[place]bool{}

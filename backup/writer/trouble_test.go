@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Each segment would be captured, rejected and captured again without a problem being reported.
+// Otherwise each segment would be captured, rejected and captured again without any report.
 func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -44,7 +44,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
 }
 
-// A disk may return other bytes than were written.
+// A disk may return different bytes than were written.
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s := startedStand(t)
 	s.end()
@@ -186,7 +186,7 @@ func TestSegment_replacedByAnotherCluster(t *testing.T) {
 	}
 }
 
-// mergeAll merges all segments and deletes them, except for the last one.
+// mergeAll merges all segments and deletes them except for the last one.
 func (s *stand) mergeAll() {
 	s.Helper()
 	a := s.backups()

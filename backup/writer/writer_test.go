@@ -57,7 +57,7 @@ func TestIdle_uploadsNothing(t *testing.T) {
 }
 
 func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
-	s := startedStand(t) // a full snapshot that already has them would leave nothing to segments
+	s := startedStand(t) // start with a full snapshot that lacks them, so they must be in segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	s.addUser("someone")
@@ -74,7 +74,7 @@ func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s := newStand(t)
 	etcd := s.options.Etcd
-	var frozen atomic.Uint64 // it has answered its clients and not yet reported that it has applied their requests
+	var frozen atomic.Uint64 // simulates an etcd that has replied to clients but has not yet updated its applied index
 	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")
@@ -88,7 +88,7 @@ func TestFlush_includesUnappliedWrites(t *testing.T) {
 func TestCompaction_waitsForASlowCapture(t *testing.T) {
 	s := newStand(t)
 	etcd := s.options.Etcd
-	var busy sync.Mutex // its database cannot be read meanwhile
+	var busy sync.Mutex // blocks reads of the database
 	s.options.Etcd = &faked{Etcd: etcd, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return etcd.Backend() }}
 	s.run()
 	s.awaitStored(s.put("a", "1"))
@@ -139,7 +139,7 @@ func TestTimes_findTheirRevision(t *testing.T) {
 	s.awaitStored(first)
 	between := time.Now()
 	if since := s.history().Chains[0].Fulls[0].ValidFrom(); between.Before(since) {
-		between = since // no time before that is kept
+		between = since // earlier times cannot be restored
 	}
 	for !time.Now().After(between.Add(3 * s.pace.tick)) {
 		s.eventually(func(Facts) bool { return true }, "")
@@ -152,7 +152,7 @@ func TestTimes_findTheirRevision(t *testing.T) {
 	assert.Equal(t, first, path.Revision)
 }
 
-// jumped returns a stand whose clock was a day ahead for a while.
+// jumped returns a stand whose clock was a day ahead for some time.
 func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	t.Helper()
 	s = newStand(t)
@@ -163,7 +163,7 @@ func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	s.awaitStored(s.put("a", "2"))
 	s.full()
 	wall.Add(-86_400)
-	s.putAndFlush("a", "3") // nothing that etcd itself writes waits, either
+	s.putAndFlush("a", "3") // Flush also uploads anything that etcd itself has written
 	return s, wall
 }
 
@@ -178,7 +178,7 @@ func TestLag_clockWasAhead(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "the problem ends")
 }
 
-// The time of the previous history, whose clock was ahead, does not apply.
+// A new history must not use the times of the previous one, whose clock was ahead.
 func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 	for name, begin := range map[string]func(s *stand){
 		"at another place": func(s *stand) {
@@ -224,7 +224,8 @@ func TestLag_survivesARestart(t *testing.T) {
 	}
 }
 
-// setBack returns the result of time.Now after the clock was set back: its monotonic reading has advanced.
+// setBack returns the result of time.Now after the wall clock was set back: only its monotonic reading has
+// advanced.
 func setBack(now time.Time, by time.Duration) time.Time {
 	type readings struct {
 		wall      uint64
@@ -255,8 +256,8 @@ func TestFullSnapshot_scheduleAfterClockReset(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Before(now) }, "planned again")
 }
 
-// BenchmarkSecond captures 10,000 rows of 1 KB, which is a second of heavy load, and makes segments of them in the spool. A
-// tenth of a second for it is a tenth of a core.
+// BenchmarkSecond captures 10,000 rows of 1 KB, which corresponds to one second of heavy load, and spools them as
+// segments. A result of 0.1 s means a tenth of a core.
 func BenchmarkSecond(b *testing.B) {
 	etcd := etcdtest.Start(b, b.TempDir())
 	etcd.Fill(b)

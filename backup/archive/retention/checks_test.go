@@ -77,7 +77,7 @@ func TestPlan_earlierFailure(t *testing.T) {
 // A full snapshot with a time in the past must not cause earlier ones to be deleted.
 func TestPlan_clockWasBehind(t *testing.T) {
 	fulls := hourly(5*day, 0)
-	window := len(fulls) - 25 // the first one within points
+	window := len(fulls) - 25 // the oldest full snapshot within points
 	fulls[window].Time = time.Unix(0, 0)
 	p := plan(history(chain(fulls...)))
 	require.Empty(t, p.Unsafe, "the one before it is older than points")
@@ -87,7 +87,7 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
 
-// A folder uses the machine's clock, so only the history reveals that it has jumped ahead.
+// The folder store uses the local clock, so only the backup history reveals that the clock has jumped ahead.
 func TestPlan_clockJumpedAhead(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))

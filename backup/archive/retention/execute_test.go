@@ -38,7 +38,7 @@ func (w *world) look(policy Policy) Plan {
 	return plan
 }
 
-// lookAny returns a plan that may be unsafe.
+// lookAny returns a plan without checking that it is safe.
 func (w *world) lookAny(policy Policy) Plan {
 	history, err := w.archive.History(context.Background())
 	require.NoError(w.t, err)
@@ -87,7 +87,8 @@ func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 func TestExecute_lockedObjects(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
-	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full }) // the first of which was never verified
+	// The first of these full snapshots was never verified.
+	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full })
 	result, other := "gen/000001/verified/"+fulls[1].Name, "gen/000001/verified/"+fulls[2].Name
 	w.store.Inject(
 		memory.Fault{Op: memory.Delete, Prefix: archive.ManifestName(1, fulls[1].Name), Err: memory.ErrLocked},
@@ -119,7 +120,7 @@ func TestExecute_denied(t *testing.T) {
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
-// The listing may be wrong, so Execute reads the full snapshots that stay before it deletes others.
+// The listing may be wrong, so Execute reads the full snapshots to keep before it deletes others.
 func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
@@ -191,7 +192,8 @@ func TestPlan_fullAfterAHole(t *testing.T) {
 	assert.Empty(t, plan.Deletes(), "what is before it is all that there is of the window's beginning")
 }
 
-// Anyone who can write to the store can create names, and a process at a terminal knows no revision that was stored.
+// Anyone with write access to the store can create object names, and a command does not know which revisions were
+// really stored.
 func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	w := aged(t, 5)
 	for _, name := range []string{
@@ -211,7 +213,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	}
 }
 
-// The names of segments do not reveal a hole, because they do not contain their ends.
+// Segment names do not contain the end of the segment, so they do not reveal a gap.
 func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {
@@ -231,8 +233,8 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }
 
-// Another member has cut the rows differently, or has other rows. When its full snapshot is within a merged object,
-// only an older one leads to the revisions after it.
+// Another member has split the rows differently or has different rows. If its full snapshot falls inside a merged
+// object, the revisions after it can be restored only from an older full snapshot.
 func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
 		t.Run(name, func(t *testing.T) {

@@ -18,11 +18,11 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// merging is a world with a merger. It stores segments of one row.
+// merging is a world with a merger whose segments have one row each.
 type merging struct {
 	*world
 	merger *Merger
-	holes  int // that it found
+	holes  int // holes that the merger has found
 }
 
 func newMerging(t *testing.T) *merging {
@@ -68,7 +68,7 @@ func (w *merging) run() Merged {
 	return done
 }
 
-// merged merges the segments; their sources remain during the grace period.
+// merged merges the segments; the source segments remain for the grace period.
 func (w *merging) merged() Merged {
 	w.t.Helper()
 	w.pass(maxSpan + 2*time.Minute)
@@ -113,7 +113,7 @@ func TestRun_mergesToMinutesAndHours(t *testing.T) {
 	}
 	assert.Less(t, len(path.Objects), 120, "%v", count)
 
-	for range 20 { // nothing new: all but the newest is merged
+	for range 20 { // no new segments: all but the newest are merged
 		w.pass(time.Hour)
 		w.run()
 	}
@@ -163,7 +163,7 @@ func TestRun_killedAtAnyRequest(t *testing.T) {
 		w.pass(maxSpan + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
-			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // these are well
+			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // the requests before this call succeed
 		}
 		w.store.Inject(memory.Fault{Err: memory.ErrDenied})
 		_, err := w.merger.Run(t.Context(), 1)
@@ -189,7 +189,8 @@ func TestRun_reportsErrors(t *testing.T) {
 	require.ErrorContains(t, err, "cannot merge: ")
 }
 
-// Two concurrent mergers may group differently: a segment that ends after a merged object is not in it, and must stay.
+// Two concurrent mergers may group segments differently: a segment that ends after a merged object is not part of
+// it and must be kept.
 func TestCovered(t *testing.T) {
 	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
 	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
@@ -198,7 +199,8 @@ func TestCovered(t *testing.T) {
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
 }
 
-// Each merged object costs a PUT. An idle cluster, which stores only heartbeats, creates two an hour.
+// Each merged object costs a PUT. In an idle cluster, which stores only heartbeats, the merger creates two merged
+// objects an hour.
 func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -237,7 +239,7 @@ func (w *merging) lose(revision int64) {
 
 func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	w := newMerging(t)
-	w.each(3*time.Minute, 1000) // the first of them of revision 2
+	w.each(3*time.Minute, 1000) // the first segment starts at revision 2
 	w.lose(4)
 	assert.Equal(t, 1, w.merged().Holes)
 	for range 5 {
@@ -246,7 +248,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked counts the requests of one kind during do.
+// asked counts the requests of one kind while do runs.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -254,7 +256,7 @@ func (w *merging) asked(op memory.Op, do func()) (times int) {
 	return w.store.CountCalls(op, "") - before
 }
 
-// fetches returns the number of objects that are read to restore a revision.
+// fetches returns the number of objects that a restore of a revision reads.
 func (w *merging) fetches(revision int64) int {
 	w.t.Helper()
 	path, err := w.archive.Find(context.Background(), archive.Target{Revision: revision})
@@ -266,8 +268,9 @@ func (w *merging) fetches(revision int64) int {
 	})
 }
 
-// A restore fetches some tens of objects of the thousands that were stored; at the worst, before an hour becomes one object, twice as
-// many: its minutes, and the segments of the last two.
+// Of thousands of stored segments, a restore fetches a few dozen objects. In the worst case, just before an hour is
+// merged into one object, it fetches twice as many: the minutes of that hour and the segments of the last two
+// minutes.
 func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	w := newMerging(t)
 	most := 0
@@ -291,7 +294,7 @@ func (w *merging) plant(level archive.Level, from, to format.Position, content s
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
-// later runs the merger until all merges and deletions that are due are done.
+// later runs the merger until no merge or deletion is due.
 func (w *merging) later() {
 	for range 5 {
 		w.pass(2 * archive.Grace)
@@ -299,7 +302,7 @@ func (w *merging) later() {
 	}
 }
 
-// A process that can only create objects must not be able to cause deletions by their names.
+// A process that can create objects must not be able to cause deletions by choosing their names.
 func TestRun_namesDeleteNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
@@ -315,7 +318,7 @@ func TestRun_namesDeleteNothing(t *testing.T) {
 	}
 }
 
-// An object with valid segments, but fewer than its name covers, does not replace its sources.
+// A merged object does not replace its sources if its segments are valid but do not cover the range in its name.
 func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
@@ -328,7 +331,7 @@ func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w.requireWhole(6)
 }
 
-// The segment differs from the merged one, and the merger cannot decide which of the two is right.
+// The segment differs from its copy in the merged object, and the merger cannot tell which of the two is right.
 func TestRun_keepsADifferentSegment(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
@@ -379,7 +382,7 @@ func TestRun_thousandsOfNames(t *testing.T) {
 	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
 }
 
-// A bucket may be locked for weeks, or its user may lack the permission to delete.
+// Objects may be locked for weeks, or the credentials may lack the permission to delete.
 func TestRun_lockedSegments(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})
@@ -422,7 +425,7 @@ func TestRun_deletionsAreRefused(t *testing.T) {
 	}
 }
 
-// A writer that was late stores a segment again whose minute is part of an hour by now.
+// A slow writer stores a segment again after its minute was merged into an hour.
 func TestRun_lateSegmentWithinAnHour(t *testing.T) {
 	w := newMerging(t)
 	start := w.head

@@ -18,8 +18,8 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
 	require.Empty(t, p.Unsafe)
 	older := []int{
-		157,    // Sunday the 15th, 23:30: the last of its week; the next week ends inside the window
-		37,     // 23:30 of Friday... of the day before the one in which the window starts
+		157,    // Sunday the 15th, 23:30: the last one of its week; the next week ends within the window
+		37,     // Friday, 23:30: the last one of the day before the window starts
 		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))
@@ -48,11 +48,13 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	assert.Equal(t, "within points", why(p)[25])
 }
 
-// A merged object that reaches across a full snapshot is read from its start. Only the manifest of a segment has its end.
+// A merged object that extends past a full snapshot must be read from its start. The end of a segment is known only
+// from its manifest.
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
-	for name, objects := range map[string][]archive.Object{ // the first one goes
+	// The first object of each list is deleted.
+	for name, objects := range map[string][]archive.Object{
 		"merged": {
 			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
 			{Level: archive.Minute, Start: behind(-1), Next: behind(1)},
@@ -62,7 +64,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 		"segments": {
 			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
 			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
-			{Level: archive.Segment, Start: behind(-1)}, // which could not be read
+			{Level: archive.Segment, Start: behind(-1)}, // its manifest could not be read
 		},
 	} {
 		h := history(chain(hourly(2*day, 0)...))
@@ -71,7 +73,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	}
 }
 
-// Two full snapshots of an idle cluster have one revision, and nothing between them.
+// Two full snapshots of an idle cluster have the same revision and no segments between them.
 func TestPlan_idleCluster(t *testing.T) {
 	var fulls []archive.StoredFull
 	for _, full := range hourly(3*day, 0) {
@@ -135,7 +137,7 @@ func TestPlan_oldGeneration(t *testing.T) {
 		{3 * day, 3 * day, false},
 		{14 * day, 14 * day, true},
 		{300 * day, 299 * day, true},
-		{14 * day, 23 * time.Hour, false}, // its last revision was the present until then
+		{14 * day, 23 * time.Hour, false}, // its last revision was current until then
 	} {
 		end := example.end
 		h := history(chain(hourly(end+day, end)...))
@@ -236,7 +238,7 @@ func hourly(from, to time.Duration) (fulls []archive.StoredFull) {
 
 func plan(h *archive.History) Plan { return Make(policy, Facts{History: h, Now: now, Store: now}) }
 
-// why returns the reasons of the plan, by the age of the full snapshot in hours.
+// why returns the plan's reason for each full snapshot, keyed by its age in hours.
 func why(p Plan) map[int]string {
 	reasons := map[int]string{}
 	for _, item := range p.Items {
@@ -247,7 +249,7 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes returns the names of the objects of one kind that the plan deletes.
+// goes returns the names of the objects of a kind that the plan deletes.
 func goes(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {
@@ -257,7 +259,7 @@ func goes(p Plan, kind Kind) (names []string) {
 	return names
 }
 
-// stay returns the ages of the full snapshots that stay, in hours.
+// stay returns the ages, in hours, of the full snapshots that the plan keeps.
 func stay(p Plan) (ages []int) {
 	for _, item := range p.Items {
 		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {

@@ -22,12 +22,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// live simulates a cluster that makes backups for a few days.
+// live simulates a few days of a cluster that makes backups.
 func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
-			w.full(false) // by the schedule: a longer silence fails a check
+			// The schedule requires it: a longer silence fails a check.
+			w.full(false)
 		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
 		case step < 8:
@@ -51,11 +52,11 @@ func (w *world) live(t *rapid.T) {
 	}
 	w.pass(time.Minute)
 	w.judge(w.full(false), archive.Verified)
-	w.pass(time.Hour) // a pause that has just ended fails a check
+	w.pass(time.Hour) // a check fails shortly after a pause
 	w.write(1)
 }
 
-// found reports whether a point can be restored with the rows that were written.
+// found reports whether the point can be restored with the rows that were written.
 func (w *world) found(p point) bool {
 	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
@@ -66,7 +67,7 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within returns some points since a time that can be restored, and always the one that was current at that time.
+// within returns some restorable points after a time, always including the one that was current at that time.
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
@@ -90,7 +91,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 			continue
 		}
 		for length, count := range map[time.Duration]int{time.Hour: policy.Hourly, 24 * time.Hour: policy.Daily, 7 * 24 * time.Hour: policy.Weekly} {
-			begin := full.Time.Truncate(length) // weeks of Truncate begin on Monday, too
+			begin := full.Time.Truncate(length) // Truncate also starts weeks on Monday
 			if !begin.After(from) && begin.After(from.Truncate(length).Add(-time.Duration(count)*length)) {
 				slots[fmt.Sprint(length, begin)] = true
 			}
@@ -99,7 +100,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// Everything that the policy promises is kept, whether the plan was executed completely or not.
+// Everything that the policy promises is kept, even if the plan was only partly executed.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -126,7 +127,7 @@ func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	require.NotZero(t, went, "nothing ever went")
 }
 
-// breakDown makes one deletion fail. A full snapshot fails between its manifest and its data.
+// breakDown makes one deletion fail. The deletion of a full snapshot fails between its manifest and its data.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
@@ -140,7 +141,8 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again executes plans until nothing is left to delete. Deleting a merged object can reveal objects that it hid.
+// again executes plans until nothing is left to delete. Deleting a merged object can reveal objects that it
+// covered.
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
 		plan := w.look(policy)
@@ -175,7 +177,7 @@ const quick = "30"
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		_ = checks.Value.Set(quick) // it is a number
+		_ = checks.Value.Set(quick) // the value is a valid number
 	}
 	os.Exit(m.Run())
 }
@@ -186,11 +188,11 @@ type world struct {
 	store      *memory.Store
 	archive    *archive.Archive
 	generation archive.Generation
-	clock      int64 // seconds, and the highest revision
+	clock      int64 // seconds since the epoch; also the highest revision
 	head       format.Start
 	unmerged   []archive.Object
-	fulls      []archive.Full // of the newest generation
-	rows       []point        // what was written, in all generations
+	fulls      []archive.Full // full snapshots of the newest generation
+	rows       []point        // rows written, in all generations
 }
 
 // point is a revision with rows.
@@ -244,7 +246,7 @@ func (w *world) put(object format.Object) {
 	w.head = object.Start()
 }
 
-// full stores a full snapshot at the head of the chain or, after a gap, at the present revision.
+// full stores a full snapshot at the head of the chain or, after a gap, at the current revision.
 func (w *world) full(gap bool) archive.Full {
 	made := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
@@ -286,7 +288,7 @@ func (w *world) merge() {
 	w.unmerged = nil
 }
 
-// restore creates a generation, as a restore does.
+// restore creates a new generation, as a restore does.
 func (w *world) restore() {
 	number := w.generation.Number + 1
 	w.generation = archive.Generation{

@@ -82,7 +82,7 @@ func TestFulls(t *testing.T) {
 		{archive.Target{}, []int64{30, 20, 10}},
 		{archive.Target{Revision: 29}, []int64{20, 10}},
 		{archive.Target{Revision: 20}, []int64{20, 10}},
-		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // a name has only the second
+		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // names have a resolution of one second
 		{archive.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
 	} {
 		fulls, err := kept.FullSnapshots(c.to)
@@ -156,7 +156,7 @@ func list(t testing.TB, s *memory.Store) *sidecarstore.Archive {
 	return kept
 }
 
-// collectRows collects the rows from the newest suitable full snapshot to the target.
+// collectRows returns the rows between the newest suitable full snapshot and the target.
 func collectRows(t testing.TB, kept *sidecarstore.Archive, base int64, to archive.Target) (rows []format.Row, err error) {
 	fulls, err := kept.FullSnapshots(to)
 	require.NoError(t, err)

@@ -58,19 +58,21 @@ func TestDelta_everyChangedByteIsFound(t *testing.T) {
 			rows, err := readDelta(t, suffix, whole)
 			require.NoError(t, err)
 			require.Len(t, rows, 3)
-			step := min(1+6*len(suffix), 7) // every byte if there is no compression
+			step := min(1+6*len(suffix), 7) // test every byte if there is no compression
 			for at := 0; at < len(whole); at += step {
 				_, err := readDelta(t, suffix, whole[:at])
 				requireDamage(t, err, "cut off after %d bytes", at)
 				altered := slices.Clone(whole)
 				altered[at] ^= 0x20
 				if rows, err := readDelta(t, suffix, altered); err == nil {
-					require.Len(t, rows, 3, "byte %d", at) // a byte of the gzip header outside the content
+					require.Len(t, rows, 3, "byte %d", at) // the byte is in the gzip header, not in the content
 				} else {
 					requireDamage(t, err, "altered byte %d", at)
 				}
 			}
-			for at := 0; at < len(plain); at += step { // a bug of the sidecar: it compresses content that it could not read to the end as if it were complete
+			// A bug of the sidecar: if it fails to read content to the end, it compresses the part as if it were
+			// complete.
+			for at := 0; at < len(plain); at += step {
 				_, err := readDelta(t, suffix, sidecarstoretest.Compress(t, suffix, plain[:at]))
 				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
 			}
@@ -166,7 +168,7 @@ func TestAnErrorOfTheStoreIsNotDamage(t *testing.T) {
 		"nothing more can be read":  {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrUnavailable}},
 		"nothing may be read again": {{Op: memory.Get, Cut: 10, Times: 1}, {Op: memory.Get, Err: store.ErrDenied}},
 	} {
-		synctest.Test(t, func(t *testing.T) { // reading is retried for minutes
+		synctest.Test(t, func(t *testing.T) { // reads are retried for minutes
 			s := memory.New()
 			kept := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
 			for _, read := range []func() error{
@@ -225,7 +227,7 @@ func TestDelta_limitsMemory(t *testing.T) {
 	}
 }
 
-// inflating returns a small object that is large when decompressed.
+// inflating returns a small object whose decompressed content is large.
 func inflating(t *testing.T, before, fill string, size int) []byte {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)

@@ -153,7 +153,7 @@ func TestRows_findChangesThatOnlyTheFullSnapshotHas(t *testing.T) {
 	rows, err := collectRows(t, kept, 10, archive.Target{})
 	require.NoError(t, err)
 	held := map[string]format.Row{}
-	for _, row := range rows[1:3] { // revision 11 was compacted
+	for _, row := range rows[1:3] { // revision 11 is missing because it was compacted
 		held[string(row.Key)] = row
 	}
 	base := sidecarstore.Base{Revision: 13, Row: func(revision []byte) (key, value []byte) {
@@ -181,7 +181,8 @@ func TestRows_mayStopEarly(t *testing.T) {
 	}
 }
 
-// FuzzDelta searches for content that makes the reader panic, or that it accepts although no etcd has such rows.
+// FuzzDelta searches for content that panics the reader, or that the reader accepts although no etcd could have
+// such rows.
 func FuzzDelta(f *testing.F) {
 	for i, suffix := range sidecarstoretest.Suffixes {
 		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)
@@ -191,7 +192,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
-		if how%8 >= 4 { // as a sidecar writes it
+		if how%8 >= 4 { // wrap the content as a sidecar would
 			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(content))
 		}
 		rows, err := readDelta(t, suffix, content)
@@ -218,12 +219,12 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 			w.write(40)
 			_, err := w.client.Compact(t.Context(), w.revision()-5)
 			require.NoError(t, err)
-			first := w.full(10) // its content is ten requests newer than its name
+			first := w.full(10) // the content is ten requests newer than the name says
 			store := w.watch(first)
 			w.write(60)
 			store(4)
 			w.write(40)
-			w.watch(first + 3)(3) // by another sidecar, which repeats revisions of the first one
+			w.watch(first + 3)(3) // another sidecar, which repeats revisions of the first one
 			last := w.revision()
 			w.stop()
 			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))
@@ -247,7 +248,7 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 	}
 }
 
-// between returns the rows of the revisions after one and up to another.
+// between returns the rows with revisions after one revision and up to another.
 func between(rows []format.Row, after, last int64) (wanted []format.Row) {
 	for i, revision := range revisionsOf(rows) {
 		if revision > after && revision <= last {

@@ -41,12 +41,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: sidecarstoretest.Suffixes[seed%4]}
 	server, err := datadirtest.Start(w.dir)
 	require.NoError(t, err)
-	w.client, err = clientv3.New(clientv3.Config{ // over gRPC, like the sidecar's client
+	w.client, err = clientv3.New(clientv3.Config{ // use gRPC, like the sidecar's client
 		Endpoints: []string{server.Clients[0].Addr().String()}, Logger: zap.NewNop(),
 	})
 	require.NoError(t, err)
 	w.stop = sync.OnceFunc(func() {
-		_ = w.client.Close() // first, because etcd waits for watches
+		_ = w.client.Close() // close the client first, because etcd waits for its watches
 		server.Close()
 	})
 	t.Cleanup(w.stop)
@@ -60,7 +60,7 @@ func (w *world) revision() int64 {
 }
 
 // full takes a full snapshot as the sidecar does: it reads the revision for the name, then takes the snapshot.
-// Meanwhile, other requests are written. It returns the revision after the one in the name.
+// Other requests are written in between. It returns the revision after the one in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -89,7 +89,7 @@ func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
 			size = 1 + w.random.IntN(size)
 		}
 		for size < len(events) && events[size].EtcdEvent.Kv.ModRevision == events[size-1].EtcdEvent.Kv.ModRevision {
-			size++ // the events of a revision stay together
+			size++ // keep the events of a revision together
 		}
 		last := events[size-1].EtcdEvent.Kv.ModRevision
 		w.keep(sidecarstoretest.Name("Incr", first, last, w.tick(), w.suffix), sidecarstoretest.Delta(w, events[:size]...))
@@ -161,7 +161,7 @@ func (w *world) put(number int) clientv3.Op {
 	return clientv3.OpPut(key(number), string(value), clientv3.WithLease(w.lease()))
 }
 
-// key returns a key in a block of ten. It has bytes that JSON cannot represent.
+// key returns the name of a key in a block of ten. It contains bytes that JSON cannot represent.
 func key(number int) string { return fmt.Sprintf("%s/%d", block(number/10), number) }
 
 func block(number int) string { return fmt.Sprintf("<\x00\xff%d", number) }
@@ -179,11 +179,11 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease together, like an expiry.
+// revoke deletes all keys of a lease in one transaction, as its expiry does.
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
-	w.leases = nil // of the others the keys remain
+	w.leases = nil // keys of the other leases remain
 }
 
 // rows returns the rows in the bucket key of a database.
@@ -200,7 +200,7 @@ func rows(t *testing.T, file string) (rows []format.Row) {
 	return rows
 }
 
-// base returns the Base of a full snapshot, which it writes to a file and reads.
+// base writes a full snapshot to a file, opens the file, and returns its Base.
 func (w *world) base(kept *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
 	snapshot, err := kept.Snapshot(w.Context(), full)
 	require.NoError(w, err)

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manners has the priority and the memory of a process.
+// manners describes the priorities and the memory use of a process.
 type manners struct {
 	Status int
 	Heap   uint64 // the highest sample, in bytes
-	Nice   []int  // of each thread, at the end
-	Idle   []bool // of each thread: whether its priority on the disk is idle
+	Nice   []int  // nice value of each thread at the end
+	Idle   []bool // whether each thread has idle I/O priority
 }
 
 func init() {
@@ -44,7 +44,7 @@ func init() {
 	}
 }
 
-// mostHeap starts to sample the heap. The returned function returns the highest sample.
+// mostHeap starts sampling the heap size. The returned function returns the highest sample.
 func mostHeap() (most func() uint64) {
 	ctx, stop := context.WithCancel(context.Background())
 	told := make(chan uint64)

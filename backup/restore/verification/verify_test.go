@@ -57,7 +57,7 @@ func TestVerify_fullSnapshotWithoutHash(t *testing.T) {
 	require.Nil(t, result.Hash)
 }
 
-// etcd returns the hash that it recorded when it compacted at that revision; those rows are deleted now.
+// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer exist.
 func TestVerify_ignoresHashesOfCompactedRows(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
@@ -81,7 +81,7 @@ func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
 	w.compact()
 	w.put(3)
 	w.putSegment()
-	result := w.requireVerified(w.test(w.next.Position.Revision - 4)) // before the last compaction
+	result := w.requireVerified(w.test(w.next.Position.Revision - 4)) // a revision before the last compaction
 	require.True(t, result.Segments)
 	require.Equal(t, compacted, result.Hash.Revision)
 	require.Equal(t, w.full.Name(), result.Full)
@@ -135,7 +135,7 @@ func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
-	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which is not a result
+	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which does not count as a failed verification
 	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
@@ -188,20 +188,20 @@ func TestVerify_emptiesTheScratchDirectory(t *testing.T) {
 	require.NoDirExists(t, scratch)
 }
 
-// In the tests below the backup equals etcd's database, which was already damaged.
+// In the tests below, the backup is identical to etcd's database, which was already damaged.
 
 func withoutHash(full *archive.Full) { full.Hash = nil }
 
-// bbolt panics in a goroutine, which only a child process survives.
+// bbolt panics in a separate goroutine, so only a child process can contain the panic.
 func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	w := newWorld(t, s, &format.Keys{})
-	w.put(60) // more than fits on the page above, where bbolt does not check
+	w.put(60) // enough rows to need a page below the root, where bbolt does not check
 	w.decay = func(database []byte) []byte {
 		for at := bytes.Index(database, revisionKey(5)); at >= 0; at = bytes.Index(database, revisionKey(5)) {
-			copy(database[at:], revisionKey(900)) // which is greater than the keys that follow it
+			copy(database[at:], revisionKey(900)) // greater than the keys that follow
 		}
 		return database
 	}
@@ -221,7 +221,7 @@ func TestVerify_findsUnreadablePages(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte {
-		clear(database[2*os.Getpagesize():]) // all pages but the two that bbolt reads first
+		clear(database[2*os.Getpagesize():]) // keep the two meta pages, which bbolt reads first
 		return database
 	}
 	w.putFull(withoutHash)
@@ -236,16 +236,16 @@ func TestVerify_findsUnreachablePages(t *testing.T) {
 	w.requireFailed(w.ofFull(), "bbolt's page check found ")
 }
 
-// withoutFreelist returns a database that should record its free pages, with free pages that the list lacks.
+// withoutFreelist returns a database whose freelist page is present but empty, so its free pages are unreachable.
 func withoutFreelist(t *testing.T, database []byte) []byte {
 	path := filepath.Join(t.TempDir(), "db")
 	require.NoError(t, os.WriteFile(path, database, 0o600))
-	db, err := bolt.Open(path, 0, &bolt.Options{NoSync: true}) // without NoFreelistSync, so it writes the list
+	db, err := bolt.Open(path, 0, &bolt.Options{NoSync: true}) // NoFreelistSync is off, so bbolt writes the freelist
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	const flags, count, isFreelist = 8, 10, 0x10 // offsets in the header of a page, and a flag
+	const flags, count, isFreelist = 8, 10, 0x10 // offsets in the page header, and a page flag
 	emptied := 0
 	for page := 2 * os.Getpagesize(); page < len(content); page += os.Getpagesize() {
 		if binary.NativeEndian.Uint16(content[page+flags:]) == isFreelist && binary.NativeEndian.Uint16(content[page+count:]) > 0 {
@@ -267,9 +267,9 @@ type world struct {
 	client *clientv3.Client
 	full   archive.Full
 	next   format.Start
-	alter  func(*format.Row)            // simulates a broken writer
-	decay  func(database []byte) []byte // simulates a broken disk
-	hashed int64                        // the newest compaction whose hash is in the archive
+	alter  func(*format.Row)            // alters rows to simulate a broken writer
+	decay  func(database []byte) []byte // alters the database to simulate a broken disk
+	hashed int64                        // revision of the newest compaction whose hash is in the archive
 }
 
 func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
@@ -295,7 +295,7 @@ func (w *world) compact() {
 	require.NoError(w.t, err)
 }
 
-// putFull starts a chain with a full snapshot of etcd.
+// putFull stores a full snapshot of etcd that starts a chain.
 func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	var content bytes.Buffer
 	snapshot := w.server.Server.Backend().Snapshot()
@@ -346,14 +346,14 @@ func (w *world) putSegment() {
 	w.next = object.Start()
 }
 
-// ofFull returns the job that restores the full snapshot; test returns one that restores a revision.
+// ofFull returns a job that restores the full snapshot alone.
 func (w *world) ofFull() Job { return w.test(w.full.Revision) }
 
 func (w *world) test(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
-// verify also checks that no file remains.
+// verify runs a verification and checks that no file remains.
 func (w *world) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
 	result, err := Verify(w.t.Context(), w.Archive, job, scratch)
@@ -377,7 +377,7 @@ func (w *world) requireFailed(job Job, why string) {
 	require.Contains(w.t, result.Why, why)
 }
 
-// mebibytes can be raised to measure: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x
+// mebibytes can be raised for measurements: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x
 // -mebibytes 2048.
 var mebibytes = flag.Int64("mebibytes", 64, "database size of benchmarks, in MiB")
 
@@ -411,14 +411,14 @@ func BenchmarkVerify(b *testing.B) {
 	for b.Loop() {
 		result, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
 		require.NoError(b, err)
-		require.Contains(b, result.Why, "and etcd's was 0") // the hash is compared last
+		require.Contains(b, result.Why, "and etcd's was 0") // the hash is compared last, so everything else was verified
 	}
 	b.ReportMetric(float64(size)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
 	b.ReportMetric(highest(), "RssAnon-MiB")
 }
 
-// watchMemory starts to sample the memory of this process, files excluded. The returned function stops that and
-// returns the highest sample.
+// watchMemory starts sampling the memory of this process, excluding mapped files. The returned function stops the
+// sampling and returns the highest sample.
 func watchMemory(b *testing.B) (highest func() float64) {
 	stop, told := make(chan struct{}), make(chan float64)
 	go func() {
@@ -436,7 +436,7 @@ func watchMemory(b *testing.B) (highest func() float64) {
 	return func() float64 { close(stop); return <-told }
 }
 
-// anonymous returns the memory of this process, files excluded, in MiB.
+// anonymous returns the memory of this process in MiB, excluding mapped files.
 func anonymous(b *testing.B) (mebibytes float64) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -66,7 +66,7 @@ func TestAzure_requestFailures(t *testing.T) {
 	})
 }
 
-// The blob exists only after the last request, which may be refused after all blocks were taken.
+// The last request creates the blob, and it may be refused after all blocks were accepted.
 func TestACommitThatIsRefusedCreatesNothing(t *testing.T) {
 	withKey(t)
 	for code, want := range map[string]error{"BlobAlreadyExists": store.ErrExists, "InvalidBlockList": store.ErrUnavailable} {
@@ -113,7 +113,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 
 func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", "")
-	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2021-12-02&sig=SECRET%2Bx%3D\n") // as a Secret has it that was made of a file
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=2021-12-02&sig=SECRET%2Bx%3D\n") // the trailing newline is typical of a Secret created from a file
 	s := against(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "SECRET+x=", r.URL.Query().Get("sig"))
 		assert.Equal(t, "2021-12-02", r.URL.Query().Get("sv"))
@@ -160,7 +160,7 @@ func makeContainer(t *testing.T, s *Store, name string) string {
 	return name
 }
 
-// opened returns a store that uses the key of the server.
+// opened returns a store that uses the server's account key.
 func opened(t *testing.T, endpoint *url.URL, container string) *Store {
 	t.Setenv("AZURE_STORAGE_KEY", servers.AzureKey)
 	return open(t, endpoint, container)

@@ -117,7 +117,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
-// Otherwise a restore test that root ran by hand would leave a record that the service could not read.
+// Otherwise a restore test that an administrator runs as root would leave a record that the service cannot read.
 func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can create files for another user")
@@ -135,7 +135,8 @@ func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	}))
 }
 
-// nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading it succeeds.
+// nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading
+// it succeeds.
 func nothingToRead(t *testing.T, s *Store, name string) {
 	t.Helper()
 	content, err := s.Get(t.Context(), name, 0, -1)
@@ -171,7 +172,8 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// Writers cannot create an object where a pipe or a directory exists, and store.ErrExists gives them the reason.
+// Writers cannot create an object whose name is taken by a pipe or a directory, and store.ErrExists gives them the
+// reason.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
@@ -210,7 +212,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
-	pageSize = 700 // less than is read at a time
+	pageSize = 700 // force several reads of the directory
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string
@@ -272,7 +274,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain runs this program as a writer if a test has started it to kill it.
+// TestMain runs this program as a writer if a test started it in order to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)
@@ -280,7 +282,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const written = 200_000 // bytes of each object
+const written = 200_000 // size of each object in bytes
 
 func write(directory string) {
 	s, err := New(directory)
@@ -331,7 +333,7 @@ func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	assert.Equal(t, []string{"a"}, list(t, s, "", ""))
 }
 
-// An error has the directory only in the URL of the store.
+// An error mentions the directory only as part of the store's URL.
 func TestErrorsNameTheDirectoryOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "backups")
 	s, err := New(directory)

@@ -74,9 +74,9 @@ func TestGCS_requestFailures(t *testing.T) {
 type resumable struct {
 	content  []byte
 	spans    []string
-	take     func(request int, body []byte) int // how many bytes of a request are kept; nil means all
-	status   func(request int) int              // what a request is answered with, before it is read; nil means as usual
-	checksum string                             // the reported content; empty for the real one
+	take     func(request int, body []byte) int // number of bytes of a request to keep; nil keeps all
+	status   func(request int) int              // status of a response sent before reading the request; nil behaves normally
+	checksum string                             // reported checksum; empty for the correct one
 	deleted  []string
 }
 

@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// grant responds with the next token.
+// grant responds with a new token.
 func grant(w http.ResponseWriter, granted *int) {
 	*granted++
 	w.Header().Set("Content-Type", "application/json")
@@ -92,7 +92,7 @@ func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 
 func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client has disconnected
+		_, _ = io.Copy(io.Discard, r.Body) // a server notices a disconnected client only after it has read the body
 		<-r.Context().Done()
 	})
 	useKeyFile(t, account)
@@ -103,7 +103,7 @@ func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// Workload identity federation exchanges a token of another issuer, in a file that is renewed.
+// Workload identity federation exchanges a token of another issuer, which is read from a file that is renewed.
 func TestFederationExchangesItsTokenFile(t *testing.T) {
 	var exchanged []string
 	granted := 0
@@ -129,7 +129,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 	assert.Equal(t, []string{"first", "second"}, exchanged)
 }
 
-// Credentials are sent only to a server whose certificate is in the bundle, and a refused token is fetched again.
+// Credentials are sent only to a server whose certificate is in the CA bundle. A rejected token is replaced.
 func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	granted := 0
 	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
@@ -189,7 +189,7 @@ func TestTheMachinesTokenIsUsedUntilItExpiresOrIsRefused(t *testing.T) {
 	expect("token-1")
 	expect("token-1")
 	tokens.Expire(http.StatusUnauthorized)
-	lasts = 1 // so little that it is over already
+	lasts = 1 // tokens expire immediately
 	expect("token-2")
 	expect("token-3")
 }

@@ -51,7 +51,7 @@ func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
-// As a Secret has it that was made of a file.
+// A Secret created from a file often ends with a newline.
 func TestWhiteSpaceAfterACredentialIsTrimmed(t *testing.T) {
 	f := &fake{reply: created}
 	s := against(t, f)
@@ -113,10 +113,10 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	assert.ErrorContains(t, err, "cannot fetch the credentials of the workload identity")
 }
 
-// amazons serves the addresses of Amazon and records requests.
+// amazons serves Amazon's endpoints and records requests.
 type amazons struct {
 	asked  []string
-	tokens []string // that were shown
+	tokens []string // tokens that clients presented
 	lasts  time.Duration
 }
 
@@ -216,7 +216,7 @@ func TestARenewedTokenFileIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"arn:role first", "arn:role second"}, amazon.tokens)
 
-	t.Setenv("AWS_REGION", "nowhere") // where they are refused
+	t.Setenv("AWS_REGION", "nowhere") // a region in which tokens are rejected
 	_, err = c.Retrieve()
 	assert.Error(t, err)
 	require.NoError(t, os.Remove(path))

@@ -41,7 +41,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.reply(w, r)
 }
 
-// find returns the requests with a method and a key in their query; an empty key selects those without a query.
+// find returns the requests with a method and a query key; an empty key selects requests without a query.
 func (f *fake) find(method, key string) (found []*http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +93,7 @@ func TestS3_requestFailures(t *testing.T) {
 		},
 		NoBucket: storetest.ErrorResponse{Status: 404, Code: "NoSuchBucket"},
 		Others: []storetest.ErrorResponse{
-			refusal(409, "ConditionalRequestConflict", store.ErrUnavailable), // another process deleted it meanwhile
+			refusal(409, "ConditionalRequestConflict", store.ErrUnavailable), // another process deleted the object in the meantime
 			refusal(429, "TooManyRequests", store.ErrUnavailable),
 			refusal(500, "InternalError", store.ErrUnavailable),
 			refusal(503, "SlowDown", store.ErrUnavailable),
@@ -174,7 +174,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
-// The parts of an upload that is never aborted cost money forever.
+// The parts of an upload that is never aborted are billed forever.
 func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
@@ -228,7 +228,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket that encrypts with a customer key returns ETags that are not MD5 sums, so Put checks the object itself.
+// A bucket encrypted with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
@@ -247,7 +247,7 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	assert.ErrorContains(t, err, "another server than the store responded")
 }
 
-// Requests to Amazon use the host of the bucket's region, and the signature contains the region.
+// Requests to Amazon use the hostname of the bucket's region, and the signature includes the region.
 func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 	for name, one := range map[string]struct {
 		bucket, region, found string
@@ -335,14 +335,14 @@ func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	return s
 }
 
-// client returns a MinIO client, an independent implementation of the protocol.
+// client returns a MinIO client, which implements the protocol independently.
 func client(t *testing.T, endpoint *url.URL) *minio.Core {
 	core, err := minio.NewCore(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
 	require.NoError(t, err)
 	return core
 }
 
-// opened returns a store that uses the keys of the server.
+// opened returns a store that uses the server's keys.
 func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", servers.S3Secret)
 	return open(t, endpoint, bucket)

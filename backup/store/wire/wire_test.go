@@ -39,7 +39,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 	over, sent := make(chan struct{}), 0
 	target := serve(t, func(http.ResponseWriter, *http.Request) { <-over })
-	t.Cleanup(func() { close(over) }) // before the server is closed
+	t.Cleanup(func() { close(over) }) // must run before the server is closed
 	c := &Client{HTTP: client(t, "")}
 	detector := c.HTTP.Transport.(*stallDetector)
 	next := detector.next
@@ -48,7 +48,8 @@ func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 		return next.RoundTrip(request)
 	})
 	c.Authorize = func(*http.Request) error { return nil }
-	for i, body := range [][]byte{nil, make([]byte, PieceSize)} { // the second is larger than the buffers between two processes
+	// The second body is larger than the socket buffers.
+	for i, body := range [][]byte{nil, make([]byte, PieceSize)} {
 		_, err := c.Do(t.Context(), Request{Method: http.MethodPut, URL: target, Body: body}, http.StatusOK)
 		assert.ErrorIs(t, err, store.ErrUnavailable)
 		assert.ErrorContains(t, err, "no data was transferred for 50ms")
@@ -254,7 +255,7 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	}
 }
 
-// step is shorter than patience, so a server that takes a step for each part is slow but not stalled.
+// step is shorter than patience, so a server that takes one step per part is slow but not stalled.
 const step = patience / 3
 
 // slowServer waits for one step before each part of a request that it reads and of a response that it sends.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// start calls a wait and returns the channel of its result.
+// start calls wait and returns a channel for its result.
 func start(ctx context.Context, wait func(context.Context) error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- wait(ctx) }()
@@ -46,7 +46,7 @@ func atLeast(g *Gate, revision int64) func(context.Context) error {
 func TestReplyPassesOnceItsRevisionIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply, stored int64
-		age           time.Duration // of the last upload
+		age           time.Duration // age of the last upload
 		passes        bool
 	}{
 		"a read of what is stored":              {5, 5, 0, true},
@@ -145,7 +145,7 @@ func TestGateClosesWhileTheMachineIsSuspended(t *testing.T) {
 		g := NewGate()
 		g.Confirm(3, 0, time.Now())
 		assert.True(t, g.IsOpen())
-		g.wall = func() time.Time { return time.Now().Round(0).Add(Validity) } // and the monotonic clock stands still
+		g.wall = func() time.Time { return time.Now().Round(0).Add(Validity) } // only the wall clock advances
 		assert.False(t, g.IsOpen())
 	})
 }

@@ -31,7 +31,7 @@ func reader(t testing.TB) (*Reader, *etcdtest.Etcd) {
 	return NewReader(etcd.Server.Backend), etcd
 }
 
-// empty is a database without an etcd.
+// empty returns a backend without an etcd server.
 func empty(t testing.TB) backend.Backend {
 	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
 	t.Cleanup(func() { _ = database.Close() })
@@ -45,7 +45,7 @@ func put(t testing.TB, etcd *etcdtest.Etcd, key, value string) int64 {
 	return answer.Header.Revision
 }
 
-// copied is the database of the moment, in a file.
+// copied writes a snapshot of the current database to a file.
 func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	t.Helper()
 	snapshot, err := r.Snapshot()
@@ -58,7 +58,7 @@ func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	return file.Name(), snapshot
 }
 
-// write makes random requests of every kind that creates rows.
+// write sends random requests of every kind that creates rows.
 func write(ctx context.Context, client *clientv3.Client, random *rand.Rand) {
 	key := func() string { return fmt.Sprint("key", random.IntN(50)) }
 	lease, err := client.Grant(ctx, 3600)
@@ -199,7 +199,7 @@ func TestCapture_databaseClosedMeanwhile(t *testing.T) {
 	assert.Zero(t, reader.Open())
 }
 
-// BenchmarkSince reads 10,000 rows of 1 KB, which is a second of heavy load.
+// BenchmarkSince reads 10,000 rows of 1 KB, which corresponds to one second of heavy load.
 func BenchmarkSince(b *testing.B) {
 	reader, etcd := reader(b)
 	etcd.Fill(b)
@@ -249,7 +249,8 @@ func TestSmallBucket_digestChanges(t *testing.T) {
 	changed := func() (names []string) {
 		after := digests(t, reader, etcd)
 		for name, digest := range after {
-			if before[name] != digest && name != "cluster" && name != "meta" { // a young cluster still settles its versions
+			// A new cluster is still updating its version in these two buckets.
+			if before[name] != digest && name != "cluster" && name != "meta" {
 				names = append(names, name)
 			}
 		}
@@ -288,7 +289,7 @@ func TestMetaBucket_bookkeepingIsIgnored(t *testing.T) {
 	assert.NotEqual(t, meta("1", "3.6"), meta("1", "3.5"))
 }
 
-// entries are those of all small buckets.
+// entries returns the entries of all small buckets.
 func entries(t *testing.T, database backend.Backend) (all []string) {
 	t.Helper()
 	rows, err := NewReader(func() backend.Backend { return database }).ReadRows(Request{From: 1, Limit: 1 << 30, Beyond: true, Buckets: true})
@@ -319,7 +320,7 @@ func TestSmallBuckets_uncommitted(t *testing.T) {
 	assert.Equal(t, []string{"lease/a waits", "lease/b in the file", "lease/c waits", "lease/d replacement"}, entries(t, database))
 }
 
-// etcd's buffer of uncommitted writes holds a key twice if it was written twice under one lock.
+// etcd's buffer of uncommitted writes contains a key twice if it was written twice under one lock.
 func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	database := empty(t)
 	put := func(values ...string) {
@@ -340,7 +341,8 @@ func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	assert.Equal(t, []string{"meta/another key newer", "meta/key newer"}, entries(t, database))
 }
 
-// etcd shows its readers what a write puts before it commits what the same write deletes, as one that takes a user's rights away does.
+// etcd shows readers the puts of a write before it commits the deletions of the same write, for example when a
+// user's role is revoked.
 func TestSmallBuckets_deletionAndPutTogether(t *testing.T) {
 	database, done := empty(t), make(chan struct{})
 	defer func() { <-done }()
