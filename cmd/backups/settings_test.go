@@ -28,7 +28,7 @@ import (
 )
 
 func TestDocuments_areDocumented(t *testing.T) {
-	rows := docs.Table(t, "document of", "fields")
+	rows := docs.Table(t, "command", "fields of its document")
 	for command, document := range map[string]any{
 		"list": Listing{}, "now": Backup{}, "verify": VerifyResult{}, "export": ExportResult{}, "prune": PruneResult{},
 	} {

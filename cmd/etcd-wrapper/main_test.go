@@ -227,7 +227,7 @@ func TestVerifyData_missingDirectory(t *testing.T) {
 }
 
 func TestEndpoints_areDocumented(t *testing.T) {
-	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
+	documented := docs.Named(docs.Table(t, "endpoint", "response"))
 	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil, zerolog.Nop()))))
 	for i, pattern := range served {
 		served[i] = strings.TrimSuffix(pattern, "{$}")
