@@ -303,7 +303,10 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
-	members := threeWith(t, maintenance.Options{MaxPause: time.Minute}, func(c *embed.Config) { c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public })
+	members := threeWith(t, maintenance.Options{MaxPause: time.Minute}, func(c *embed.Config) {
+		electRarely(c)
+		c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public
+	})
 	leadLastStarted(t, members)
 	leads := leader(t, members)
 	members[0], members[leads] = members[leads], members[0]

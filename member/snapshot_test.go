@@ -24,8 +24,10 @@ func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	t.Helper()
 	value := strings.Repeat("x", 1<<20)
 	for i := range mebibytes {
-		_, err := client.Put(soon(t), fmt.Sprintf("large-%03d", i), value)
-		require.NoError(t, err)
+		require.Eventually(t, func() bool { // on a busy machine it may take longer than etcd lets a request take
+			_, err := client.Put(soon(t), fmt.Sprintf("large-%03d", i), value)
+			return err == nil
+		}, patience, tick)
 	}
 }
 
@@ -34,7 +36,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { // on a busy machine it may take longer than etcd lets a request take
+	require.Eventually(t, func() bool { // as above
 		_, err = client.Compact(soon(t), reply.Header.Revision, clientv3.WithCompactPhysical())
 		return err == nil || errors.Is(err, rpctypes.ErrCompacted)
 	}, patience, tick)
