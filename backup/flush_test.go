@@ -147,7 +147,7 @@ func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	require.NoError(t, os.CopyFS(older, os.DirFS(s.dir)))
 
 	s.etcd = etcdtest.Start(t, s.dir)
-	s.Backups = s.another(t, &format.Keys{})
+	s.nextRun(t)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == facts.Writer }, "this member writes")
 	s.end(t)
 	others := s.another(t, &format.Keys{})
@@ -240,5 +240,4 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	assert.True(t, known)
 	assert.Equal(t, s.etcd.Revision(), last.End, "the capture before the compaction")
 	require.NoError(t, <-opened)
-	s.end(t)
 }

@@ -32,7 +32,6 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	}
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the result")
 	assert.False(t, s.Facts().Listed.LastVerification.Passed)
-	s.end(t)
 }
 
 // A command may have tested the full snapshot, or the process was killed before it made another one.
@@ -40,15 +39,13 @@ func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
 	made := s.Facts().Shipped
-	s.end(t)
+	s.nextRun(t)
 	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
 		Cluster: made.Cluster, Generation: made.Generation, Full: made.LastFull.Name(), Revision: made.LastFull.Revision,
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
-	s.Backups = s.another(t, &format.Keys{})
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full snapshot, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
-	s.end(t)
 }
 
 func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
@@ -84,13 +81,12 @@ func TestAFailedRestoreTestOfSegmentsIsReported(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Revision == s.etcd.Revision() }, "segments behind it")
-	s.end(t)
-	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &format.Keys{})
+	s.nextRun(t)
+	s.proof.outcome = archive.Failed
 	s.beginUntil(t, func(f backup.Facts) bool {
 		return f.Listed.LastVerification != nil && !f.Listed.LastVerification.Passed
 	}, "the failed restore test")
 	assert.Greater(t, s.Facts().Listed.LastVerification.Revision, s.Facts().Listed.LastFullSnapshot.Revision)
-	s.end(t)
 }
 
 func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
@@ -101,7 +97,6 @@ func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextRetry, time.Minute)
 	s.proof.fail(nil)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the restore test")
-	s.end(t)
 }
 
 // Without another listing, the previous listing would be used for a minute.
@@ -113,7 +108,6 @@ func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	}})
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the problem ends")
 	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "the first read failed")
-	s.end(t)
 }
 
 // Another task lists the store as well, while the next listing of the failed task is due only in an hour.
@@ -124,7 +118,6 @@ func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full snapshot was tested")
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	assert.GreaterOrEqual(t, in.CountCalls(memory.List, "gen/000001/tested/"), 2)
-	s.end(t)
 }
 
 func TestMissingIdentitiesAreReported(t *testing.T) {
@@ -133,7 +126,6 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
 	assert.Contains(t, s.Facts().Undone.Message, "--backup-identities is missing")
 	assert.Zero(t, s.proof.count())
-	s.end(t)
 }
 
 // The flag may have been left out in a restart.
@@ -143,15 +135,13 @@ func TestMissingRecipientsAreReported(t *testing.T) {
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: made.Recipients, Identities: made.Identities}))
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "an encrypted full snapshot")
 	assert.Nil(t, s.Facts().Undone)
-	s.end(t)
 
-	s.Backups = s.another(t, &format.Keys{})
+	s.nextRun(t)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
 	assert.Contains(t, s.Facts().Undone.Message, "--backup-recipients is missing")
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the next full snapshot ends the problem")
-	s.end(t)
 }
 
 // lost returns a subject whose store has lost a segment, and the last revision before that segment.
@@ -171,14 +161,13 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 		require.NoError(t, err)
 	}
-	s.end(t)
+	s.nextRun(t)
 	a, from := archive.New(in, &format.Keys{}), objects[len(objects)-3]
 	if merged {
 		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
 		require.NoError(t, err)
 	}
 	require.NoError(t, in.Delete(t.Context(), from.Name()))
-	s.Backups = s.another(t, &format.Keys{})
 	return s, from.Start.Revision - 1
 }
 
@@ -197,7 +186,6 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.proof.fail(nil)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
-	s.end(t)
 }
 
 // Making a full snapshot of a large database takes long.
@@ -206,7 +194,6 @@ func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "the problem is reported")
 	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
-	s.end(t)
 }
 
 func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
@@ -216,7 +203,6 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot replaces it")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
-	s.end(t)
 }
 
 // A store that is never pruned eventually fills up.
@@ -240,7 +226,6 @@ func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 		require.Nil(t, f.Undone)
 		return f.Listed.LastVerification != nil
 	}, "the first full snapshot is tested")
-	s.end(t)
 }
 
 // reserved returns the highest reserved revision, or 0 if there is none.
@@ -271,13 +256,11 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 			s.awaitReserved(t, archive.Margin)
 			first := s.reserved(t)
 			assert.Equal(t, first, archive.SafeRevision(first, s.etcd.Revision()), "a restore continues above the reservation")
-			require.NoError(t, s.End(soon(t)))
-			s.Backups = s.another(t, &format.Keys{})
+			s.nextRun(t)
 			s.put(t, 1)
 			s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 			s.eventually(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing, which follows the reservation")
 			assert.Equal(t, first, s.reserved(t), "the reservation is far ahead")
-			require.NoError(t, s.End(soon(t)))
 		})
 	}
 }
@@ -294,7 +277,6 @@ func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.awaitReserved(t, s.etcd.Revision()+archive.Margin)
 	require.Zero(t, s.Facts().Shipped.Revision, "nothing is stored")
-	s.end(t)
 }
 
 func TestReservation_followsAFullSnapshotInAStoreThatWasEmptied(t *testing.T) {
@@ -309,7 +291,6 @@ func TestReservation_followsAFullSnapshotInAStoreThatWasEmptied(t *testing.T) {
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.awaitReserved(t, archive.Margin)
-	require.NoError(t, s.End(soon(t)))
 }
 
 func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
@@ -323,7 +304,6 @@ func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
 	faults.ClearFaults()
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 	assert.Positive(t, s.reserved(t))
-	require.NoError(t, s.End(soon(t)))
 }
 
 func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
@@ -337,15 +317,13 @@ func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 		s.put(t, 1)
 		s.eventually(t, func(backup.Facts) bool { return stored() }, "a segment")
 	}
-	require.NoError(t, s.End(soon(t)))
-	s.Backups = s.another(t, &format.Keys{})
+	s.nextRun(t)
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 1)
 	s.eventually(t, func(backup.Facts) bool {
 		merged, err := archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Minute)
 		return err == nil && len(merged) > 0
 	}, "a merged object")
-	require.NoError(t, s.End(soon(t)))
 }
 
 // counted counts listings of all backups (by their reads of full-snapshot results) and of restore tests.
@@ -369,7 +347,6 @@ func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
 	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "the tests are listed more often than everything")
-	s.end(t)
 }
 
 // If a clock that was wrong for two minutes were trusted, almost all backups would be deleted.
@@ -385,7 +362,6 @@ func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool {
 		return f.Undone != nil && strings.Contains(f.Undone.Message, "this machine's clock jumped by 8h0m0s")
 	}, "the jump is reported")
-	s.end(t)
 }
 
 // littered is a store with the remains of interrupted uploads.
@@ -403,7 +379,6 @@ func TestRemainsOfInterruptedUploadsAreRemoved(t *testing.T) {
 	in.left.Store(3)
 	s := newSubjectIn(t, in, archive.Verified)
 	s.beginUntil(t, func(backup.Facts) bool { return in.left.Load() == 0 }, "the remains are removed")
-	s.end(t)
 }
 
 func TestFilesOfKilledRestoreTestsAreRemoved(t *testing.T) {
