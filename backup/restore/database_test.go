@@ -112,29 +112,6 @@ func rowsOf(t *testing.T, path string) (rows []format.Row) {
 	return rows
 }
 
-func TestHashKV_equalsEtcdsAtCompactions(t *testing.T) {
-	h := newHistory(t, 7)
-	h.live(60)
-	compared := 0
-	last := h.moments[len(h.moments)-1]
-	for i, from := range h.fulls {
-		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
-		source := h.source(from, last)
-		_, err := Database(t.Context(), source, path, Options{})
-		require.NoError(t, err)
-		for _, said := range last.compactions {
-			if said.CompactRevision < from.compacted {
-				continue
-			}
-			hash, err := HashKV(t.Context(), path, HashRequest{said.CompactRevision, said.Revision, true})
-			require.NoError(t, err)
-			require.Equal(t, said.Hash, hash)
-			compared++
-		}
-	}
-	require.Positive(t, compared)
-}
-
 func TestDatabase_schedulesACompaction(t *testing.T) {
 	h := newHistory(t, 11)
 	h.live(20)

@@ -63,7 +63,7 @@ func mostHeap() (most func() uint64) {
 func TestInChild_hasLowPriorityAndLittleMemory(t *testing.T) {
 	const rows = 32 << 10
 	url := "file://" + t.TempDir()
-	_, full, size := keepFull(t, url, rows)
+	full, size := keepFull(t, url, rows)
 	child := exec.CommandContext(t.Context(), os.Args[0], "child-measured", url, filepath.Join(t.TempDir(), "scratch"), "1", full.Name(), strconv.Itoa(rows))
 	child.Stderr = t.Output()
 	output, err := child.Output()

@@ -3,13 +3,9 @@ package verification
 import (
 	"bytes"
 	"encoding/binary"
-	"flag"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"strings"
 	"testing"
 	"time"
 
@@ -49,23 +45,21 @@ func TestVerify_fullSnapshot(t *testing.T) {
 	require.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
-func TestVerify_fullSnapshotWithoutHash(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
-	w.put(7)
-	w.putFull(func(full *archive.Full) { full.Hash = nil })
-	result := w.requireVerified(w.ofFull())
-	require.Nil(t, result.Hash)
-}
-
-// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer exist.
-func TestVerify_ignoresHashesOfCompactedRows(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
-	w.put(7)
-	w.compact()
-	full := w.putFull()
-	require.Less(t, full.Hash.Compacted, full.Compacted)
-	result := w.requireVerified(w.ofFull())
-	require.Nil(t, result.Hash)
+func TestVerify_withoutAUsableHash(t *testing.T) {
+	for what, put := range map[string]func(w *world){
+		"none was recorded": func(w *world) { w.putFull(withoutHash) },
+		// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer exist.
+		"of compacted rows": func(w *world) {
+			w.compact()
+			full := w.putFull()
+			require.Less(t, full.Hash.Compacted, full.Compacted)
+		},
+	} {
+		w := newWorld(t, memory.New(), &format.Keys{})
+		w.put(7)
+		put(w)
+		require.Nil(t, w.requireVerified(w.ofFull()).Hash, what)
+	}
 }
 
 func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
@@ -217,23 +211,20 @@ func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-func TestVerify_findsUnreadablePages(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
-	w.put(7)
-	w.decay = func(database []byte) []byte {
-		clear(database[2*os.Getpagesize():]) // keep the two meta pages, which bbolt reads first
-		return database
+func TestVerify_findsDamagedPages(t *testing.T) {
+	for why, decay := range map[string]func(database []byte) []byte{
+		"the backup is damaged: its database cannot be read": func(database []byte) []byte {
+			clear(database[2*os.Getpagesize():]) // keep the two meta pages, which bbolt reads first
+			return database
+		},
+		"bbolt's page check found ": func(database []byte) []byte { return withoutFreelist(t, database) },
+	} {
+		w := newWorld(t, memory.New(), &format.Keys{})
+		w.put(7)
+		w.decay = decay
+		w.putFull(withoutHash)
+		w.requireFailed(w.ofFull(), why)
 	}
-	w.putFull(withoutHash)
-	w.requireFailed(w.ofFull(), "the backup is damaged: its database cannot be read")
-}
-
-func TestVerify_findsUnreachablePages(t *testing.T) {
-	w := newWorld(t, memory.New(), &format.Keys{})
-	w.put(7)
-	w.decay = func(database []byte) []byte { return withoutFreelist(t, database) }
-	w.putFull(withoutHash)
-	w.requireFailed(w.ofFull(), "bbolt's page check found ")
 }
 
 // withoutFreelist returns a database whose freelist page is present but empty, so its free pages are unreachable.
@@ -377,12 +368,8 @@ func (w *world) requireFailed(job Job, why string) {
 	require.Contains(w.t, result.Why, why)
 }
 
-// mebibytes can be raised for measurements: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x
-// -mebibytes 2048.
-var mebibytes = flag.Int64("mebibytes", 64, "database size of benchmarks, in MiB")
-
 // keepFull stores a full snapshot with rows of 1 KB and a wrong hash. It returns the size of the database in bytes.
-func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full archive.Full, bytes int64) {
+func keepFull(t *testing.T, url string, rows int64) (full archive.Full, bytes int64) {
 	t.Helper()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
@@ -399,52 +386,5 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 		Hash: &format.Hash{Revision: rows, Compacted: rows / 2},
 	}, database)
 	require.NoError(t, err)
-	return a, full, source.DatabaseBytes
-}
-
-// BenchmarkVerify verifies a full snapshot in a folder.
-func BenchmarkVerify(b *testing.B) {
-	a, full, size := keepFull(b, "file://"+b.TempDir(), *mebibytes<<10)
-	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	debug.FreeOSMemory()
-	highest := watchMemory(b)
-	for b.Loop() {
-		result, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
-		require.NoError(b, err)
-		require.Contains(b, result.Why, "and etcd's was 0") // the hash is compared last, so everything else was verified
-	}
-	b.ReportMetric(float64(size)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
-	b.ReportMetric(highest(), "RssAnon-MiB")
-}
-
-// watchMemory starts sampling the memory of this process, excluding mapped files. The returned function stops the
-// sampling and returns the highest sample.
-func watchMemory(b *testing.B) (highest func() float64) {
-	stop, told := make(chan struct{}), make(chan float64)
-	go func() {
-		var most float64
-		for ticker := time.NewTicker(20 * time.Millisecond); ; {
-			select {
-			case <-stop:
-				told <- most
-				return
-			case <-ticker.C:
-				most = max(most, anonymous(b))
-			}
-		}
-	}()
-	return func() float64 { close(stop); return <-told }
-}
-
-// anonymous returns the memory of this process in MiB, excluding mapped files.
-func anonymous(b *testing.B) (mebibytes float64) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		b.Error(err)
-	}
-	_, rest, _ := strings.Cut(string(status), "RssAnon:")
-	if _, err := fmt.Sscan(rest, &mebibytes); err != nil {
-		b.Error(err)
-	}
-	return mebibytes / 1024
+	return full, source.DatabaseBytes
 }
