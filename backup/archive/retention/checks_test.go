@@ -58,22 +58,6 @@ func TestPlan_failedChecks(t *testing.T) {
 	}
 }
 
-// A hole before a later chain is permanent and does not block deletions.
-func TestPlan_holeBeforeALaterChain(t *testing.T) {
-	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
-	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
-	p := plan(h)
-	assert.Empty(t, p.Unsafe)
-	assert.NotEmpty(t, p.Deletes())
-}
-
-// A failed verification no longer blocks deletions once a later one has succeeded.
-func TestPlan_earlierFailure(t *testing.T) {
-	fulls := hourly(3*day, 0)
-	fulls[40].Result = result(archive.Failed, 1, fulls[40].Time)
-	assert.Empty(t, plan(history(chain(fulls...))).Unsafe)
-}
-
 // A full snapshot with a time in the past must not cause earlier ones to be deleted.
 func TestPlan_clockWasBehind(t *testing.T) {
 	fulls := hourly(5*day, 0)
@@ -125,6 +109,7 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 		p := Make(policy, Facts{History: h, Now: now.Add(after), Store: now.Add(after)})
 		i := slices.IndexFunc(p.Items, func(i Item) bool { return i.Name == garbage.Name() })
 		assert.Equal(t, goes, p.Items[i].Goes)
+		assert.Contains(t, p.Items[i].Why, "cannot be verified")
 	}
 }
 

@@ -143,18 +143,6 @@ func TestRun_keepsSourcesForAWhile(t *testing.T) {
 	w.requireWhole(4)
 }
 
-func TestRun_separatesChains(t *testing.T) {
-	w := newMerging(t)
-	w.segments(2)
-	w.clock = 100
-	w.full(true)
-	w.segments(2)
-	w.merged()
-	w.pass(2 * archive.Grace)
-	w.run()
-	w.requireWhole(3, 102)
-}
-
 func TestRun_killedAtAnyRequest(t *testing.T) {
 	for call := 1; ; call++ {
 		w := newMerging(t)

@@ -1,8 +1,6 @@
 package retention
 
 import (
-	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -29,13 +27,6 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	assert.Equal(t, "the last verified one of the hour from 2026-11-21 10:00", reasons[26])
 	assert.Equal(t, "within points", reasons[0])
 	assert.Contains(t, reasons[100], "not the last one")
-}
-
-func TestPlan_deletesSegmentsBeforeTheWindow(t *testing.T) {
-	p := plan(history(chain(hourly(3*day, 0)...)))
-	assert.Len(t, goes(p, Segments), 72-25, "up to the full of 25 hours ago, which is the newest one that is surely before the window")
-	i := slices.IndexFunc(p.Items, func(item Item) bool { return item.Kind == Segments && !item.Goes })
-	assert.Equal(t, 26, p.Items[i].Objects)
 }
 
 // No later revision can be restored from a crossed full snapshot, because the chain that continues starts earlier.
@@ -166,20 +157,6 @@ func TestPlan_unfinishedFulls(t *testing.T) {
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes(plan(h), Remains))
-}
-
-func TestPlan_unverifiableManifest(t *testing.T) {
-	fulls := hourly(20*day, 0)
-	fulls[0].Err, fulls[0].Result = errors.New("not signed"), nil
-	fulls[0].Full = archive.Full{}
-	goes := plan(history(archive.Chain{Fulls: fulls[1:], From: fulls[1].Revision, Begin: fulls[1].Time, To: fulls[1].Revision, End: now}))
-	assert.Empty(t, goes.Unsafe)
-	h := history(chain(fulls[1:]...))
-	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
-	p := plan(h)
-	require.NotEmpty(t, p.Deletes())
-	assert.Equal(t, fulls[0].Name(), p.Deletes()[0].Name)
-	assert.Contains(t, p.Deletes()[0].Why, "cannot be verified")
 }
 
 var (
