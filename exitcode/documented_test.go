@@ -38,8 +38,8 @@ func constants(t *testing.T) map[string]Code {
 // visitors maps the statuses of the other commands to the docs' words for each number.
 var visitors = map[string]string{
 	"ToolFailed": "", "NotTold": "", // the docs promise no numbers for these
-	"NoAnswer": "69 without an answer", "MemberNotReady": "75 if not",
-	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
+	"NoAnswer": "69 if nothing responds", "MemberNotReady": "75 if the member is not ready",
+	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if a check failed", "NotKept": "78 if",
 }
 
 func TestStatuses_areDocumented(t *testing.T) {

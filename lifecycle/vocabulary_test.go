@@ -172,7 +172,7 @@ func TestProblemClasses_areAllUsed(t *testing.T) {
 		}
 	}
 	assertKnown(t, uniq(seen), "say when a failure is of it, in classOf (condition.go), and show such a failure in failures (timeline_test.go)")
-	assertDocumented[Class](t, "the class is one of ")
+	assertDocumented[Class](t, "The class is ")
 }
 
 // assertDocumented checks that the documentation lists the words of a type behind an introduction.

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is the maximum time for a read. Its callers continue without the result.
-const patience = time.Second
+// patience is the maximum time for a read. On a busy machine, a read of a healthy volume may take more than a second. Its
+// callers continue without the result.
+const patience = 3 * time.Second
 
 // ErrHangs means that the file did not answer in time.
 var ErrHangs = errors.New("it does not answer; the volume that it lies on may hang")
@@ -33,7 +34,7 @@ var (
 	current = map[string]*reading{} // running reads by path
 )
 
-// Read returns the content of a regular file of at most limit bytes. It follows symbolic links. It takes at most 1 s.
+// Read returns the content of a regular file of at most limit bytes. It follows symbolic links. It takes at most 3 s.
 // While an earlier read of the path hangs, it returns ErrHangs immediately. Errors wrap their cause and do not repeat
 // the path. Any goroutine may call it.
 func Read(path string, limit int64) ([]byte, error) {
