@@ -145,7 +145,8 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// On a reused connection Go repeats a GET that got no answer, and reading the status again would discard a result.
+// On a reused connection, net/http retries a GET without a response. Reading the status twice would discard a
+// result.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))
@@ -228,7 +229,7 @@ func TestBundlesThatAreNone(t *testing.T) {
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, want := range map[string]string{
-		fifo:              "not a regular file", // and no process has opened its other end
+		fifo:              "not a regular file", // no process has opened the other end of the pipe
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",

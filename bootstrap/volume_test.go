@@ -33,7 +33,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	assert.Empty(t, left, "a lock leaves nothing behind")
 }
 
-// databaseAt creates a database in a data directory and locks it, like bbolt.
+// databaseAt creates a database in a data directory and locks it as bbolt does.
 func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os.File) {
 	t.Helper()
 	path = filepath.Join(dataDir, "member", "snap", "db")
@@ -107,7 +107,7 @@ func TestDataDirectoryLock_isTheVolume(t *testing.T) {
 	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
 }
 
-// A sidecar replaces the directory when it restores.
+// The sidecar replaces the data directory when it restores a backup.
 func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())

@@ -56,7 +56,7 @@ func TestClose_unreadResponse(t *testing.T) {
 	}
 }
 
-// Two of three stop together, the leader among them, as when a StatefulSet is scaled from three to one.
+// Two of three members stop together, the leader among them, as when a StatefulSet is scaled from three to one.
 func TestClose_unwantedMembersLeave(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -94,7 +94,7 @@ func TestClose_wantedMemberStays(t *testing.T) {
 	assert.Len(t, list.Members, 3)
 }
 
-// A cluster is not ended by its last member.
+// The last member must not remove itself from the cluster.
 func TestClose_lastMemberStays(t *testing.T) {
 	b := openBench(t)
 	b.unwanted.Store(true)

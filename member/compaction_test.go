@@ -28,7 +28,7 @@ func TestBeforeCompaction(t *testing.T) {
 		BeforeCompaction: func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
-			<-ctx.Done() // a reader without end
+			<-ctx.Done() // a reader that blocks until its context ends
 		},
 	})
 	require.NoError(t, b.Open(soon(t)))
@@ -47,7 +47,7 @@ func TestBeforeCompaction(t *testing.T) {
 	require.ErrorContains(t, err, "compacted")
 }
 
-// compacting is a bench whose etcd compacts by itself, and which counts how often it was asked to read before.
+// compacting is a bench whose etcd compacts automatically. It counts the calls of BeforeCompaction.
 type compacting struct {
 	*bench
 	read atomic.Int32
@@ -64,7 +64,7 @@ func newCompacting(t *testing.T, mode, retention string) *compacting {
 	return c
 }
 
-// writeUntil has keys put all the time.
+// writeUntil writes keys until a condition holds.
 func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what string) {
 	t.Helper()
 	for ctx := soon(t); !holds(); {

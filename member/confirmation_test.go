@@ -26,14 +26,14 @@ import (
 	"etcd-wrapper/member"
 )
 
-// confirming is a member whose store confirms what the test wants.
+// confirming is a member whose test decides which revisions the store confirms.
 type confirming struct {
 	*bench
 	*testing.T
 	gate *ack.Gate
 	etcd *clientv3.Client
 
-	waiting atomic.Int64 // replies that wait
+	waiting atomic.Int64 // number of waiting replies
 }
 
 // Wait, WaitAll and Revision implement member.Confirmation.
@@ -69,17 +69,17 @@ func newConfirming(t *testing.T) *confirming {
 	return c
 }
 
-// confirm confirms everything so far, except replies that have no revision.
+// confirm confirms all revisions so far, but not replies that have no revision.
 func (c *confirming) confirm() { c.confirmUpTo(c.Server().KV().Rev()) }
 
 func (c *confirming) confirmUpTo(revision int64) { c.gate.Confirm(revision, 0, time.Now()) }
 
-// confirmAll confirms everything so far.
+// confirmAll confirms everything so far, including replies that have no revision.
 func (c *confirming) confirmAll() {
 	c.gate.Confirm(c.Server().KV().Rev(), c.gate.Requests(), time.Now())
 }
 
-// start sends a request and returns the channel of its result, once the reply waits.
+// start sends a request and returns a channel for its result once the reply is waiting.
 func (c *confirming) start(request func(ctx context.Context) error) <-chan error {
 	c.Helper()
 	before, done := c.waiting.Load(), make(chan error, 1)
@@ -89,7 +89,7 @@ func (c *confirming) start(request func(ctx context.Context) error) <-chan error
 	return done
 }
 
-// requirePassed requires that the reply arrives, with or without an error.
+// requirePassed requires that the reply arrives, possibly with an error.
 func (c *confirming) requirePassed(done <-chan error) error {
 	c.Helper()
 	select {
@@ -174,7 +174,7 @@ func TestRepliesWithoutARevisionWaitForEverything(t *testing.T) {
 
 func (c *confirming) endpoint() string { return c.config.ListenClientUrls[0].String() }
 
-// rangeOverGateway asks for a revision that does not exist, so that the reply is an error.
+// rangeOverGateway requests a revision that does not exist, so the reply is an error.
 func (c *confirming) rangeOverGateway(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint()+"/v3/kv/range", strings.NewReader(`{"key":"a2V5","revision":99}`))
 	if err != nil {
@@ -302,7 +302,7 @@ func TestLocksWaitForEverything(t *testing.T) {
 	c := newConfirming(t)
 	stop := make(chan struct{})
 	finished := make(chan struct{})
-	go func() { // the session needs a lease and a key
+	go func() { // creating the session requires a lease and a key
 		defer close(finished)
 		for {
 			select {

@@ -32,8 +32,8 @@ func eager() maintenance.Options {
 // electRarely keeps the leader on a busy machine.
 func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
 
-// leadLastStarted moves leadership to the member that was started last in this process: etcd publishes only its raft
-// status. No other member can move leadership, so the members need electRarely.
+// leadLastStarted moves leadership to the member that was started last in this process, because etcd publishes only
+// the raft status of that member. No other member can move leadership, so the members need electRarely.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -63,7 +63,7 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 	return client
 }
 
-// The order is that of the pauses: followers, one after the other, then the leader.
+// Followers are defragmented one after the other, then the leader.
 func TestDefragmentation_order(t *testing.T) {
 	members := threeWith(t, eager(), electRarely)
 	defer members[0].Close()
@@ -74,7 +74,7 @@ func TestDefragmentation_order(t *testing.T) {
 	empty(t, client)
 	reply, err := client.Get(soon(t), "key")
 	require.NoError(t, err)
-	before := reply.Header.Revision // a member may not have applied all of it yet
+	before := reply.Header.Revision // some members may not have applied this revision yet
 	require.Eventually(t, func() bool {
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	ask := func() string {
 		before := members[1].Maintainer.State().LastDefragmentation
 		require.NoError(t, members[1].Maintainer.Trigger())
-		require.Eventually(t, func() bool { // until it has caught up, the next one is refused
+		require.Eventually(t, func() bool { // requests are refused until the member has caught up
 			state := members[1].Maintainer.State()
 			return state.LastDefragmentation != before && state.Phase == maintenance.Idle
 		}, patience, tick)
@@ -187,7 +187,7 @@ func TestDefragmentation_onlyRoot(t *testing.T) {
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// lifts reports whether the alarm ends within some checks.
+// lifts reports whether the alarm is disarmed within a few checks.
 func lifts(b *bench, interval time.Duration) bool {
 	for range 10 {
 		<-time.After(interval)
@@ -208,14 +208,14 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // as long as a defragmentation frees room, the alarm is raised and lifted
+	for full := false; !full; { // while defragmentations still free space, the alarm is raised and disarmed
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Maintainer.State().NoSpaceDisarmed
-	// Pages that are read during the compaction become free with the next commit only, and without writes there is
-	// none.
+	// Pages that are read during the compaction are freed only by the next commit, and without writes there is no
+	// next commit.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
 	empty(t, client)

@@ -14,9 +14,10 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcd publishes the raft status of the etcd that was started last in a process, so these tests are not parallel.
+// etcd publishes only the raft status of the member that was started last in a process, so these tests do not run
+// in parallel.
 
-// unhurried returns a member whose raft would elect no leader before the test ends.
+// unhurried returns a member whose election timeout is longer than the test.
 func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
 	cfg := config(t, dir)
@@ -37,7 +38,7 @@ func TestElectSelf_singleMember(t *testing.T) {
 	}
 }
 
-// Its log ends with a second voter that has never started: without a quorum no member campaigns.
+// The log ends with a second voter that has never started, so no member has a quorum to campaign.
 func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
@@ -59,8 +60,8 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-// Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops
-// most of them.
+// Before raft campaigns, it reads the entries that raft has not applied. etcd applied them at its start and has
+// dropped most of them.
 func TestElectSelf_longLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	cfg := config(t, dir)
@@ -82,13 +83,13 @@ func TestElectSelf_longLog(t *testing.T) {
 	}
 }
 
-// It would campaign among those that have removed it.
+// A removed member must not campaign in the cluster that removed it.
 func TestElectSelf_removedMember(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
-	members[2] = newBench(t, t.TempDir()) // to be closed in its place
+	members[2] = newBench(t, t.TempDir()) // closed by the cleanup instead of the removed member
 	_, err := members[0].client(t).MemberRemove(soon(t), uint64(removed.ID()))
 	require.NoError(t, err)
 	require.Error(t, removed.Watch(soon(t)))

@@ -64,7 +64,7 @@ func TestOpen_portInUse(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// It listens for metrics last of all.
+// Opening the metrics listener is the last step of Open.
 func TestOpen_metricsPortInUse(t *testing.T) {
 	dir, _, config := stoppedMember(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,7 +105,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	patient.mustClose(t)
 }
 
-// zap would end the process. Here the reason is reported first, and the goroutine of the failure never continues.
+// zap would exit the process. The member reports the reason first, and the failing goroutine never continues.
 func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,

@@ -26,7 +26,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// three opens a cluster of three and returns the leader first. All are closed with the test but the leader.
+// three opens a cluster of three and returns the leader first. The cleanup closes all members except the leader.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
 	return threeMaintained(t, maintenance.Options{})
@@ -80,11 +80,11 @@ func leader(t *testing.T, members []*bench) int {
 
 func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
 
-// writers put keys through one member until it does not serve any more.
+// writers write keys through one member until it stops serving.
 type writers struct {
 	mu      sync.Mutex
 	acked   map[string]bool
-	ended   []error // how the last request of each ended
+	ended   []error // result of the last request of each writer
 	working sync.WaitGroup
 	cancel  context.CancelFunc
 }
@@ -93,7 +93,7 @@ func startWriters(t *testing.T, b *bench) *writers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writers{acked: map[string]bool{}, cancel: cancel}
-	for i := range 3 { // more would only take CPU time from etcd
+	for i := range 3 { // more writers would only take CPU time from etcd
 		client := b.client(t)
 		w.working.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
@@ -124,15 +124,15 @@ func (w *writers) count() int {
 	return len(w.acked)
 }
 
-// end cancels what can't be answered any more: its member is closed.
+// end cancels the pending requests, which a closed member cannot answer, and returns the acknowledged keys.
 func (w *writers) end() map[string]bool {
 	w.cancel()
 	w.working.Wait()
 	return w.acked
 }
 
-// Every write that reached the leader gets a response, because writes are held while leadership moves: raft would drop
-// proposals meanwhile.
+// Every write that reached the leader gets a response: raft drops proposals while leadership moves, so writes are
+// held back until the move is done.
 func TestClose_leaderUnderLoad(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -163,7 +163,7 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
 }
 
-// seen collects the keys of events until the last one, each of which must occur once and in order.
+// seen collects the keys of events up to the last key, and checks that the events arrive in order and only once.
 func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	t.Helper()
 	keys, revision := map[string]bool{}, int64(0)
@@ -179,13 +179,13 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	return keys
 }
 
-// excused reports whether a member has logged that it could not hold its writes in time.
+// excused reports whether a member has logged that it failed to hold its writes back in time.
 func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
 }
 
-// Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself, and
-// others not at all, until they time out.
+// Plain etcd answers some of these writes with "raft proposal dropped", which clients must not retry on their own,
+// and leaves others unanswered until they time out.
 func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -216,7 +216,7 @@ func TestMoveLeader_writes(t *testing.T) {
 	}
 }
 
-// reservedID returns the lease ID of a claim as documented.
+// reservedID returns the lease ID of a claim, in the documented layout.
 func reservedID(kind, nonce int64, member types.ID) int64 {
 	return 0x65e7<<48 | kind<<44 | nonce<<32 | int64(uint32(member))
 }
@@ -227,14 +227,14 @@ const (
 	quietKind    = 4
 )
 
-// grant makes a claim past the members, as a client of a plain etcd in the cluster can.
+// grant creates a claim without the members' involvement, as a client of a plain etcd in the cluster could.
 func grant(t *testing.T, b *bench, id int64) {
 	t.Helper()
 	_, err := b.Server().LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id, TTL: 3600})
 	require.NoError(t, err)
 }
 
-// appears waits for a lease.
+// appears waits until a lease exists.
 func appears(t *testing.T, b *bench, id int64) bool {
 	t.Helper()
 	return assert.Eventually(t, func() bool {
@@ -252,12 +252,13 @@ func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(start)
 }
 
-// held counts how often a member has held its writes.
+// held returns the number of times a member has held back its writes.
 func (b *bench) held() int {
 	return strings.Count(b.log.String(), "writes were held back while leadership moved")
 }
 
-// A leader silently drops forwarded proposals while its leadership moves, and the client would wait for 7 s.
+// A leader silently drops forwarded proposals while its leadership moves. Without a pause, the client would wait
+// for 7 s.
 func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -279,8 +280,8 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	}
 }
 
-// A slow member may apply the announcement after the leader has changed, and plain etcd grants any lease to its
-// clients.
+// A slow member may apply the announcement after the leader has changed, and plain etcd lets its clients grant any
+// lease.
 func TestMoveLeader_foreignAnnouncement(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -327,9 +328,9 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
-// replaceDatabase disconnects a member from the others until it lacks entries that these have compacted, so that it is sent a
-// snapshot. A leader compacts nothing for 30 s after it sent one, for example to a member that started late, and the
-// member then catches up by entries: so it may take several attempts.
+// replaceDatabase disconnects a member until the others have compacted entries that it lacks, so they must send it
+// a snapshot. For 30 s after sending a snapshot, for example to a member that started late, a leader compacts
+// nothing and the member catches up by entries, so this may take several attempts.
 func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	t.Helper()
 	client := others[0].client(t)
@@ -353,7 +354,7 @@ func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	}
 }
 
-// The leader's snapshot has replaced its database.
+// The member's database was replaced by the leader's snapshot.
 func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })

@@ -23,36 +23,36 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// TestMain runs more of these tests at a time than there are processors: they wait far more than they compute.
+// TestMain runs more tests in parallel than there are processors, because these tests mostly wait.
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// patience bounds what a test waits for.
+// patience bounds every wait in these tests.
 const patience = 60 * time.Second
 
 // tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond
 
-// bench is a member under test with what it reported.
+// bench is a member under test with the output of its log and its crashes.
 type bench struct {
 	*member.Member
 	config  *embed.Config
 	log     *logtest.Lines
 	crashed chan error
 
-	unwanted atomic.Bool // its orchestrator wants fewer members
+	unwanted atomic.Bool // the orchestrator wants fewer members
 
 	closing sync.Once
 	opened  bool
 	closed  error
 }
 
-// Close closes the member, once.
+// Close closes the member once.
 func (b *bench) Close() (opened bool, err error) {
 	b.closing.Do(func() { b.opened, b.closed = b.Member.Close() })
 	return b.opened, b.closed
 }
 
-// mustClose closes the member in order.
+// mustClose closes the member cleanly.
 func (b *bench) mustClose(t *testing.T) {
 	t.Helper()
 	_, err := b.Close()
@@ -78,7 +78,7 @@ func benchWith(t *testing.T, config *embed.Config) *bench {
 	return benchMaintained(t, config, maintenance.Options{})
 }
 
-// benchMaintained is a bench whose database is kept small.
+// benchMaintained returns a bench that defragments its database with the given options.
 func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Options) *bench {
 	t.Helper()
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
@@ -89,7 +89,7 @@ func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Opt
 	return b
 }
 
-// config returns the configuration of a single member on free ports of loopback.
+// config returns the configuration of a single member on free loopback ports.
 func config(t *testing.T, dir string) *embed.Config {
 	t.Helper()
 	config := embed.NewConfig()
@@ -98,7 +98,7 @@ func config(t *testing.T, dir string) *embed.Config {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.BcryptCost = 4 // with the default, hashing a password takes a minute on a busy machine
+	config.BcryptCost = 4 // with the default cost, hashing a password takes a minute on a busy machine
 	return config
 }
 

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// newEtcdLog returns a logger as etcd has it, and its output.
+// newEtcdLog returns a logger configured as etcd's, and its output.
 func newEtcdLog() (*zap.Logger, *bytes.Buffer) {
 	var written bytes.Buffer
 	m := &Member{options: Options{Log: zerolog.New(&written)}}
@@ -61,7 +61,7 @@ func TestLogger_occasionalLine(t *testing.T) {
 	})
 }
 
-// Etcd ignores a peer of another cluster without a pause, and only its log shows it.
+// etcd keeps ignoring a peer of another cluster, and only its log shows it.
 func TestLogger_reasonForASlowStart(t *testing.T) {
 	m := &Member{options: Options{Log: zerolog.Nop()}}
 	log := m.logger("info")

@@ -57,13 +57,13 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// etcd's own close waits 7 s for watches.
+// etcd's own Close waits 7 s for watches.
 func TestClose_thousandWatches(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)
 	var watches []clientv3.WatchChan
 	for i := range 1000 {
-		ctx := context.WithValue(t.Context(), watchKey{}, i) // another context, another stream
+		ctx := context.WithValue(t.Context(), watchKey{}, i) // each context needs its own stream
 		watches = append(watches, client.Watch(ctx, fmt.Sprintf("key-%d", i), clientv3.WithCreatedNotify()))
 	}
 	for _, watch := range watches {
@@ -76,7 +76,7 @@ func TestClose_thousandWatches(t *testing.T) {
 
 type watchKey struct{}
 
-// The client resumes elsewhere on Unavailable; with any other code it would give the watch up.
+// On Unavailable, the client resumes the watch on another member; on any other code it would give up.
 func TestClose_streamsEndUnavailable(t *testing.T) {
 	b := openBench(t)
 	connection, err := grpc.NewClient(b.config.ListenClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -95,7 +95,7 @@ func TestClose_streamsEndUnavailable(t *testing.T) {
 	assert.ErrorContains(t, err, "etcd is stopping")
 }
 
-// Who waits for a lock may wait forever.
+// A client that waits for a lock may wait forever.
 func TestClose_waitingLock(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// placed is a bench that finds its place in the cluster.
+// placed returns a bench with the option FindsPlace.
 func placed(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
@@ -90,7 +90,7 @@ func says(b *bench, text string) func() bool {
 	return func() bool { return strings.Contains(b.log.String(), text) }
 }
 
-// moved returns the configuration of a member with another peer URL.
+// moved returns the configuration of a member with a different peer URL.
 func moved(t *testing.T, c *embed.Config) *embed.Config {
 	t.Helper()
 	again := config(t, c.Dir)

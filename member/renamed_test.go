@@ -29,7 +29,7 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 	}
 }
 
-// renamed is the configuration of another member on the same directory.
+// renamed returns the configuration of a member with a different name on the same directory.
 func renamed(t *testing.T, dir string) *embed.Config {
 	t.Helper()
 	other := config(t, dir)

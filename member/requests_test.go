@@ -35,7 +35,7 @@ func TestRequests(t *testing.T) {
 	assert.Less(t, writes.Took+reads.Took, time.Since(start))
 }
 
-// The history of package readiness reads these; another version of etcd may call them otherwise.
+// The readiness history reads these metrics, which may have different names in other versions of etcd.
 func TestEtcdMetrics(t *testing.T) {
 	t.Parallel()
 	openBench(t)

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/member"
 )
 
-// rooted is a bench with a password for root.
+// rooted returns a bench with a root password.
 func rooted(config *embed.Config, password string) *bench {
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
@@ -30,7 +30,7 @@ func rooted(config *embed.Config, password string) *bench {
 	return b
 }
 
-// put writes a key as a user; empty means anonymously.
+// put writes a key as the given user, or anonymously if user is empty.
 func put(t *testing.T, b *bench, user, password string) error {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -50,7 +50,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	anonymous := make(chan error)
 	go func() {
 		client := first.client(t)
-		for { // from before the member serves
+		for { // starts before the member serves
 			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
 				anonymous <- err
 				return
@@ -89,7 +89,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	assert.NotContains(t, second.log.String(), "root-password-file")
 }
 
-// Clusters that already serve, with or without users, are not changed.
+// Existing clusters, with or without users, are not changed.
 func TestRootPassword_existingCluster(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(ctx context.Context, client *clientv3.Client) error{
@@ -126,7 +126,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 	}
 }
 
-// A start may end between the steps.
+// A start may be interrupted between any two steps.
 func TestRootPassword_interrupted(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
@@ -144,7 +144,7 @@ func TestRootPassword_interrupted(t *testing.T) {
 	require.NoError(t, put(t, after, "root", "new"))
 }
 
-// openRooted opens a cluster of members with these passwords; empty is a member without one.
+// openRooted opens a cluster with one member for each password; an empty password configures none.
 func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 	t.Helper()
 	var names []string
@@ -175,7 +175,7 @@ func TestRootPassword_severalMembers(t *testing.T) {
 	}
 }
 
-// While the flag is rolled out in an empty cluster, the leader may lack it.
+// While the flag is rolled out in a new cluster, the leader may lack it.
 func TestRootPassword_leaderWithoutIt(t *testing.T) {
 	t.Parallel()
 	for _, b := range openRooted(t, "", "secret", "") {

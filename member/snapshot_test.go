@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fill writes some mebibytes, more than a connection buffers.
+// fill writes the given number of mebibytes, more than a connection buffers.
 func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	t.Helper()
 	value := strings.Repeat("x", 1<<20)
@@ -31,7 +31,7 @@ func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	}
 }
 
-// empty deletes and compacts the keys of fill, so that their pages are free.
+// empty deletes and compacts the keys that fill wrote, so that their pages become free.
 func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
@@ -42,7 +42,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	}, patience, tick)
 }
 
-// holdSnapshot requests a snapshot and does not read it until the context ends.
+// holdSnapshot requests a snapshot and does not read the rest of it until the context ends.
 func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})

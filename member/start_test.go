@@ -22,8 +22,8 @@ func TestIsOnlyVoter(t *testing.T) {
 	for name, test := range map[string]struct {
 		voters   quorum.JointConfig
 		learners quorum.MajorityConfig
-		etcd     uint64 // entries that are committed and that etcd has not applied
-		raft     uint64 // and that raft has not
+		etcd     uint64 // number of committed entries that etcd has not applied
+		raft     uint64 // number of committed entries that raft has not applied
 		alone    bool
 	}{
 		"the only voter":                       {quorum.JointConfig{set(self)}, nil, 0, 0, true},
@@ -47,7 +47,7 @@ func TestIsOnlyVoter(t *testing.T) {
 	}
 }
 
-// It has a snapshot and nothing after it, so etcd applies nothing.
+// A restored member has a snapshot and no entries after it, so etcd applies nothing.
 func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	t.Parallel()
 	const self = 1

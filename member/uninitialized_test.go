@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// preservedDirs returns the member directories that were moved out of the way.
+// preservedDirs returns the member directories that were moved aside.
 func preservedDirs(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
@@ -21,10 +21,10 @@ func preservedDirs(t *testing.T, dir string) []string {
 	return found
 }
 
-// Left alone, etcd would start and wait forever to be elected.
+// Without the move, etcd would start and wait forever for an election.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	for round := range 2 { // the second finds the first one's leftovers
+	for round := range 2 { // the second round finds the leftovers of the first
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
 		datadirtest.Initialize(t, dir)
 		b := newBench(t, dir)
@@ -37,17 +37,17 @@ func TestOpen_uninitializedData(t *testing.T) {
 	}
 }
 
-// stoppedData leaves behind what an etcd does that has run and was stopped.
+// stoppedData returns the data directory of an etcd that has run and was stopped.
 func stoppedData(t *testing.T) (dir, segment string) {
 	t.Helper()
 	dir, segment, _ = stoppedMember(t)
 	return dir, segment
 }
 
-// stoppedMember returns what it ran with as well.
+// stoppedMember is like stoppedData but also returns the configuration.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "[new].etcd") // a pattern of path/filepath
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a pattern of path/filepath
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
@@ -57,7 +57,7 @@ func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
-// etcd would take it for a new one and wait forever to be elected, or to be heard.
+// etcd would treat the data as new and wait forever for an election or for its peers.
 func TestOpen_lostLog(t *testing.T) {
 	dir, segment := stoppedData(t)
 	require.NoError(t, os.Remove(segment))

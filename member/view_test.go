@@ -47,7 +47,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// Rolled back to when it was alone, a member would serve without the others.
+// A member that was rolled back to a time when it was the only member would serve without the others.
 func TestNotJoined(t *testing.T) {
 	t.Parallel()
 	dir, _, before := stoppedMember(t)

@@ -38,7 +38,7 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns how many bytes of the database's file hold pages. The rest is only allocated.
+// usedBytes returns the number of bytes of the database file that hold pages. The rest is allocated but unused.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func usedBytes(t *testing.T, dir string) (used int64) {
 	return used
 }
 
-// firstSegmentOf returns the path of the only segment in the log of datadirtest.Initialized.
+// firstSegmentOf returns the path of the only log segment of datadirtest.Initialized.
 func firstSegmentOf(dir string) string {
 	return filepath.Join(dir, "member", "wal", firstSegment)
 }

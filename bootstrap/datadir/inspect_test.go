@@ -31,7 +31,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// etcd truncates a torn log, and would accept it once enough failed starts have made it longer.
+// etcd truncates a torn log. After enough failed starts the log is long enough again, and etcd would accept it.
 func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -59,7 +59,8 @@ func TestInspect_truncatedDatabase(t *testing.T) {
 
 func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir := datadirtest.Initialized(t)
-	update(t, dir, func(tx *bolt.Tx) error { // the name of etcd in these tests belongs to no member
+	// In these tests, etcd's name does not belong to any member.
+	update(t, dir, func(tx *bolt.Tx) error {
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
 		var owner map[string]any
@@ -93,7 +94,7 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 	}
 }
 
-// A member whose log is shorter than its database has lost entries that it acknowledged to its leader.
+// A member whose log is shorter than its database has lost entries that it had acknowledged to the leader.
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, while the database of this member, one of 2, has all entries up to %d: power was lost while it " +
@@ -106,7 +107,7 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
-			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // varies with the time at which etcd sets its version
+			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // depends on when etcd sets its version
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
@@ -114,8 +115,8 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	}
 }
 
-// A leader's snapshot is recorded in the log before its database is swapped in. The log never had the entries before
-// it.
+// A snapshot received from the leader is recorded in the log before its database is swapped in. The log never
+// contained the entries before the snapshot.
 func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
@@ -125,13 +126,14 @@ func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1000, Term: 2, ConfState: &raftpb.ConfState{}}))
 	require.NoError(t, log.Close())
-	update(t, dir, func(tx *bolt.Tx) error { // as after the swap
+	update(t, dir, func(tx *bolt.Tx) error { // simulate the swap
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 1000))
 	})
 	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 }
 
-// addMember adds a member to the database and marks it as written by etcd 3.6, so that its list of members counts.
+// addMember adds a member to the database and marks the database as written by etcd 3.6, so that its member list is
+// authoritative.
 func addMember(t *testing.T, dir string, learner bool) {
 	t.Helper()
 	update(t, dir, func(tx *bolt.Tx) error {
@@ -142,8 +144,8 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// etcd reports damage at the start of the segment itself. Other damage makes it truncate the log and then wait for a
-// leader until its failed starts have made the log long enough again.
+// etcd itself reports damage at the start of a segment. For other damage, it truncates the log and waits for a
+// leader until failed starts have made the log long enough again.
 func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	segment := last(segmentsOf(t, dir))
@@ -162,7 +164,7 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
 				require.ErrorContains(t, err, fmt.Sprintf("the log in %s is damaged at position %d", segment, begin), name)
-			} else { // nothing after the last entries has to prove anything
+			} else { // no proof is required after the last entries
 				require.ErrorContains(t, err, "damaged", name)
 			}
 			require.ErrorContains(t, err, "; way out: ", name)
@@ -170,8 +172,8 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	}
 }
 
-// provenFlushed reports whether a part of a segment proves that an entry before it was flushed, even if its first
-// record may be damaged: it has another entry, a hard state, and any record after that.
+// provenFlushed reports whether part of a segment proves that the entries before it were flushed, even if its first
+// record is damaged: it contains another entry, a hard state, and any record after that.
 func provenFlushed(t *testing.T, behind []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
@@ -200,7 +202,8 @@ func TestInspect_externalLog(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
 }
 
-// losses are applied to an initialized member. etcd would treat each as a new member and wait forever for an election.
+// losses are applied to an initialized member. In each case etcd would treat the data as that of a new member and
+// wait forever for an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -234,7 +237,7 @@ func TestInspect_lostLog(t *testing.T) {
 	}
 }
 
-// toldOfMembers leaves a database in which etcd has recorded only the first members.
+// toldOfMembers builds a database in which etcd has recorded only the given number of members.
 func toldOfMembers(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
@@ -308,8 +311,8 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The first record of a member that joined late may be its leader's snapshot. Even without database and snapshots
-// such a member is not uninitialized, because it has voted.
+// The first record of a member that joined late may be a snapshot from its leader. Such a member is not
+// uninitialized even without a database and snapshots, because it has voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -337,7 +340,7 @@ func TestInitialized_unreadableIndex(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// Moving its directory alone would leave the log behind.
+// Moving only the data directory would leave the log behind.
 func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
 	datadirtest.Initialize(t, dir)
@@ -347,8 +350,8 @@ func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	assert.Equal(t, before, fingerprint(t, dir))
 }
 
-// etcd would apply the log's entries to such a database, and then crash at each start because of a member that the
-// database lacks.
+// etcd would apply the log entries to this database, and then crash at each start because the database lacks a
+// member.
 func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.etcd")
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
@@ -373,7 +376,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// A member learns about the others one entry at a time, so a member that has just joined may not know itself yet.
+// A member learns about the other members one entry at a time, so a new member may not know itself yet.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
@@ -395,8 +398,8 @@ func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	}
 }
 
-// checkTail relies on this: raft may return entries to apply in the same Ready that returns them to be stored, and
-// etcd 3.6 does both concurrently.
+// checkTail relies on this behavior: raft may return entries to apply in the same Ready that returns them to be
+// stored, and etcd 3.6 handles both concurrently.
 func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)
@@ -410,7 +413,7 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	alone, storage := node(t, 2)
 	require.NoError(t, alone.Campaign())
 	stored, applies := uint64(0), 0
-	for range 5 { // the election, and four proposals
+	for range 5 { // for the election and four proposals
 		ready := alone.Ready()
 		for _, applied := range ready.CommittedEntries {
 			require.LessOrEqual(t, applied.Index, stored)
@@ -426,7 +429,7 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	require.Positive(t, applies)
 }
 
-// node returns member 2 of a cluster with these voters.
+// node returns member 2 of a cluster with the given voters.
 func node(t *testing.T, voters ...uint64) (*raft.RawNode, *raft.MemoryStorage) {
 	t.Helper()
 	storage := raft.NewMemoryStorage()

@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// writeUntilKilled runs an etcd, stores keys up to the last one, prints a line for each and does not return. It
-// flushes the last key to the database, which is then ahead of the commit index in the WAL.
+// writeUntilKilled runs etcd, writes keys up to lastKey, prints a line for each key, and never returns. It flushes
+// the last key to the database, which is then ahead of the commit index in the WAL.
 func writeUntilKilled(dir string, lastKey int) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
@@ -68,7 +68,7 @@ func writeUntilKilled(dir string, lastKey int) error {
 	select {}
 }
 
-// A directory is valid no matter when etcd was killed.
+// A data directory is valid no matter when etcd was killed.
 func TestKilledWhileWriting(t *testing.T) {
 	for _, stored := range []int{0, 1, 48, 49, 50, 51, 300} {
 		dir := filepath.Join(t.TempDir(), "new.etcd")
@@ -78,7 +78,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 }
 
-// The database is ahead of the commit index in the WAL: etcd buffers records that only move that index.
+// The database is ahead of the commit index in the WAL, because etcd buffers records that only advance the commit
+// index.
 func TestKilledWhileIdle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	killAfterKey(t, dir, 20, 20)
@@ -92,7 +93,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // files that exist only for a moment may be missed
+			for _, seen := range []string{name, "member/wal"} { // short-lived files may be missed
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}
@@ -110,7 +111,7 @@ func requireValid(t *testing.T, dir string) {
 	require.NoError(t, result(t, dir, bootstrap.Full))
 }
 
-// killAfterKey starts an etcd that stores keys up to lastKey and kills it when it has stored one of them.
+// killAfterKey starts an etcd that writes keys up to lastKey, and kills it after it has stored the given key.
 func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	etcd := etcdChild(t, dir, lastKey)
 	stdout, err := etcd.StdoutPipe()
@@ -123,7 +124,8 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns an etcd that stores keys up to lastKey. It is killed after a minute at the latest.
+// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after at most a
+// minute.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A damaged log can be replayed from a snapshot only if etcd's own verification accepts it.
+// A damaged log may be replayed from a snapshot only if etcd's own verification accepts it.
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)
@@ -48,7 +48,8 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	assert.NotZero(t, replayed[false])
 }
 
-// verifiedByEtcd makes etcd read the whole log, as at its start, and then the part after the snapshot.
+// verifiedByEtcd reads the whole log with etcd's code, as etcd does at its start, and then the part after the
+// snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {
@@ -59,7 +60,7 @@ func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	})
 }
 
-// openedByEtcd makes etcd open and repair a copy of the log, starting at its first entry.
+// openedByEtcd opens and repairs a copy of the log with etcd's code, starting at the first entry.
 func openedByEtcd(t *testing.T, dir string) bool {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "wal")

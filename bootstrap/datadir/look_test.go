@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith returns a data directory whose database names a cluster version, unless it is empty, and whose log has an
-// entry for each request, starting at index 1. A nil request is an entry of another kind.
+// dataWith returns a data directory with a log entry for each request, starting at index 1. A nil request is an
+// entry of another kind. If inDatabase is not empty, the database records it as the cluster version.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -56,7 +56,8 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// A snapshot follows the entry of snapshots. The snapshot after the entry of orphans is not recorded in the log.
+// The entry of snapshots is followed by a snapshot. The snapshot after the entry of orphans is not recorded in the
+// log.
 var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {
@@ -119,7 +120,7 @@ func TestClusterVersions_withoutDatabase(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Truncated or malformed protobuf must neither cause a panic nor yield a version.
+// Truncated or malformed protobuf must neither panic nor yield a version.
 func TestNoteOf_malformed(t *testing.T) {
 	t.Parallel()
 	whole := pbutil.MustMarshal(sets("3.6.0"))

@@ -34,7 +34,7 @@ import (
 type oldData struct {
 	bucket  map[uint64]bool // members in the database; true for a voter
 	applied uint64
-	start   []uint64 // voters in the v2 store of a snapshot at entry 3, if there is one
+	start   []uint64 // voters in the v2 store of the snapshot at entry 3, if it exists
 	log     []raftpb.Entry
 	since36 bool
 }
@@ -159,7 +159,7 @@ func TestLeftoverMembers(t *testing.T) {
 	}
 }
 
-// A leader may override entries of the previous leader, even with an entry in the log's next segment.
+// A leader may overwrite entries of the previous leader, even with an entry in the next segment of the log.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
@@ -220,7 +220,7 @@ func TestRequestsOfTheV2API(t *testing.T) {
 	}
 }
 
-// A snapshot replaces the entries before it, which etcd does not replay.
+// A snapshot replaces the entries before it, so etcd does not replay them.
 func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	t.Parallel()
 	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{adds(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
@@ -274,8 +274,8 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// An entry reaches the disk before the record of its commit index, so after a crash acknowledged entries may not be
-// recorded as committed. An orderly stop records all of them.
+// An entry reaches the disk before the record of its commit index, so acknowledged entries may not be recorded as
+// committed after a crash. A clean stop records all of them.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
 	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)

@@ -39,7 +39,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
-// Without its database a member reaches the revision that its log can produce.
+// If the database is behind, the member reaches the revision that replaying its log produces.
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -60,7 +60,7 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
-// A previous leader's log has entries that it could not commit, until another leader's entries replace them.
+// A former leader's log has entries that it could not commit. Entries of the next leader replace them.
 func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
@@ -91,8 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with this term and an index counted from the end of a log. Without a request it is the first
-// entry of a new leader.
+// entry returns an entry with the given term, whose index is relative to the end of a log. Without a request it is
+// the first entry of a new leader.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -101,14 +101,14 @@ func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb
 	return e
 }
 
-// A leader may have entries that a majority has stored without knowing that they are committed.
+// A leader may have entries that a majority has stored but that the leader does not yet know to be committed.
 func TestReadPosition_uncommittedEntries(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
 	client := v3client.New(server.Server)
-	_, err = client.MemberAdd(t.Context(), []string{"http://127.0.0.1:2"}) // from now on it has no quorum
+	_, err = client.MemberAdd(t.Context(), []string{"http://127.0.0.1:2"}) // the cluster loses its quorum
 	require.NoError(t, err)
 	short, end := context.WithTimeout(t.Context(), time.Second)
 	defer end()
@@ -145,7 +145,7 @@ func position(t *testing.T, dir string) Position {
 	return pos
 }
 
-// A volume that cannot be read at the moment must not count as empty.
+// A volume that is temporarily unreadable must not count as empty.
 func TestReadPosition_unreadableFiles(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
@@ -172,7 +172,7 @@ func TestReadPosition_unreadableFiles(t *testing.T) {
 	}
 }
 
-// unreadable replaces a file with a directory.
+// unreadable makes a file unreadable by replacing it with a directory.
 func unreadable(t *testing.T, path string) {
 	t.Helper()
 	require.NoError(t, os.Remove(path))
@@ -185,7 +185,7 @@ func notADirectory(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 }
 
-// A member that has lost its database but has a complete log is not a new one.
+// A member that has lost its database but has a complete log is not a new member.
 func TestReadPosition_missingDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -246,7 +246,7 @@ func TestReadPosition_removedMember(t *testing.T) {
 	assert.True(t, position(t, dir).Removed)
 }
 
-// If a member is killed just as another one becomes a voter, only its log shows that.
+// If a member is killed just as another member becomes a voter, only the log shows it.
 func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
@@ -297,7 +297,7 @@ func TestDivergence_deletion(t *testing.T) {
 	requireDivergence(t, last, other, dir)
 }
 
-// changeRow changes the newest row of a closed database, like a faulty disk.
+// changeRow changes the newest row of a closed database, simulating a faulty disk.
 func changeRow(t *testing.T, dir string, change func(row *mvccpb.KeyValue)) {
 	t.Helper()
 	db, err := bolt.Open(database(dir), 0o600, nil)
@@ -343,7 +343,8 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
-// Values that a put keeps and deletions are not in the log, and must still count as equal.
+// The log does not contain the values that a put with IgnoreValue keeps, nor deleted keys. Such rows must still
+// count as equal.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
@@ -353,7 +354,8 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// A copy's log has the writes of the copy, and a log that does not reach back far enough proves nothing.
+// The log of a copied volume has the writes of the copy, and a log that does not reach back far enough proves
+// nothing.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -369,7 +371,7 @@ func TestChangedRevisions_noProof(t *testing.T) {
 	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // at least as many revisions differ as agree
+	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // more revisions differ than agree, or as many
 	requireChanged(t, other)
 }
 
@@ -432,8 +434,8 @@ func requireChanged(t *testing.T, dir string, expected ...int64) {
 	require.Equal(t, expected, revisions)
 }
 
-// A revision that the log does not cover does not count as changed by the disk, even if an older one looks like a
-// request in the log.
+// A revision that the log does not cover must not count as changed by the disk, even if an older revision resembles
+// a request in the log.
 func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	put := clientv3.OpPut
 	for name, first := range map[string]clientv3.Op{
@@ -460,7 +462,7 @@ func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	}
 }
 
-// A previous leader receives a snapshot that ends before the entries that it could not commit.
+// A former leader receives a snapshot that ends before the entries that it could not commit.
 func TestChangedRevisions_snapshotOverUncommitted(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	putAll(t, dir, clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2"), clientv3.OpPut("c", "3"), clientv3.OpPut("d", "4"))

@@ -19,7 +19,7 @@ import (
 
 var verbs = regexp.MustCompile(`%[a-z]`)
 
-// sentence returns the format as it is written in the docs.
+// sentence returns the format string as it appears in the docs.
 func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
 func TestRefusals_areInTheRunbook(t *testing.T) {
@@ -38,7 +38,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 	}
 }
 
-// Without a way out a refusal would be a dead end, because the next start fails with the same error.
+// A refusal without a way out would be a dead end, because the next start fails with the same error.
 func TestRefusals_suggestAnAction(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
@@ -52,7 +52,8 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// Every reason is used, and every error of these checks has a reason: others would have no way out.
+// Every reason is used, and every error of these checks has a reason; an error without a reason would have no way
+// out.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {
@@ -73,7 +74,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	}
 }
 
-// If the files merely belong to another user, the advice must not be to restore a backup.
+// If the files only belong to a different user, the advice must not be to restore a backup.
 func TestRefusal_missingPermission(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
 	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)

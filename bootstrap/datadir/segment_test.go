@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A reading has the records of a segment, the position where they end, and the reason.
+// A reading contains the records of a segment, the offset at which they end, and the reason for stopping there.
 type reading struct {
 	records []record
 	ends    int64
@@ -52,7 +52,7 @@ func readHere(path string) (read reading) {
 func readByEtcd(t *testing.T, path string) (read reading) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for r := (walpb.Record{}); ; {
 		if err := decoder.Decode(&r); err != nil {
@@ -169,8 +169,8 @@ func FuzzParse_agreesWithEtcd(f *testing.F) {
 // logsPerWriter is the number of logs that are written and damaged for each kind of writer.
 var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
 
-// writers are the components that pass batches to wal.Save. They differ in the commit index that they write with the
-// entries from first to last.
+// writers are the kinds of callers that pass batches to wal.Save. They differ in the commit index that they record
+// with the entries from first to last.
 var writers = map[string]struct {
 	commit func(dice *rand.Rand, first, last uint64) uint64
 	single bool
@@ -180,7 +180,8 @@ var writers = map[string]struct {
 	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
 }
 
-// writtenLog is the only segment of a log, and the position up to which it was flushed when each batch was written.
+// writtenLog is a log with a single segment. It records the offset up to which the segment was flushed when each
+// batch was written.
 type writtenLog struct {
 	content []byte
 	flushed []int64
@@ -190,12 +191,12 @@ type writtenLog struct {
 func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first, last uint64) uint64, value func(*rand.Rand) []byte) (log writtenLog) {
 	t.Helper()
 	small := wal.SegmentSizeBytes
-	wal.SegmentSizeBytes = 1 << 20 // more than is written
+	wal.SegmentSizeBytes = 1 << 20 // large enough for a single segment
 	defer func() { wal.SegmentSizeBytes = small }()
 	dir := filepath.Join(t.TempDir(), "wal")
 	w, err := wal.Create(zap.NewNop(), dir, []byte("metadata"))
 	require.NoError(t, err)
-	defer w.Close() // what counts was read
+	defer w.Close() // all relevant records were read
 	require.NoError(t, w.SaveSnapshot(walpb.Snapshot{ConfState: &raftpb.ConfState{}}))
 	w.SetUnsafeNoFsync()
 	path, last := filepath.Join(dir, firstSegment), uint64(0)
@@ -209,7 +210,7 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 		last += uint64(len(batch))
 		require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: commit(dice, first, last)}, batch))
 		if dice.IntN(3) == 0 {
-			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // not flushed before the next batch
+			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // no flush before the next batch
 		}
 	}
 	log.flushed = append(log.flushed, end(t, path))
@@ -246,13 +247,13 @@ func tailOf(t *testing.T, content []byte) *history {
 	path, tail := filepath.Join(t.TempDir(), "segment"), &history{}
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 	require.NoError(t, readSegment(path, func(s *segment) error {
-		_ = tail.readLast(t.Context(), s) // an error is expected
+		_ = tail.readLast(t.Context(), s) // the error is expected
 		return nil
 	}))
 	return tail
 }
 
-// A power loss may leave any part of the last unflushed writes on the disk.
+// A power loss may leave any subset of the last unflushed writes on the disk.
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -265,7 +266,7 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	}
 }
 
-// A value in etcd may itself be a log.
+// A value in etcd may contain a log.
 func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
@@ -280,7 +281,7 @@ func TestLogInValue_isNotProven(t *testing.T) {
 	}
 }
 
-// tear restores the previous content of some sectors of the last batch: zeros.
+// tear resets some sectors of the last batch to their previous content, which is zeros.
 func tear(dice *rand.Rand, log writtenLog) {
 	from, to := log.flushed[len(log.flushed)-2], log.flushed[len(log.flushed)-1]
 	for at := from; at < to; {
@@ -292,7 +293,7 @@ func tear(dice *rand.Rand, log writtenLog) {
 	}
 }
 
-// A flipped bit or a zeroed sector is proven by the intact records after it.
+// The intact records after a flipped bit or a zeroed sector prove the damage.
 func TestDamagedLog_isProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -300,7 +301,7 @@ func TestDamagedLog_isProven(t *testing.T) {
 			log := writeLog(t, dice, writer.commit, noise)
 			whole := tailOf(t, log.content)
 			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
-			kept := log.flushed[len(log.flushed)-4] // the batch after the damage may be lost as well
+			kept := log.flushed[len(log.flushed)-4] // the batch after the damage may also be lost
 			broken := damageAt(log.content, log.flushed[0]+dice.Int64N(kept-log.flushed[0]), dice)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {

@@ -21,7 +21,7 @@ func fingerprintOf(t *testing.T, dir string) []byte {
 	return taken.Note()
 }
 
-// Even an etcd that ran only for a moment changes the fingerprint.
+// Even an etcd that ran only briefly changes the fingerprint.
 func TestFingerprint_changesWhenEtcdOpensTheData(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, dir string){
 		"killed while it wrote":       func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },

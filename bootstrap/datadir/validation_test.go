@@ -34,7 +34,7 @@ func TestAValidationIsLogged(t *testing.T) {
 	assert.JSONEq(t, `{"level":"info","message":"validation starts"}`, log.String())
 }
 
-// repeated returns a real data directory, a validation that always has the same result, and a count of how often the
+// repeated returns a real data directory, a validation with a constant result, and a counter of how often the
 // directory was read.
 func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.Mode) error, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
@@ -75,7 +75,7 @@ func TestSystemError_isNoVerdict(t *testing.T) {
 	assert.EqualValues(t, 2, reads.Load())
 }
 
-// errorOf returns the error of a validation without its warnings.
+// errorOf wraps a validation so that it returns only its error, without warnings.
 func errorOf(verify Validation) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 		_, err := verify(ctx, dir, mode)
@@ -92,7 +92,7 @@ func TestChildAgreesWithThisProcess(t *testing.T) {
 	require.EqualError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
-// Warnings are logged by the parent, not by the child.
+// Warnings are logged by the parent process, not by the child.
 func TestWarningsReachTheLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	flip(t, snapshotsOf(t, dir)[0], 30)
@@ -128,7 +128,7 @@ func TestChildWithoutResult(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
-// The kernel kills a child if memory runs out, and no child can be started if there are too many processes.
+// The kernel may kill a child because memory runs out, and no child can be started if there are too many processes.
 func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
@@ -155,15 +155,15 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The Go runtime ends a process in the same way for unreadable data and for missing resources.
+// The Go runtime ends a process the same way for unreadable data and for missing resources.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
-// Data that a child cannot read may be intact. It must not count as broken, because recovery would replace it with an
-// older state.
+// Data that a child process cannot read may be intact. It must not count as broken, because recovery would replace
+// it with an older state.
 func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
@@ -200,7 +200,7 @@ func TestChildEndsWithItsContext(t *testing.T) {
 // -corruptions 200.
 var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
 
-// Any flipped byte must result in an error that names a file, and never crash this process.
+// A flipped byte must result in an error that names a file, and must never crash this process.
 func TestRandomCorruption(t *testing.T) {
 	pristine := datadirtest.New(t)
 	used := usedBytes(t, pristine)
@@ -211,7 +211,7 @@ func TestRandomCorruption(t *testing.T) {
 		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 		for range 1 + seed {
 			offset := random.Int64N(used)
-			if seed%2 == 0 { // the header and first elements of a page, where the structure is
+			if seed%2 == 0 { // in the header or the first elements of a page, which define its structure
 				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
 			}
 			flip(t, dir+"/member/snap/db", offset)
@@ -224,7 +224,8 @@ func TestRandomCorruption(t *testing.T) {
 	}
 }
 
-// runAsChild is the main function of this test binary as a child: `<test binary> validation-<what> <data directory> <mode>`.
+// runAsChild is the main function of the test binary in a child process: `<test binary> validation-<what> <data
+// directory> <mode>`.
 func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 	switch what {
 	case "validation-verify":

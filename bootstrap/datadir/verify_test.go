@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/cmd/suites/pagecache"
 )
 
-const both = bootstrap.Mode("both") // mode of a corruption that both modes find
+const both = bootstrap.Mode("both") // mode of a corruption that both modes detect
 
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
@@ -68,8 +68,8 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 func TestCorruptionsAreNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		corrupt func(t *testing.T, dir string)
-		mode    bootstrap.Mode // the fastest mode that finds it
-		path    string         // the file below the data directory that the error names
+		mode    bootstrap.Mode // fastest mode that detects the corruption
+		path    string         // file that the error names, relative to the data directory
 		text    string
 	}{
 		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "there is no database"},
@@ -143,7 +143,8 @@ func tearLastRecord(t *testing.T, dir string) {
 	truncate(t, path, end-4)
 }
 
-// zeroLastRecord leaves a segment that is valid, but that the next segment does not continue.
+// zeroLastRecord zeroes the last record of a segment: the segment stays valid, but the next segment no longer
+// continues it.
 func zeroLastRecord(t *testing.T, path string) {
 	start, end := lastRecord(t, path)
 	content, err := os.ReadFile(path)
@@ -194,7 +195,7 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
-		structure bool // found without reading a file
+		structure bool // detected without reading any file
 		text      string
 	}{
 		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older one"},
@@ -243,7 +244,7 @@ func TestVerify_renamedSegment(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
-// A misnamed file must not hide that the log was truncated.
+// A misnamed file must not hide a truncated log.
 func TestInspect_shortLogNextToMisnamedFile(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
@@ -260,11 +261,12 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, len(snapshotsOf(t, dir)))
-	remove(t, segmentsOf(t, dir)[0]) // as etcd purges it
+	remove(t, segmentsOf(t, dir)[0]) // as if etcd had purged the segment
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 }
 
-// A snapshot from the leader replaces entries that the log lacks, so etcd cannot start without its file.
+// A snapshot from the leader replaces entries that are not in the log, so etcd cannot start without the snapshot
+// file.
 func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
@@ -293,7 +295,7 @@ func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	}
 }
 
-// The data directory may be the volume itself, or may have been left by a failed start.
+// The data directory may be the root of the volume, or may contain the leftovers of a failed start.
 func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -327,8 +329,8 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database lacks the content of the backup, so an etcd that fills a new database from it would
-// lose that content.
+// The log of a restored database does not contain the backup, so etcd would lose the restored keys if it filled a
+// new database from that log.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
 	requireValid(t, pristine)
@@ -357,7 +359,7 @@ func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	}
 }
 
-// A segment that is no longer needed may be missing; one that is needed may not.
+// A segment that is no longer needed may be missing; a segment that is needed may not.
 func TestVerify_emptyFirstSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	truncate(t, segmentsOf(t, dir)[0], 0)
@@ -421,7 +423,7 @@ func addUnrelatedFiles(t *testing.T, dir string) {
 	}
 }
 
-// update changes the database with bbolt, which leaves all its pages in order.
+// update changes the database through bbolt, so all its pages remain consistent.
 func update(t *testing.T, dir string, change func(tx *bolt.Tx) error) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0o600, nil)
 	require.NoError(t, err)
@@ -482,7 +484,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// Reading a file that consists of holes takes no time, but as much memory as any other file.
+// Reading a sparse file takes no time but as much memory as any other file.
 func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))
@@ -490,6 +492,6 @@ func TestPreload(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
 	defer preload(path)()
-	// A machine that is short of memory may already have dropped some pages.
+	// On a machine that is short of memory, some pages may already have been dropped.
 	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }

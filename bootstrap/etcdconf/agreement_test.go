@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// TestParse_acceptsWhatEtcdAccepts lists inputs that plain etcd accepts, although a stricter reader would not.
+// TestParse_acceptsWhatEtcdAccepts lists inputs that plain etcd accepts but a stricter parser would not.
 func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{
@@ -76,7 +76,7 @@ func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	}
 }
 
-// exceptions are the inputs that etcd's reader accepts and this package rejects, with the reasons.
+// exceptions lists the inputs that etcd's parser accepts and this package rejects, with the reasons.
 var exceptions = []struct{ lines, why string }{
 	{"data-dir: default.etcd", "a path means another place to the sidecar than to the wrapper"},
 	{"data-dir: /etc/etcd", "the sidecar may delete the data directory"},
@@ -138,7 +138,7 @@ func withLog(t testing.TB, walDir string) string {
 	return lines
 }
 
-// If there is a log, etcd takes the members from it and ignores initial-cluster.
+// If a log exists, etcd takes the members from it and ignores initial-cluster.
 func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
@@ -175,7 +175,7 @@ func FuzzAgreement(f *testing.F) {
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // the exceptions are tested as a table
+			return // a separate table test covers the exceptions
 		}
 		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
@@ -183,8 +183,8 @@ func FuzzAgreement(f *testing.F) {
 	})
 }
 
-// oracleEnv makes the test binary read configurations the way plain etcd does. It must be a separate process, since
-// etcd's reader exits and panics.
+// oracleEnv makes the test binary parse configurations with etcd's code. It must be a separate process, because
+// etcd's parser exits and panics.
 const oracleEnv = "ETCDCONF_TEST_ORACLE"
 
 func TestMain(m *testing.M) {
@@ -195,13 +195,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A result is plain etcd's result for a configuration.
+// A result is plain etcd's verdict on a configuration.
 type result struct {
-	Refusal string            // empty if it accepts
-	Values  map[string]string // what it then runs with
+	Refusal string            // empty if etcd accepts the configuration
+	Values  map[string]string // effective values
 }
 
-// answerAsEtcd reads configurations from stdin, as JSON strings, and prints a result for each.
+// answerAsEtcd reads configurations from stdin as JSON strings and prints a result for each.
 func answerAsEtcd(path string) {
 	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -223,7 +223,7 @@ func asPlainEtcd(path string) result {
 	if err != nil {
 		return result{Refusal: err.Error()}
 	}
-	// etcd's own command does this next (etcdmain).
+	// etcdmain does the same after parsing.
 	_, _ = cfg.UpdateDefaultClusterFromName(embed.NewConfig().InitialCluster)
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
 		cfg.V2Deprecation = config.V2DeprDefault
@@ -244,7 +244,7 @@ func valuesOf(cfg *embed.Config) map[string]string {
 		}
 		values[field.Name] = written(value.Interface())
 	}
-	for _, name := range []string{ // set by the wrapper, or only used by etcd's checks
+	for _, name := range []string{ // set by the wrapper, or used only in etcd's checks
 		"Logger", "LogOutputs", "LogFormat", "EnableLogRotation", "LogRotationConfigJSON", "LogLevel", "FlagsExplicitlySet",
 	} {
 		delete(values, name)
@@ -276,10 +276,10 @@ func written(value any) string {
 	}
 }
 
-// An oracle is a process that reads configurations as plain etcd does. It is restarted when a configuration has ended
-// it.
+// An oracle is a process that parses configurations with etcd's code. It is restarted if a configuration makes it
+// exit.
 type oracle struct {
-	path    string // path of the file that it reads
+	path    string // path of the configuration file that the process reads
 	process *exec.Cmd
 	in      io.WriteCloser
 	out     *json.Decoder
@@ -334,7 +334,7 @@ func differences(expected, found map[string]string) (all []string) {
 	return all
 }
 
-// FuzzParse fails on a panic and, because the worker dies, on an exit of the process.
+// FuzzParse also detects exits of the process, because they kill the fuzzing worker.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sidecarYAML(f)))
 	for _, line := range []string{

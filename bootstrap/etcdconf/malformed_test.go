@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// refuse returns the KeyError of a malformed configuration, and checks the properties that all of them share.
+// refuse returns the KeyError of a malformed configuration, and checks the properties that all such errors share.
 func refuse(t *testing.T, yaml string) *etcdconf.KeyError {
 	t.Helper()
 	checked, err := etcdconf.Parse([]byte(yaml))
@@ -47,7 +47,7 @@ func TestMalformedDocuments(t *testing.T) {
 	}
 }
 
-// malformedValues are rejected with an error that names the key and contains a text.
+// malformedValues are rejected with an error that names the key and contains the text in says.
 var malformedValues = []struct{ yaml, key, says string }{
 	// types
 	{"name: 7", "name", "must be text"},
@@ -72,7 +72,7 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"discovery-config: {client: {auth: {password: [hunter2]}}}", "discovery-config.client.auth.password", "not a list"},
 	{"grpc-additional-server-options: [null]", "grpc-additional-server-options", "cannot be set"},
 	{`name: "a\u0000b"`, "name", "cannot be printed"},
-	// values that etcd's reader asserts instead of checking
+	// etcd's parser uses unchecked type assertions for these values
 	{"peer-transport-security: x", "peer-transport-security", "section"},
 	{"peer-transport-security:", "peer-transport-security", "not empty"},
 	{"enable-distributed-tracing: true\ndistributed-tracing-sampling-rate: 1000001", "distributed-tracing-sampling-rate", "1000000"},

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// forAll is a configuration as the operator writes it, for three members.
+// forAll is a configuration for three members, in the form that the operator generates.
 const forAll = `name: etcd-config
 data-dir: /var/etcd/data/new.etcd
 quota-backend-bytes: 8589934592

@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// minimal is the shortest configuration that is accepted.
+// minimal is the shortest accepted configuration.
 const minimal = "data-dir: /var/etcd/data/new.etcd\n"
 
 func parse(t testing.TB, yaml string) *etcdconf.Checked {
@@ -172,7 +172,7 @@ func TestParsePrintsNothing(t *testing.T) {
 	defer func() { os.Stderr = stderr }()
 	os.Stderr = capture
 
-	parse(t, minimal) // etcd warns of the name "default" and of the single port
+	parse(t, minimal) // etcd warns about the name "default" and the single port
 
 	printed, err := os.ReadFile(capture.Name())
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestParsePrintsNothing(t *testing.T) {
 
 func TestParseLeaksNoFileDescriptor(t *testing.T) {
 	yaml := sidecarYAML(t)
-	parse(t, yaml) // opens what stays open for the life of the process
+	parse(t, yaml) // warm up: the first call opens files that stay open until the process exits
 	before := descriptors(t)
 	for range 20 {
 		parse(t, yaml)
@@ -216,7 +216,7 @@ func certificateFiles(t testing.TB) string {
 	return dir
 }
 
-// Such errors occur while certificates are being replaced, so they do not make a configuration invalid.
+// Such errors also occur while certificates are being replaced, so they do not make a configuration invalid.
 func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
@@ -296,7 +296,7 @@ func TestCheckFounding(t *testing.T) {
 	const more = "initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'\n"
 	for name, c := range map[string]struct {
 		yaml   string
-		wanted string // in the error; empty if there is none
+		wanted string // expected part of the error; empty if no error is expected
 	}{
 		"a single member":      {minimal, ""},
 		"more URLs":            {minimal + more, `"http://localhost:2380" is not what initial-cluster has for this member, "http://a:1,http://localhost:2380"`},

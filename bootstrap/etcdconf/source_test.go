@@ -93,8 +93,7 @@ advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:237
 	require.ErrorContains(t, err, path)
 }
 
-// The token and the URLs contain the namespace, so that etcd, too, distinguishes two clusters with the same
-// configuration.
+// The token and the URLs contain the namespace, so etcd can distinguish two clusters with the same configuration.
 func TestConfigFile_podAndNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, "name: $(POD_NAME)\ninitial-cluster-token: $(POD_NAMESPACE)/etcd\n")

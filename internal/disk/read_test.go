@@ -45,7 +45,7 @@ func TestRead_irregularFile(t *testing.T) {
 	assert.NotContains(t, err.Error(), path)
 }
 
-// A hanging mount costs its first reader a second and one goroutine, and later readers nothing.
+// A hanging mount delays its first reader by a second and costs one goroutine. Later readers fail immediately.
 func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})

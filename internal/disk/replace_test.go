@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Only a power loss shows whether a directory was synced, and the fault suite tests that. This test checks that
-// errors are returned.
+// Only a power loss shows whether a directory was synced, which the fault suite tests. This test checks that errors
+// are returned.
 func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")
@@ -44,7 +44,7 @@ func TestReplace_permissionsAndLeftovers(t *testing.T) {
 
 func TestReplace_failureKeepsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // so that no file can be renamed over it
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a non-empty directory, so no file can be renamed over it
 	require.Error(t, disk.Replace(path, []byte("new")))
 	assert.DirExists(t, filepath.Join(path, "held"))
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))

@@ -17,7 +17,8 @@ func TestCheckUpgrade(t *testing.T) {
 		refused  string
 	}{
 		{"", true, ""},
-		{"3.0.0", true, ""}, // not decided yet: a new cluster whose last member is late
+		// A new cluster whose last member starts late has not decided on a version yet.
+		{"3.0.0", true, ""},
 		{"3.1.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", true, "upgrade all members to etcd 3.5.26"},
 		{"3.4.0", false, ""},

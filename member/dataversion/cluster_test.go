@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// members is a cluster's.
+// members are the members of a cluster.
 type members []*node
 
 func newMembers(t *testing.T, count int) (all members) {
@@ -34,7 +34,7 @@ func (all members) ours(wanted dataversion.Version) {
 	all.each((*node).ready)
 }
 
-// heldAt3_5 is a cluster whose data were at 3.6 before, and that a downgrade holds.
+// heldAt3_5 returns a cluster whose data was written by 3.6 and that a downgrade keeps at 3.5.
 func heldAt3_5(t *testing.T, count int) members {
 	t.Helper()
 	all := newMembers(t, count)
@@ -48,7 +48,7 @@ func heldAt3_5(t *testing.T, count int) members {
 	return all
 }
 
-// leader returns the one that leads, and the others.
+// leader returns the leader and the other members.
 func (all members) leader(t *testing.T) (leader *node, others members) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
@@ -73,7 +73,7 @@ func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
 	return id
 }
 
-// add adds a node as a learner. etcd refuses that until its members have been connected for seconds.
+// add adds a node as a learner. etcd rejects the request until the members have been connected for a few seconds.
 func (all members) add(n *node) (id uint64) {
 	n.t.Helper()
 	client := all[0].connect()
@@ -114,7 +114,7 @@ func TestDowngrade_requestedAgain(t *testing.T) {
 	optIn(t)
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
-	id := all.join(added, dataversion.Of3_6) // it announces 3.6, so that the cluster rises
+	id := all.join(added, dataversion.Of3_6) // the new member announces 3.6, so the cluster is upgraded
 	all[0].at(dataversion.Of3_6)
 	all[0].awaitWord("this is joining: learner")
 	all.promote(t, id)

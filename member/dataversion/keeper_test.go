@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// scripted is a server that grants every request, unless it has an error.
+// scripted is a server that grants every request unless refuses is set.
 type scripted struct {
 	mu      sync.Mutex
 	now     facts
@@ -54,7 +54,7 @@ func (s *scripted) change(change func()) {
 	change()
 }
 
-// run has a keeper look at the server until the test ends, on a clock of the test's own.
+// run starts a keeper that checks the server until the test ends. It must run in a synctest bubble.
 func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
@@ -136,7 +136,7 @@ func TestKeeper_initialState(t *testing.T) {
 	require.True(t, k.State().Readable, "nothing has to come down")
 }
 
-// later lets the keeper look once more.
+// later waits until the keeper has run once more.
 func later() {
 	synctest.Wait()
 	<-time.After(interval)

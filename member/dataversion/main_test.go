@@ -18,10 +18,10 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// all has every test run: also those that take long, and those that start etcd 3.5.
+// all also runs the tests that take long or start etcd 3.5.
 var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
-// asMember is the variable that makes this test's program a member, with its configuration.
+// asMember is the environment variable that makes the test binary run a member with the given configuration.
 const asMember = "DATAVERSION_TEST_MEMBER"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ type settings struct {
 	Name, Dir, Client, Peer, Cluster, State, Wanted string
 }
 
-// runMember is a process of one member: it serves until SIGTERM and closes in order.
+// runMember runs a member in this process until SIGTERM, then closes it cleanly.
 func runMember(configuration string) int {
 	var s settings
 	if err := json.Unmarshal([]byte(configuration), &s); err != nil {
@@ -79,7 +79,7 @@ func (s settings) etcd() *embed.Config {
 	client, peer := parse(s.Client), parse(s.Peer)
 	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
-	config.UnsafeNoFsync = true // kills are survived anyway
+	config.UnsafeNoFsync = true // data survives a killed process even without fsync
 	return config
 }
 

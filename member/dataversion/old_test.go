@@ -18,7 +18,7 @@ import (
 // database returns the path of a member's database.
 func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
 
-// readByOld has etcd 3.5 run on the data, and fails unless it has every key.
+// readByOld starts etcd 3.5 on the data and fails the test if a key is missing.
 func (n *node) readByOld(keys int) {
 	n.t.Helper()
 	n.plain(cluster(n))
@@ -65,7 +65,7 @@ func TestOldEtcd_afterKills(t *testing.T) {
 		n.ready()
 		n.put(keys, keys+20)
 		keys += 20
-		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond) // the instant is what is tried
+		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond) // the kill should hit a random moment
 		n.kill()
 		n.readByOld(keys)
 	}
@@ -111,7 +111,7 @@ func TestOldEtcd_restoredSnapshot(t *testing.T) {
 		SnapshotPath: saved, Name: n.name, OutputDataDir: n.dir, PeerURLs: []string{n.peer}, InitialCluster: cluster(n), InitialClusterToken: "etcd-cluster",
 	}))
 	n.ours(dataversion.Of3_5, cluster(n), "new")
-	n.at(dataversion.Of3_5) // the snapshot says 3.6
+	n.at(dataversion.Of3_5) // the snapshot has version 3.6
 	n.awaitWord(`"readable":true`)
 	n.put(30, 40)
 	n.kill()
@@ -172,7 +172,7 @@ func TestOldEtcd_loweredDataAfterKills(t *testing.T) {
 		n.ready()
 		n.put(keys, keys+10)
 		keys += 10
-		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the instant is what is tried
+		<-time.After(time.Duration(rand.IntN(2500)) * time.Millisecond) // the kill should hit a random moment
 	}
 	n.awaitWord(`"readable":true`)
 	n.kill()

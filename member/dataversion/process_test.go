@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// patience bounds what a test waits for, on a machine that is busy with other tests.
+// patience is the maximum wait on a machine that is busy with other tests.
 const patience = time.Minute
 
 // tick is the polling interval of the tests.
@@ -39,7 +39,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// node is a member's place: its directory and addresses, which stay, and the process that runs there, if one does.
+// node is the directory and the addresses of a member, with the process that runs there, if any.
 type node struct {
 	t       *testing.T
 	name    string
@@ -67,10 +67,10 @@ func cluster(nodes ...*node) string {
 	return strings.Join(entries, ",")
 }
 
-// before is the wanted version of a wrapper without this feature.
+// before is the wanted version of a wrapper that lacks this feature.
 var before dataversion.Version
 
-// ours starts this program's member, which wants the version.
+// ours starts a member of this program with the wanted version.
 func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 	n.t.Helper()
 	configuration, err := json.Marshal(settings{n.name, n.dir, n.client, n.peer, cluster, state, wanted.String()})
@@ -98,7 +98,7 @@ func (n *node) run(command *exec.Cmd) {
 		close(done)
 	}()
 	n.t.Cleanup(func() {
-		_ = command.Process.Kill() // it may have ended
+		_ = command.Process.Kill() // the process may have exited already
 		<-done
 		if n.t.Failed() {
 			all := log.String()
@@ -107,7 +107,7 @@ func (n *node) run(command *exec.Cmd) {
 	})
 }
 
-// stop ends the process in order, kill does not.
+// stop ends the process cleanly; kill does not.
 func (n *node) stop() {
 	n.t.Helper()
 	require.NoError(n.t, n.process.Process.Signal(syscall.SIGTERM))
@@ -115,7 +115,7 @@ func (n *node) stop() {
 }
 
 func (n *node) kill() {
-	_ = n.process.Process.Kill() // it may have ended
+	_ = n.process.Process.Kill() // the process may have exited already
 	<-n.ended
 }
 
@@ -128,10 +128,10 @@ func (n *node) await() {
 	}
 }
 
-// versions returns the versions that the member reports; the zero value if it does not answer.
+// versions returns the versions that the member reports, or the zero value if it does not respond.
 func (n *node) versions() (v version.Versions) {
 	if body, err := get(n.client + "/version"); err == nil {
-		_ = json.Unmarshal(body, &v) // the zero value then
+		_ = json.Unmarshal(body, &v) // v stays zero if the body is invalid
 	}
 	return v
 }
@@ -152,7 +152,7 @@ func get(url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// eventually waits for a condition, and fails if the member's process ends first.
+// eventually waits for a condition and fails if the member's process exits first.
 func (n *node) eventually(what string, condition func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
@@ -173,7 +173,7 @@ func (n *node) ready() {
 	})
 }
 
-// at waits until cluster and storage are at a version.
+// at waits until both cluster and storage have the given version.
 func (n *node) at(v dataversion.Version) {
 	n.t.Helper()
 	n.eventually("its version is "+v.String(), func() bool {
@@ -205,7 +205,7 @@ func (n *node) put(from, to int) {
 	}
 }
 
-// holds fails unless the member has the keys below a number.
+// holds fails the test unless the member has all keys below the given number.
 func (n *node) holds(keys int) {
 	n.t.Helper()
 	n.ready()

@@ -13,7 +13,7 @@ func TestNewMember_startsAt3_5(t *testing.T) {
 	n := newNode(t)
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.ready()
-	// etcd answers from its first entry on; its leader sets the version concurrently.
+	// etcd serves as soon as it has applied the first entry; the leader sets the version concurrently.
 	first := "not_decided"
 	n.eventually("its cluster has a version", func() bool {
 		first = n.versions().Cluster

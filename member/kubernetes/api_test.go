@@ -22,15 +22,15 @@ import (
 
 const secret = "the-token-of-the-service-account"
 
-// api is an API server that keeps leases, and refuses what a test has it refuse.
+// api is an API server that stores leases and fails requests as a test demands.
 type api struct {
 	mu      sync.Mutex
 	leases  map[string]lease
 	token   string
-	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // nil if all goes well
-	before  func(name string)                                            // is called before a patch is read; nil for nothing
-	asked   []string                                                     // methods and names
-	at      []time.Time                                                  // when it was asked
+	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // handles a request that should fail; nil handles all requests normally
+	before  func(name string)                                            // called before a patch is read; may be nil
+	asked   []string                                                     // methods and names of the requests
+	at      []time.Time                                                  // times of the requests
 }
 
 func newAPI(names ...string) *api {
@@ -109,7 +109,7 @@ func (a *api) becomes(trouble func(w http.ResponseWriter, r *http.Request) bool)
 	a.trouble = trouble
 }
 
-// mounted is a service account's folder for a server with TLS.
+// mounted writes the service account directory for a TLS server.
 func mounted(t *testing.T, server *httptest.Server) Account {
 	t.Helper()
 	dir := t.TempDir()
@@ -122,7 +122,7 @@ func mounted(t *testing.T, server *httptest.Server) Account {
 
 var alive = MemberLease{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
 
-// over are leases of a member that asks a server over TLS.
+// over returns the Leases of a member that uses an API server over TLS.
 func over(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

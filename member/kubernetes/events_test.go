@@ -44,7 +44,7 @@ func TestEventRecorder(t *testing.T) {
 
 func TestEventRecorder_repeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := make(chan string, maxQueue) // what the API server has taken
+		log := make(chan string, maxQueue) // events accepted by the API server
 		p := startRecorder(func(_ context.Context, e Event) error {
 			log <- e.Reason + " " + e.Note
 			return nil

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// inMemory lets a handler answer without a network, so that a test can have a clock of its own. A request ends with its
-// context, as over a network.
+// inMemory serves requests with a handler instead of a network, so that a test can use a fake clock. As over a
+// network, a request ends when its context is done.
 type inMemory struct{ http.Handler }
 
 func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +34,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// within are leases of a member that asks a server in this process.
+// within returns the Leases of a member that uses an API server in this process.
 func within(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
@@ -119,7 +119,7 @@ func TestLeases_retryAfter(t *testing.T) {
 	assert.Equal(t, maxPause, l.once(t, OfMember), "but not for as long as it likes")
 }
 
-// lateEnd delays the end of a request that has failed by a second.
+// lateEnd delays the return of failed requests by a second.
 type lateEnd struct{ http.RoundTripper }
 
 func (l lateEnd) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -130,7 +130,7 @@ func TestLeases_anotherCA(t *testing.T) {
 	assert.Empty(t, apiServer.asked)
 }
 
-// anotherCA is a certificate that has signed nothing here.
+// anotherCA returns a CA certificate that did not sign the server's certificate.
 func anotherCA(t *testing.T) string {
 	t.Helper()
 	content, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
@@ -150,7 +150,7 @@ func TestNewAccount(t *testing.T) {
 }
 
 func TestIsScaledDown(t *testing.T) {
-	for set, beyond := range map[string][]int{ // of the pods 0 to 4
+	for set, beyond := range map[string][]int{ // pods among 0 to 4 that are scaled down
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
 		`{"spec":{"replicas":5}}`:                        nil,
@@ -195,7 +195,7 @@ func TestParsePod(t *testing.T) {
 	}
 }
 
-// Each lease has its own goroutine, and they share the client that the first request creates.
+// Each lease has its own goroutine, and all share the client that the first request creates.
 func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	l, _ := over(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
 		return BackupLeases{Full: 1, FullTime: time.Now(), Stored: 1, UpTo: time.Now()}, true
@@ -208,7 +208,7 @@ func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	}
 }
 
-// serving is an API server, and a pod's account there.
+// serving starts an API server and returns it with a pod's account.
 func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

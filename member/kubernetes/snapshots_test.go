@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// made is a member that makes the backups.
+// made holds the backup facts of a member that makes the backups.
 type made struct{ atomic.Pointer[BackupLeases] }
 
 func (m *made) facts() (BackupLeases, bool) {

@@ -15,11 +15,10 @@ import (
 
 const gibibyte = 1 << 30
 
-// usual is the threshold that flags have by default.
+// usual is the default threshold.
 var usual = Threshold{Free: 0.45, Min: 100 * mebibyte}
 
-// healthy are the facts of a follower in a cluster of three that nothing is wrong with, and whose database is half
-// empty.
+// healthy returns the facts of a healthy follower in a cluster of three, whose database is half empty.
 func healthy() facts {
 	return facts{
 		size: gibibyte, inUse: gibibyte / 2, quota: 8 * gibibyte, room: 100 * gibibyte, self: 1, leader: 2,
@@ -128,7 +127,7 @@ func TestAtStart(t *testing.T) {
 }
 
 func TestStartProgress(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data[1]") // a name, not a pattern
+	dir := filepath.Join(t.TempDir(), "data[1]") // the name must not be interpreted as a pattern
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	assert.Empty(t, StartProgress(dir))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db.tmp.1234"), make([]byte, 3*mebibyte), 0o600))

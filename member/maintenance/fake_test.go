@@ -16,18 +16,18 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// fake is a cluster whose facts a test chooses, and that takes its time to defragment.
+// fake is a cluster whose facts and defragmentations a test controls.
 type fake struct {
 	mu       sync.Mutex
 	now      facts
 	takes    time.Duration
 	fails    error
-	nobody   bool // no member is up to date enough to lead
+	nobody   bool // no member is up to date enough to become the leader
 	began    []time.Time
 	lifted   int
 	handed   []string
-	stranger bool          // the client has no say where authentication is enabled
-	lagging  time.Duration // how long it takes to catch up
+	stranger bool          // the client lacks the permission because authentication is enabled
+	lagging  time.Duration // time that the member takes to catch up
 	readable *Gate
 }
 
@@ -60,13 +60,13 @@ func (c *fake) isAdmin(context.Context) bool { return !c.stranger }
 
 func (c *fake) copySize() int64 { return c.facts().inUse / 4 }
 
-// gaveTo are the members that leadership was moved to.
+// gaveTo returns the members to which leadership was moved.
 func (c *fake) gaveTo() (names []string) {
 	c.change(func(*facts) { names = slices.Clone(c.handed) })
 	return names
 }
 
-// liftedTimes counts how often the alarm was disarmed.
+// liftedTimes returns how often the alarm was disarmed.
 func (c *fake) liftedTimes() (times int) {
 	c.change(func(*facts) { times = c.lifted })
 	return times
@@ -95,17 +95,17 @@ func (c *fake) disarm(_ context.Context, of types.ID) error {
 	return nil
 }
 
-// table implements schedule. A test plays the other members.
+// table implements schedule. The test acts as the other members.
 type table struct {
 	mu      sync.Mutex
 	turn    string
 	waiting []peer
 	mine    bool
 	ended   int
-	ending  time.Duration // how long it takes to give a turn back
+	ending  time.Duration // time that returning a turn takes
 
 	announced int
-	deaf      error // why no change of leadership can be announced
+	deaf      error // error of announcing a change of leadership
 }
 
 func (s *table) request(context.Context) error { return nil }
@@ -133,7 +133,7 @@ func (s *table) proposeTransfer(context.Context) error {
 	return s.deaf
 }
 
-// now returns whether it is the member's turn, and how often it has announced a change of leadership.
+// now reports whether it is this member's turn, and returns how often it has announced a change of leadership.
 func (s *table) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,17 +161,17 @@ func (s *table) seats(turn string) {
 	s.turn, s.waiting = turn, nil
 }
 
-// stand is a Maintainer that keeps a fake.
+// stand is a Maintainer of a fake cluster.
 type stand struct {
 	*Maintainer
 	cluster *fake
 	table   *table
 	gate    *Gate
 	log     *logtest.Lines
-	busy    bool // with a defragmentation
+	busy    bool // a defragmentation is running
 }
 
-// runStand runs a Maintainer next to do, which sleeps while it waits.
+// runStand runs a Maintainer while do is running. do advances the fake clock by sleeping.
 func runStand(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// leaveStand is a member that stops.
+// leaveStand returns a stand for a leader that is stopping.
 func leaveStand(t *testing.T, change func(*stand)) *stand {
 	t.Helper()
 	g, log := &Gate{}, &logtest.Lines{}
@@ -38,7 +38,7 @@ func TestLeave(t *testing.T) {
 	assert.Contains(t, s.log.String(), "leadership was moved before the stop")
 }
 
-// While the alarm NOSPACE or CORRUPT is raised etcd grants no lease, and no client writes.
+// While a NOSPACE or CORRUPT alarm is raised, etcd grants no leases and clients cannot write.
 func TestLeave_alarms(t *testing.T) {
 	for alarm, raised := range map[string]func(*facts){
 		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
@@ -79,7 +79,7 @@ func TestMoveLeader_byAClient(t *testing.T) {
 func TestMoveLeader_refusedByEtcd(t *testing.T) {
 	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
-		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
+		for _, to := range []uint64{0, 1, 3, 77} { // no member, this member, a learner, and an unknown member
 			s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
 		s.cluster.stranger = true

@@ -57,7 +57,7 @@ func TestPauseWrites_timeout(t *testing.T) {
 	})
 }
 
-// slow is a write that takes its time.
+// slow performs a write that takes the given time.
 func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 	t.Helper()
 	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
@@ -76,10 +76,10 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		synctest.Wait()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
-		go slow(t, k, 0) // waits, and is not waited for
+		go slow(t, k, 0) // held back, so the pause does not wait for it
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
-		synctest.Wait() // so that what was written may be read
+		synctest.Wait() // synchronizes access to confirmed
 		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
 		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+pollInterval)
 		assert.Zero(t, k.writes.Load())

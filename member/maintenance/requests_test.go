@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// put is a client's request; knowing has it come from etcd's own client.
+// put sends a client request; knowing adds the metadata that etcd's own client sends.
 func put(k *Maintainer, method string, knowing bool) error {
 	ctx := context.Background()
 	if knowing {
@@ -49,7 +49,7 @@ func TestRedirect(t *testing.T) {
 	})
 }
 
-// asked is a client's own defragmentation.
+// asked sends a defragmentation request of a client.
 func asked(s *stand, handle func() error) error {
 	_, err := s.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: defragmentMethod}, func(context.Context, any) (any, error) {
 		return "done", handle()
@@ -63,7 +63,7 @@ func refusal(t *testing.T, err error, why string) {
 	assert.ErrorContains(t, err, "etcd-wrapper: not defragmented: "+why)
 }
 
-// full is a database that nothing is free of.
+// full makes the database contain no free pages.
 func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
 
 func TestDefragmentForClient(t *testing.T) {
@@ -109,7 +109,7 @@ func TestDefragmentForClient_error(t *testing.T) {
 	})
 }
 
-// opened is a stream of which only the context is needed.
+// opened is a server stream that only has a context.
 type opened struct {
 	grpc.ServerStream
 	ctx context.Context

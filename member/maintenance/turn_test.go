@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// running is an etcd that leads.
+// running starts an etcd and returns it once it is the leader.
 func running(t *testing.T) *etcdserver.EtcdServer {
 	t.Helper()
 	config := embed.NewConfig()
