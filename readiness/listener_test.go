@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// A remoteListener makes its clients appear to be on another host.
+// A remoteListener makes its clients appear to come from another host.
 type remoteListener struct{ net.Listener }
 
 type remoteConn struct{ net.Conn }
@@ -116,7 +116,7 @@ func newPair(t testing.TB, name string) (cert, key []byte) {
 	return cert, key
 }
 
-// commonName returns the name in the server's certificate.
+// commonName returns the common name of the certificate that the server presents.
 func commonName(t *testing.T, addr string) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
@@ -134,7 +134,7 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 	require.Equal(t, "first", commonName(t, addr))
 
 	cert, key := newPair(t, "second")
-	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key file still has the first pair's key
+	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key file still contains the first key
 	for range 3 {
 		require.Equal(t, "first", commonName(t, addr))
 	}
@@ -169,7 +169,7 @@ func TestUnusablePairIsRejectedByName(t *testing.T) {
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// A certificate that is replaced by a pipe must not block handshakes.
+// A certificate file replaced by a pipe must not block handshakes.
 func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	log := new(bytes.Buffer)
 	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))

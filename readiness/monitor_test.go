@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newTestMonitor runs a Monitor on a target until the test ends. It needs fake time.
+// newTestMonitor runs a Monitor on a target until the test ends. It must run in a synctest bubble.
 func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
@@ -69,7 +69,7 @@ func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	})
 }
 
-// stalled blocks the Monitor's own goroutine.
+// stalled is a target that blocks the Monitor's own goroutine.
 type stalled struct {
 	*fakeTarget
 	gate chan struct{}
@@ -322,7 +322,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noLeader = true; m.read = hang })
 		pass(factsInterval)
 		target.elect()
-		close(answer) // a late answer from the previous leader
+		close(answer) // a late response from the previous leader
 		synctest.Wait()
 		require.False(t, ready(m))
 		require.Equal(t, "no linearizable read has succeeded since the leader became known", quorumCheck(m).Reason)
@@ -392,7 +392,7 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	})
 }
 
-// A fakeTarget is a Target whose answers the test chooses.
+// A fakeTarget is a Target whose responses are set by the test.
 type fakeTarget struct {
 	mu          sync.Mutex
 	noLeader    bool

@@ -16,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor whose checks all pass, after spoil has changed its report.
+// found returns a Monitor whose report has only passing checks, except for the changes of spoil.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
@@ -175,7 +175,7 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 	}
 }
 
-// gone is a client that disconnected before the reply.
+// gone is a client that disconnected before the response.
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }

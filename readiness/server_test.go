@@ -17,10 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the maximum of each wait in these tests.
+// patience bounds each wait in these tests.
 const patience = 10 * time.Second
 
-// served starts a server on a free loopback port, which runs until the test ends. The test chooses its protocol.
+// served starts a server on a free loopback port and stops it at the end of the test. The caller chooses the
+// protocol.
 func served(t testing.TB, o Options, m *Monitor) *Server {
 	s := listening(t, o, m)
 	serve(t, s)
@@ -37,14 +38,14 @@ func listening(t testing.TB, o Options, m *Monitor) *Server {
 	return s
 }
 
-// serve serves until the test ends.
+// serve runs the server until the test ends.
 func serve(t testing.TB, s *Server) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve() }()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = s.Shutdown(ctx) // some tests have already called it
+		_ = s.Shutdown(ctx) // some tests have already called Shutdown
 		require.NoError(t, <-done)
 	})
 }
@@ -143,7 +144,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
 			s.UseHTTP()
 			c := dial(t, s)
-			go func() { // ends with the connection
+			go func() { // returns when the connection is closed
 				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			}()
 			res, body := c.receive()
@@ -207,7 +208,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.NoError(t, s.Shutdown(ctx))
 }
 
-// Clients that open connections and send nothing must neither fill the memory nor exclude the kubelet.
+// Clients that open connections and send nothing must neither exhaust the memory nor lock out the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
 	s.UseHTTP()

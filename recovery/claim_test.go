@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// A symbolic link stays, and the data are restored to its target.
+// If the data directory is a symbolic link, the link stays and the data is restored to its target.
 func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,8 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	}
 }
 
-// A rename cannot replace a mount point. Recovery checks that before it creates a generation, which cannot be undone.
+// A rename cannot replace a mount point. Recovery must detect it before it creates a generation, which is
+// irreversible.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()
@@ -56,8 +57,8 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The user can fix that while the data is valid. Later, the mounted part of the old data would appear within the new
-// data.
+// The user can fix the mount point while the data is valid. During a restore it would be too late: the mounted part
+// of the old data would appear within the new data.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
@@ -85,7 +86,7 @@ func (w *world) mount(what, at string) {
 	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
-// cutOff returns a world in which a restore stopped before an action.
+// cutOff returns a world in which a restore was interrupted before an action.
 func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
 	w := newFilledWorld(t)
@@ -98,7 +99,7 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// Only the database is uploaded. After a kill, etcd's log contains a few more changes.
+// Only the content of the database is uploaded. After a kill, etcd's log contains a few more changes.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := newFilledWorld(t)
 	committed, err := os.ReadFile(w.database())
@@ -112,7 +113,7 @@ func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	require.Len(t, w.preserved(), 1)
 }
 
-// The validating process may have been killed because memory ran out.
+// The validating process may have been killed because the machine ran out of memory.
 func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
@@ -126,7 +127,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// disasters maps what can happen to a volume to the expected result.
+// disasters maps the ways to lose the state of a volume to the expected result of a recovery.
 var disasters = map[string]struct {
 	happens func(*world)
 	keys    []string
@@ -140,10 +141,11 @@ var disasters = map[string]struct {
 	}, []string{"key"}, 1},
 }
 
-// everywhere tests a crash or failed request at every place, not only at some. make test-recovery sets it.
+// everywhere tests a crash or failed request at every possible place instead of a sample. make test-recovery sets
+// it.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some returns the step between the places to test.
+// some returns the distance between the places to test.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -161,8 +163,8 @@ func afterDisaster(t *testing.T, disaster string) *world {
 	return w
 }
 
-// cutEverywhere cuts a run off before each of its actions, or some of them, and requires the end after the next run. at
-// least is the number of actions before which it is cut.
+// cutEverywhere interrupts a run before each of its actions, or a sample of them, and checks the result of the next
+// run. atLeast is the minimum number of interrupted actions.
 func cutEverywhere(t *testing.T, apart, atLeast int, begin func() *world, requireEnd func(w *world, start string)) {
 	t.Helper()
 	for at := 0; ; at += apart {
@@ -187,7 +189,7 @@ func cutEverywhere(t *testing.T, apart, atLeast int, begin func() *world, requir
 	}
 }
 
-// The result does not depend on the point at which a run stops.
+// The result must not depend on where a run is interrupted.
 func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +200,7 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	}
 }
 
-// A rejoin resumes from the cluster's member list after a crash.
+// After a crash, a rejoin resumes from the cluster's member list.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	begin := func() *world {
 		w, _ := ofThree(t)
@@ -212,7 +214,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	})
 }
 
-// Each request to the store fails once, before or after it took effect.
+// Each request to the store fails once, either before or after it took effect.
 func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {

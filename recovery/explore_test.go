@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// An explorer visits every reachable place and collects violations.
+// An explorer visits every reachable place and records violations.
 type explorer struct {
 	*statemachine.Rules[Facts, Facts]
 	seen  map[place]bool
@@ -49,7 +49,7 @@ func (e *explorer) begin(given input, now reality) place {
 
 func (e *explorer) expand(here place) {
 	if here.core.State != Ready {
-		e.find(e.begin(here.lot, here.truth)) // a crash, or the next attempt
+		e.find(e.begin(here.lot, here.truth)) // after a crash or for the next attempt
 	}
 	if here.timer {
 		e.find(e.take(here, Elapsed, Facts{}))
@@ -85,7 +85,7 @@ func (e *explorer) ends(here place) (all []place) {
 		if o.event != "" {
 			next.chain = ""
 			if here.core.State == Refused {
-				all = append(all, next) // cleanup at the end of a run sends no further event
+				all = append(all, next) // the cleanup at the end of a run sends no event
 				continue
 			}
 			next = e.take(next, o.event, o.payload)
@@ -95,7 +95,7 @@ func (e *explorer) ends(here place) (all []place) {
 	return all
 }
 
-// take handles an event.
+// take applies an event.
 func (e *explorer) take(here place, event Event, payload Facts) place {
 	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
@@ -124,7 +124,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm continues from a place without failures. It returns the final place, or the one that waits for others.
+// calm continues from a place without failures. It returns the final place, or the place that waits for other
+// members.
 func (e *explorer) calm(p place) place {
 	been := map[place]bool{}
 	for range 100 {
@@ -136,7 +137,7 @@ func (e *explorer) calm(p place) place {
 		case p.chain != "":
 			next := e.ends(p)
 			if len(next) == 0 {
-				return p // it was blamed
+				return p // the violation was already recorded
 			}
 			p = next[0]
 		case p.timer:
@@ -160,7 +161,7 @@ func TestPromisesHoldInEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(allInputs()))
 }
 
-// After a crash or failure anywhere, the next run reaches the end that the first one would have reached.
+// After a crash or failure at any point, the next run must reach the result that the first run would have reached.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore()
 	type end struct {
@@ -185,7 +186,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	require.Empty(t, e.wrong)
 }
 
-// At most one guard of a state and an event holds, so the order of the guarded rows does not matter.
+// At most one guard per state and event is true, so the order of the guarded rows does not matter.
 func TestGuardsExcludeEachOther(t *testing.T) {
 	for p := range explore().seen {
 		holding := map[Event]int{}
@@ -200,35 +201,35 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// A reality is the true state of the world, which the machine may not know.
+// A reality is the true state of the world, which the state machine may not know.
 type reality struct {
-	place     string // what has the data directory's name: "original", "" or "restored"
-	validated bool   // the directory with that name was found valid
+	place     string // what exists at the path of the data directory: "original", "" or "restored"
+	validated bool   // the directory at that path was found valid
 	aside     bool   // the original is preserved
-	built     bool   // a complete data directory exists next to it
-	proved    bool   // the built directory is valid
+	built     bool   // a complete new data directory exists next to it
+	proved    bool   // the new directory is valid
 	sound     bool   // the installed directory had been validated
 	brought   bool   // the segments queued on the volume are in the store
 	noted     bool   // the claim is recorded on the volume
-	taken     bool   // an adoption created the store's newest generation for the volume
+	taken     bool   // an adoption created the newest generation in the store for this volume
 	claimed   bool   // the store has the generation of this restore
 	outrun    bool   // another process has created a generation
 	revived   bool   // members returned with their data when the claim was recorded, or later
-	installs  int    // number of installs for this claim
+	installs  int    // number of installations for this claim
 	done      bool   // the ID of the restore is recorded
 
 	listing    PeerState // how the peers list this member
-	free       bool      // a quorum of the peers confirmed that, and nothing blocks a replacement
+	free       bool      // a quorum of the peers confirmed the listing, and nothing blocks a replacement
 	adopted    bool      // etcd starts with the members that the peers listed
-	told       bool      // peers that ask learn that this member is about to have data
-	uncompared bool      // the store was unreachable for so long that valid data may be served
-	rolled     bool      // since the store was asked: all have lost their data or ask for one restore, and have uploaded
-	flushed    bool      // this member has uploaded its data as well
+	told       bool      // peers that ask learn that this member will soon have data
+	uncompared bool      // the store was unreachable for so long that valid data may be served without a comparison
+	rolled     bool      // since the store was asked, all members lost their data or requested one restore, and uploaded
+	flushed    bool      // this member has also uploaded its data
 
-	lost string // the violation that happened; empty if none
+	lost string // violation that happened; empty if none
 }
 
-// A place is a state of the machine and the world.
+// A place is a state of the state machine and of the world.
 type place struct {
 	lot   input
 	truth reality
@@ -237,7 +238,7 @@ type place struct {
 	timer bool
 }
 
-// An outcome is a possible result of an action. If it has no event, the next action follows. The first outcome of an
+// An outcome is a possible result of an action. Without an event, the next action follows. The first outcome of an
 // action is the one without failures.
 type outcome struct {
 	event   Event
@@ -245,7 +246,7 @@ type outcome struct {
 	after   reality
 }
 
-// ends returns outcomes without facts.
+// ends returns one outcome for each event, without facts.
 func ends(after reality, events ...Event) (all []outcome) {
 	for _, event := range events {
 		all = append(all, outcome{event: event, after: after})
@@ -253,7 +254,7 @@ func ends(after reality, events ...Event) (all []outcome) {
 	return all
 }
 
-// breaks returns the outcomes in which an action fails, before or after it took effect.
+// breaks returns the outcomes of an action that fails before or after it took effect.
 func breaks(now reality, done ...reality) (all []outcome) {
 	for _, after := range append(done, now) {
 		all = append(all, ends(after, Broke)...)
@@ -303,7 +304,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 		if now.listing != peers.Added || holdsData(given, now) {
 			then.lost = "a cluster is joined that does not expect the member, or with old data"
 		}
-		return []outcome{{after: then}} // it cannot fail
+		return []outcome{{after: then}} // this action cannot fail
 	case AskTheStore:
 		all := append(answers(given, now), silence(given, now), outcome{event: Broke, after: now})
 		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
@@ -352,7 +353,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 	return nil
 }
 
-// silence returns the outcome for a store that was unreachable for so long that valid data is served.
+// silence returns the outcome of a store that was unreachable for so long that valid data is served.
 func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
@@ -373,8 +374,8 @@ func examinations(given input, now reality) []outcome {
 	}
 }
 
-// answers returns the outcomes of asking the store. Once another process has created a generation, the volume is
-// behind.
+// answers returns the outcomes of a query to the store. After another process has created a generation, the volume
+// is behind.
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
@@ -383,7 +384,7 @@ func answers(given input, now reality) []outcome {
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
 	if now.place == "restored" || now.taken {
-		owner = relation.Ours // its generation is in the store
+		owner = relation.Ours // the store has the generation of this volume
 	}
 	if owner == relation.Ours && !given.kept {
 		owner = StoreBare
@@ -396,13 +397,13 @@ func holdsData(given input, now reality) bool {
 	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
 }
 
-// asks reports whether a restore is requested that was not done, according to the store.
+// asks reports whether a restore is requested that, according to the store, was not done yet.
 func asks(given input, now reality) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
 
-// survey returns the possible answers of the peers: the truth, with or without an obstacle; answers without a quorum;
-// and none.
+// survey returns the possible responses of the peers: the true state, with or without an obstacle; a response
+// without a quorum; and none.
 func survey(given input, now reality) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
@@ -469,7 +470,7 @@ func claims(given input, now reality) []outcome {
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
-	if !given.alone && !now.claimed && now.revived { // the last survey
+	if !given.alone && !now.claimed && now.revived { // the last survey detects the returned members
 		return append(ends(now, ClaimLost, PeersSilent, StoreSilent), breaks(now)...)
 	}
 	all := slices.Concat(ends(then, Claimed, StoreSilent), ends(now, StoreSilent))
@@ -478,7 +479,7 @@ func claims(given input, now reality) []outcome {
 	}
 	if !now.outrun {
 		lost.outrun = true
-		if !given.alone { // another member was first, and is the only one running
+		if !given.alone { // another member claimed first and is the only running one
 			lost.listing = peers.Unlisted
 		}
 		all = append(all, ends(lost, ClaimLost)...)
@@ -510,7 +511,7 @@ func installs(given input, now reality) []outcome {
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++
 	if !given.alone {
-		then.listing = peers.Started // for the members that have joined it
+		then.listing = peers.Started // as the members that have joined list it
 	}
 	switch {
 	case now.place == "original":

@@ -33,9 +33,9 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// TestHistories runs the histories in testdata/histories/recovery. Each lists what happened to a volume, its store
-// and the other members, and how recovery responded. The README there describes the steps. -rewrite updates the
-// results.
+// TestHistories runs the histories in testdata/histories/recovery. Each history lists events of a volume, its store
+// and the other members, and the response of recovery. The README in that directory describes the steps. -rewrite
+// updates the results.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
 		t.Parallel()
@@ -50,18 +50,18 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// A history is a world, the other members, and the results so far.
+// A history is a world with the other members and the results so far.
 type history struct {
 	*world
 	peers    *fakePeers
-	etcd     uint64 // etcd's ID of the peers' cluster
+	etcd     uint64 // etcd's cluster ID of the peers
 	results  strings.Builder
-	due      map[string][]arguments // steps in pauses of the next run, or before its actions
-	cut      string                 // the action before which the next run is cut off
-	patience int                    // the pause in which the run is stopped
+	due      map[string][]arguments // steps to perform in pauses of the next run, or before its actions
+	cut      string                 // action before which the next run is interrupted
+	patience int                    // number of the pause in which the run is stopped
 	outcome  Result                 // result of the last run
-	asked    int                    // requests to the store before the last run
-	other    *history               // a member elsewhere with the same store; nil until a step is done there
+	asked    int                    // number of requests to the store before the last run
+	other    *history               // another member with the same store; nil until a step is performed there
 	keyFiles map[string]formattest.Keys
 }
 
@@ -80,7 +80,7 @@ func newHistory(t *testing.T, kind string) *history {
 	default:
 		t.Fatalf("no such volume: %s", kind)
 	}
-	h.setClock(0) // pauses take no time, even on a busy machine
+	h.setClock(0) // pauses must take no time, even on a busy machine
 	h.options.Ended = func(outcome Result) { h.outcome = outcome }
 	if h.peers != nil {
 		h.etcd = h.peers.cluster
@@ -128,7 +128,7 @@ func (h *history) step(words arguments) {
 
 var steps map[string]func(h *history, a arguments)
 
-func init() { // in init, since steps refer to other steps
+func init() { // in init, because steps refer to other steps
 	steps = map[string]func(h *history, a arguments){
 		// The volume.
 		"put":            func(h *history, a arguments) { h.put(a...) },
@@ -197,7 +197,7 @@ func init() { // in init, since steps refer to other steps
 		"delete":       func(h *history, a arguments) { h.deleteAll(a.word(0)) },
 		"fail":         (*history).fail,
 		"heal":         func(h *history, _ arguments) { h.store.ClearFaults() },
-		// The flags and the configuration.
+		// Flags and configuration.
 		"adopt": func(h *history, a arguments) { h.options.Adopt = strings.Replace(a.word(0), "ours", ours, 1) },
 		"owner": func(h *history, a arguments) {
 			h.options.Owner = func(token string) string { return a.word(0) + token }
@@ -242,7 +242,7 @@ func init() { // in init, since steps refer to other steps
 		"cut":      func(h *history, a arguments) { h.cut = a.word(0) },
 		"patience": func(h *history, a arguments) { h.patience = a.number(0) },
 		"run":      func(h *history, _ arguments) { h.runAndReport() },
-		// Another member, which gets the data of this one.
+		// Another member, which receives the data of this member.
 		"give-data": func(h *history, _ arguments) {
 			require.NoError(h.t, os.Rename(h.member.DataDir, h.elsewhere().member.DataDir))
 		},
@@ -294,7 +294,7 @@ func (h *history) duration(a arguments, i int) time.Duration {
 	return duration
 }
 
-// elsewhere returns the other member.
+// elsewhere returns the other member, creating it if necessary.
 func (h *history) elsewhere() *history {
 	if h.other == nil {
 		h.other = newHistory(h.t, "new")
@@ -303,7 +303,7 @@ func (h *history) elsewhere() *history {
 	return h.other
 }
 
-// failures maps the names that histories use to errors of the store, the disk and the spool.
+// failures maps the names used in histories to errors of the store, the disk and the spool.
 var failures = map[string]error{
 	"unavailable": store.ErrUnavailable, "denied": store.ErrDenied, "missing": store.ErrNotFound, "exists": store.ErrExists, "no-bucket": store.ErrNoBucket,
 	"denied-with-advice": fmt.Errorf("403: %w: %s", store.ErrDenied, store.ErrDenied.NextStep()),
@@ -312,8 +312,8 @@ var failures = map[string]error{
 	"lost-reply": memory.ErrUnreachable, "late": nil,
 }
 
-// fail injects a fault. Its arguments are the kind of fault, the operation or "any", and optionally a name prefix and
-// a count.
+// fail injects a fault. The arguments are the kind of fault, the operation or "any", and optionally a name prefix
+// and a count.
 func (h *history) fail(a arguments) {
 	err, known := failures[a[0]]
 	require.True(h.t, known, "no such fault: %s", a)
@@ -361,8 +361,8 @@ func (h *history) setUpload(a arguments) {
 	}
 }
 
-// useKeys sets the keys of the member, by name: it decrypts with one, signs with one, and trusts each of a list. A key
-// "-" is none.
+// useKeys sets the keys of the member by name: one for decryption, one for signing, and a list of trusted keys. "-"
+// means no key.
 func (h *history) useKeys(decrypt, sign, trust string) {
 	named := func(name string) formattest.Keys {
 		if _, made := h.keyFiles[name]; !made && name != "-" {
@@ -381,12 +381,12 @@ func (h *history) useKeys(decrypt, sign, trust string) {
 	h.setKeys(formattest.LoadKeys(h.t, files))
 }
 
-// copyTimes maps the names that histories use to the times of preserved copies. A user has made the copy "mine".
+// copyTimes maps the names used in histories to the times of preserved copies. The copy "mine" was made by a user.
 var copyTimes = map[string]string{
 	"oldest": "20260101T000000.000Z", "older": "20260102T000000.000Z", "newest": "20260103T000000.000Z", "future": "29990101T000000.000Z", "mine": "mine",
 }
 
-// preserve adds preserved copies of the data, or of the spool.
+// preserve adds preserved copies of the data or the spool.
 func (h *history) preserve(a arguments) {
 	path := h.member.DataDir
 	if a[0] == "spool" {
@@ -397,7 +397,7 @@ func (h *history) preserve(a arguments) {
 	}
 }
 
-// copyNames returns the names of the preserved copies and of what looks like one.
+// copyNames returns the names of preserved copies and of files that look like preserved copies.
 func (h *history) copyNames() (names []string) {
 	found, err := filepath.Glob(filepath.Join(h.volume, "*.aside-*"))
 	require.NoError(h.t, err)
@@ -411,7 +411,7 @@ func (h *history) copyNames() (names []string) {
 	return names
 }
 
-// listings maps the names that histories use to the answers of the other members.
+// listings maps the names used in histories to the answers of the other members.
 var listings = map[string]PeerState{
 	"unknown": peers.Unknown, "claimed": peers.Claimed, "founding": peers.Founding, "partial": peers.Partial, "gone": peers.Gone,
 	"asking": peers.Asking, "expected": peers.Expected, "added": peers.Added, "started": peers.Started, "unlisted": peers.Unlisted,
@@ -535,7 +535,7 @@ func (h *history) runAndReport() {
 	}
 }
 
-// stored returns the names of the objects that were created, even while listing fails.
+// stored returns the names of the created objects, even while listing fails.
 func (h *history) stored() (names []string) {
 	for _, call := range h.store.Calls() {
 		if _, exists := h.store.Content(call.Name); exists && call.Op == memory.Put {
@@ -545,13 +545,13 @@ func (h *history) stored() (names []string) {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// printObjects prints the names that are missing from others.
+// printObjects prints the names that are not in others.
 func (h *history) printObjects(what string, names, others []string) {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) })
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take performs, once, the steps that are due at a moment of the run.
+// take performs the steps that are due at a given point of the run, once.
 func (h *history) take(moment string) {
 	due := h.due[moment]
 	delete(h.due, moment)
@@ -566,7 +566,7 @@ func (h *history) printIf(holds bool, form string, values ...any) {
 	}
 }
 
-// onVolume describes the data directories: their files, without recovery's own record, and the position of the data.
+// onVolume describes the data directories: their files, except recovery's own record, and the position of the data.
 func (h *history) onVolume() string {
 	files := slices.DeleteFunc(h.files(), func(name string) bool { return name == recordFile })
 	is, err := datadir.ReadPosition(h.member.DataDir)
@@ -580,7 +580,7 @@ func (h *history) identityText() string {
 	return "no cluster"
 }
 
-// printLog prints the states that a run has visited and its messages, without the reasons for transitions.
+// printLog prints the states that a run visited and its messages, but not the reasons for transitions.
 func (h *history) printLog() {
 	var states, messages []string
 	for line := range strings.Lines(h.log.String()) {

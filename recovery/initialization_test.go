@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// validated returns a Recovery with a validation.
+// validated returns a Recovery that uses the given validation.
 func validated(t *testing.T, verify datadir.Validation) *Recovery {
 	t.Helper()
 	volume := t.TempDir()
@@ -42,7 +42,7 @@ func requireStatus(t *testing.T, r *Recovery, want bootstrap.InitializationStatu
 	require.Equal(t, want, status)
 }
 
-// initialize runs an initialization to its end.
+// initialize runs an initialization until it is done.
 func initialize(t *testing.T, r *Recovery) {
 	t.Helper()
 	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
@@ -108,13 +108,13 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// A requested stop is not an error, and Close waits for the end.
+// A requested stop is not an error, and Close waits until the initialization has ended.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
 		r := validated(t, func(ctx context.Context, _ string, _ bootstrap.Mode) ([]string, error) {
 			<-ctx.Done()
-			time.Sleep(time.Second) // on synctest's clock
+			time.Sleep(time.Second) // in fake time
 			ended = true
 			return nil, ctx.Err()
 		})

@@ -47,7 +47,8 @@ func TestUnreadableIdentityIsRefused(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// Its cluster writes all the time, so every build would be outdated if the generation were not ended first.
+// The cluster in the store writes all the time, so any build would be outdated unless the generation is ended
+// first.
 func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()

@@ -66,17 +66,17 @@ type input struct {
 	never     bool
 	requested bool // --restore-to
 	owner     StoreState
-	kept      bool // the target can be restored
-	behind    bool // the volume lacks data that the store has; in a cluster of several, the volume was rolled back
+	kept      bool // the requested target can be restored
+	behind    bool // the volume lacks data that the store has; with several members, the volume was rolled back
 
-	unidentified bool // the data names no cluster
+	unidentified bool // the data does not identify its cluster
 
 	store bool // a store is configured
 	// of a member of several
 	peers   bool      // the configuration names the peers
 	joins   bool      // the configuration joins an existing cluster
-	remains bool      // the volume is empty, and etcd had just started on it
-	listing PeerState // how the peers list the member at first
+	remains bool      // the volume has only the remains of an etcd that had just started
+	listing PeerState // how the peers initially list the member
 }
 
 // allInputs returns every sensible input.
@@ -92,13 +92,13 @@ func allInputs() (all []input) {
 			}
 		}
 		for bits := range 4 {
-			all = append(all, input{found: found, owner: relation.Empty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
+			all = append(all, input{found: found, owner: relation.Empty, alone: bits&1 == 0, never: bits&2 > 0}) // without a store
 		}
 	}
 	return all
 }
 
-// sensible reports whether the store can be in that state for this volume.
+// sensible reports whether the store can be in this state for this volume.
 func (l input) sensible() bool {
 	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
 	case StoreUnverified:
@@ -119,7 +119,7 @@ func (l input) sensible() bool {
 	return true
 }
 
-// variants returns the inputs for a member of several. Of the store, they vary only whether it has backups.
+// variants returns the inputs for a member of several. They vary the store only by whether it has backups.
 func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}
@@ -129,7 +129,7 @@ func (l input) variants() (all []input) {
 	}
 	joining := l
 	joining.joins = true
-	all = append(all, l, joining) // the configuration does not name its peers
+	all = append(all, l, joining) // the configuration does not list the peers
 	for _, listing := range []PeerState{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
@@ -141,7 +141,7 @@ func (l input) variants() (all []input) {
 	return all
 }
 
-// possible reports whether the answers of the peers fit this member.
+// possible reports whether the responses of the peers are consistent with this member.
 func (l input) possible() bool {
 	switch {
 	case l.remains && l.found != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:
@@ -157,7 +157,7 @@ func (l input) possible() bool {
 	}
 }
 
-// rolledBack reports whether the peers or the store can show that a volume of several was rolled back.
+// rolledBack reports whether the peers or the store can reveal that a volume was rolled back.
 func (l input) rolledBack() bool {
 	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == relation.Ours && l.kept
 }

@@ -17,7 +17,7 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
-// A store that never answers delays valid data no longer than one that fails.
+// A store that never responds must not delay valid data longer than a store that fails.
 func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
@@ -40,7 +40,7 @@ func TestValidVolumeIsNotChanged(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
-// etcd would refuse to create the cluster, so the store must not belong to it.
+// etcd would refuse to create the cluster, so recovery must not initialize the store for it.
 func TestClusterThatEtcdRefusesIsNotFounded(t *testing.T) {
 	w := newWorld(t)
 	w.member.InitialCluster += ",default=http://a:1,b=http://b:1"

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Validating a large database takes longer than a quorum without data waits.
+// The validation of a large database takes longer than a quorum without data waits.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
@@ -27,14 +27,14 @@ func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 type fakePeers struct {
 	listing  PeerState
 	cluster  uint64
-	id       string  // the cluster's ID in its store, as the peers report it; empty if they report none
-	of       int     // the generation that the peers report
+	id       string  // cluster ID that the peers report; empty if they report none
+	of       int     // generation that the peers report
 	other    uint64  // ID of the peer that answers
-	own      uint64  // this member's ID in their list; 0 if its volume does not know it
-	inTheWay []error // what blocks a replacement in the next answers
+	own      uint64  // ID of this member in the peers' list; 0 if its volume does not know it
+	inTheWay []error // errors that block a replacement, one for each of the next responses
 	outdated error
-	silent   int    // number of answers without a quorum
-	fail     string // the change that fails once: "before" it is done, or "after"
+	silent   int    // number of responses without a quorum
+	fail     string // when the next change fails: "before" it is made, or "after"
 	changes  []string
 	told     bool // this member published its state before its first query
 	holds    peers.Volume
@@ -43,9 +43,9 @@ type fakePeers struct {
 	noQuorum bool                       // too many members wait without data
 	older    int                        // number of peers without etcd whose data is older than the store's
 	voters   int                        // voters in the volume's cluster, as a peer reports them
-	hears    func(peers.Self) PeerState // computes the answer from this member's report; nil for a constant answer
-	size     int64                      // size of their databases
-	late     bool                       // one of them has not uploaded what only its volume has
+	hears    func(peers.Self) PeerState // computes the response from this member's report; nil for a constant response
+	size     int64                      // size of the peers' databases
+	late     bool                       // a peer has not uploaded the data that only its volume has
 	brought  bool                       // Uploaded in this member's last report
 }
 

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// The last write to a lost volume is unknown.
+// The time of the last write to a lost volume is unknown.
 func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		gap     time.Duration

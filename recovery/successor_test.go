@@ -31,7 +31,7 @@ func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 }
 
 // soleVoter returns a member of three whose data is from a time when it was the only voter, and whose peers do not
-// answer.
+// respond.
 func soleVoter(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
@@ -47,7 +47,7 @@ func (w *world) backUpAs(member string) {
 	w.uploadFullAs(member, ours, 1, at)
 }
 
-// A damaged volume is replaced without a comparison, even by the run after a crash.
+// A damaged volume is replaced without a comparison, even in the run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()

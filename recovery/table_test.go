@@ -14,7 +14,7 @@ import (
 
 var program = statemachine.NewRules[Facts](Table, Elsewhere, Ready)
 
-// The golden file shows the rows, and this the facts that their guards depend on.
+// The golden file shows the rows of the table; this test shows the facts on which their guards depend.
 func TestGuards(t *testing.T) {
 	withPeers := VolumeFacts{Peers: true}
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
 	}
 }
 
-// A waiting state has its timer set; any other starts with work.
+// A waiting state must have a timer, and any other state must start with an action.
 func TestEveryStateHasWorkOrATimer(t *testing.T) {
 	for _, row := range Table {
 		if row.To != Ready && row.To != Refused {
@@ -80,7 +80,7 @@ func TestEveryStateHasWorkOrATimer(t *testing.T) {
 }
 
 func TestEveryRefusalNamesTheWayOut(t *testing.T) {
-	explained := map[Event]bool{ClaimFound: true, Stuck: true} // their rows or causes explain the next step
+	explained := map[Event]bool{ClaimFound: true, Stuck: true} // the row or the cause already contains the way out
 	refused := map[Event]bool{}
 	for _, row := range Table {
 		if row.To == Refused && row.On != Broke && row.From != Decide {
@@ -93,7 +93,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	}
 	for _, r := range rules {
 		if r.Result == Refuse || r.Result == Decline {
-			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation error has it
+			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation error contains the way out
 		}
 	}
 }

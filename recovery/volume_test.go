@@ -30,7 +30,7 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	assert.Empty(t, o.changes)
 }
 
-// A sanity validation may not notice the damage.
+// A sanity validation may not detect the damage.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
 	w.damage()
@@ -44,7 +44,7 @@ func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	assert.Empty(t, w.preserved())
 }
 
-// The data is valid, so etcd starts without waiting for the store.
+// The data is valid, so etcd must start without waiting for the store.
 func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.verify()

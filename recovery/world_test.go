@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// ours is the ID of the cluster in these tests.
+// ours is the ID of the test cluster.
 const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
 // A world is a volume with the data of a closed etcd, and a store.
@@ -56,12 +56,12 @@ type world struct {
 	options Options
 	log     bytes.Buffer
 	clock   time.Time        // advances in pauses after setClock
-	now     func() time.Time // nil for the machine's clock
+	now     func() time.Time // nil means the machine's clock
 	wait    func(context.Context, int)
-	still   time.Duration // idle time before a generation is replaced; 0 makes tests wait for none
-	late    time.Duration // how long a lost cluster of several waits for volumes
-	needed  int64         // bytes that the last check of the free space asked for
-	room    int           // number of preserved copies that fit on the volume; negative if all do
+	still   time.Duration // idle time before a generation may be replaced; 0 disables the wait
+	late    time.Duration // time that a lost cluster of several members waits for its volumes
+	needed  int64         // number of bytes that the last check of free space requested
+	room    int           // number of preserved copies that fit on the volume; negative means unlimited
 }
 
 func asItsToken(token string) string { return token }
@@ -89,7 +89,7 @@ func newFilledWorld(t *testing.T) *world {
 	return w
 }
 
-// fill gives the volume the data of an etcd with one key, and backs them up.
+// fill runs an etcd that writes one key to the volume, and backs the data up.
 func (w *world) fill() {
 	w.t.Helper()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
@@ -134,13 +134,13 @@ func (w *world) found(created time.Time) {
 	}
 }
 
-// setGeneration writes the identity of the data.
+// setGeneration sets the generation in the identity of the data.
 func (w *world) setGeneration(generation int) {
 	w.t.Helper()
 	require.NoError(w.t, archive.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
 }
 
-// positionOf returns the position of readable data.
+// positionOf returns the position of the data, which must be readable.
 func positionOf(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
 	stands, err := datadir.ReadPosition(dataDir)
@@ -176,21 +176,21 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
-// requireKeys requires the keys on the volume.
+// requireKeys checks which keys are on the volume.
 func (w *world) requireKeys(want ...string) {
 	w.t.Helper()
 	keys, _ := w.keys()
 	require.Equal(w.t, want, keys)
 }
 
-// setClock makes the clock advance only in pauses, by the same amount each.
+// setClock makes the clock advance only in pauses, by the given amount for each pause.
 func (w *world) setClock(each time.Duration) {
 	w.clock = at
 	w.now = func() time.Time { return w.clock }
 	w.wait = func(context.Context, int) { w.clock = w.clock.Add(each) }
 }
 
-// recovery returns a Recovery that does not wait unless a test asks for it.
+// recovery returns a Recovery that does not wait unless a test configures it.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
 	r.lateMounts, r.idleTime, r.wait = w.late, w.still, w.wait
@@ -221,7 +221,7 @@ func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
 
-// requireStarts requires that etcd may open the volume unchanged, with the configured members.
+// requireStarts checks that etcd can open the volume unchanged with the configured members.
 func (w *world) requireStarts() {
 	w.t.Helper()
 	start, err := w.start(nil)
@@ -249,7 +249,7 @@ func (w *world) prepare(r *Recovery) error {
 // examine validates the data directory.
 func (w *world) examine(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
-		return nil // etcd had stored nothing
+		return nil // etcd had not stored anything
 	}
 	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
 	return err
@@ -291,8 +291,8 @@ func (w *world) rollBack() {
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd requires the result of a restore: a new cluster with the keys, whose revision is above every earlier
-// one, asides preserved copies, and no unfinished directories. Another run changes nothing.
+// requireEnd checks the result of a restore: a new cluster with the keys, a revision above every earlier one, the
+// given number of preserved copies, and no unfinished directories. Another run must change nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")
@@ -341,7 +341,7 @@ func (w *world) preservedCopies() (paths []string) {
 	return paths
 }
 
-// flipBit changes the last value on the volume, as a faulty disk may.
+// flipBit changes the last value on the volume, simulating a faulty disk.
 func (w *world) flipBit() {
 	w.t.Helper()
 	w.updateDatabase(func(tx *bolt.Tx) error {
@@ -362,8 +362,8 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	require.NoError(w.t, db.Update(change))
 }
 
-// refuse records that a writer rejected the data in a directory named like the data directory with a suffix. Revisions
-// first to last differ from the store's; if last is 0, no rows were compared.
+// refuse records that a writer rejected the data in the directory whose name is that of the data directory with a
+// suffix. Revisions first to last differ from those in the store; if last is 0, no rows were compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
 	why := errors.New("another copy of this data continues its backups")
@@ -443,14 +443,14 @@ func (w *world) manifest() string {
 	return archive.ManifestName(1, head.Full.Name())
 }
 
-// statusOf returns the exit status of a refusal; 0 if recovery retries.
+// statusOf returns the exit status of a refusal, or 0 if recovery retries.
 func (w *world) statusOf(err error) exitcode.Code {
 	w.t.Helper()
 	require.Error(w.t, err)
 	return exitcode.StatusOf(err, exitcode.Clean)
 }
 
-// deleteAll deletes objects, as retention does.
+// deleteAll deletes all objects with a prefix, as retention does.
 func (w *world) deleteAll(prefix string) {
 	w.t.Helper()
 	for _, name := range w.objects(prefix) {
@@ -480,7 +480,7 @@ func (w *world) replaceByPlainData() {
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 }
 
-// barelyStarted leaves the directories that etcd has if it is killed right after its first start.
+// barelyStarted leaves the directories of an etcd that was killed right after its first start.
 func barelyStarted(w *world) {
 	w.t.Helper()
 	w.lose()
@@ -536,7 +536,7 @@ func (w *world) verify() {
 	}))
 }
 
-// endSession adds the end of a session to generation 1.
+// endSession stores the end of a session in generation 1.
 func (w *world) endSession(source format.Source) {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
@@ -548,7 +548,7 @@ func (w *world) endSession(source format.Source) {
 	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
 }
 
-// replaceKeys gives the member keys that did not sign anything in the store.
+// replaceKeys replaces the member's keys with keys that have not signed anything in the store.
 func (w *world) replaceKeys() {
 	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// bundle writes a file of certificates that end at the given times.
+// bundle writes a file of certificates that expire at the given times.
 func bundle(t *testing.T, ends ...time.Time) (path string) {
 	authority := issuer.NewAuthority(t, "ca")
 	var content []byte
@@ -42,7 +42,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	}, zerolog.New(&log))
 	ofEtcd := map[string]string{certificates.EtcdServer: bundle(t, past), certificates.EtcdPeer: bundle(t, late)}
 	files.Add(ofEtcd)
-	files.Add(ofEtcd) // reads all files again
+	files.Add(ofEtcd) // rereads all files
 
 	found := files.List()
 	require.Len(t, found, 3)
@@ -54,7 +54,7 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running returns files after their first read. It needs fake time.
+// running returns files that have been read once. It must run in a synctest bubble.
 func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
@@ -70,7 +70,7 @@ func TestRenewedCertificateIsRead(t *testing.T) {
 		assert.Equal(t, soon.Unix(), files.List()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
-		files.List() // starts to read
+		files.List() // starts a read
 		synctest.Wait()
 		assert.Equal(t, late.Unix(), files.List()[0].NotAfter.Unix())
 	})
@@ -99,7 +99,8 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// etcd reads CA bundles once, so an old bundle that has expired still excludes clients after it was renewed on disk.
+// etcd reads a CA bundle only at its start, so an old bundle that has expired still excludes clients after it was
+// renewed on disk.
 func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -114,7 +115,7 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 
 		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
 		time.Sleep(11 * time.Second)
-		files.List() // starts to read
+		files.List() // starts a read
 		synctest.Wait()
 		ended, soon = files.Check(now)
 		assert.Empty(t, ended)
@@ -125,13 +126,13 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", as etcd read it at its start, is not valid before 1999-12-31 00:00 UTC; "+
 			"set this machine's clock, or have it issued again", ended)
 
-		files.Add(nil) // etcd is restarted
+		files.Add(nil) // simulates a restart of etcd
 		ended, soon = files.Check(now.Add(90 * time.Hour))
 		assert.Empty(t, ended+soon)
 	})
 }
 
-// An expired CA of peers does not end established connections.
+// Established connections outlive an expired peer CA.
 func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	_ "go.etcd.io/etcd/server/v3/storage/wal" // registers its metrics
+	_ "go.etcd.io/etcd/server/v3/storage/wal" // for its metrics
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
@@ -20,7 +20,7 @@ import (
 
 var began = time.Date(2026, time.November, 21, 1, 0, 0, 0, time.UTC)
 
-// etcd is a History with its inputs and a clock.
+// etcd is a History with its inputs and a fake clock.
 type etcd struct {
 	*History
 	now    time.Time
@@ -91,7 +91,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
-	e.is.Revision = 40 // made by another leader, read from its snapshot
+	e.is.Revision = 40 // the member received this revision in a snapshot from another leader
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
 	assert.Zero(t, e.Trends().Revisions[1])
@@ -266,7 +266,8 @@ func TestChecksBeforeEtcdRunsAreNoEvents(t *testing.T) {
 
 func TestFullSnapshotIsOneEventWhetherListedOrMade(t *testing.T) {
 	e := newEtcd(t)
-	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} { // the last one is another snapshot of the same revision
+	// The last one is a different snapshot of the same revision.
+	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} {
 		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)
 	}

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// all returns the label names of every metric by its name.
+// all returns the label names of each metric, keyed by metric name.
 func all(t *testing.T) map[string][]string {
 	m := newMetrics()
 	m.Handler(document, []string{"Query"})
@@ -57,7 +57,8 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 	}
 }
 
-// rowOf returns a metric's row. A row for "`a_`, `b_` and `c_seconds`" documents three metrics with the same ending.
+// rowOf returns the row of a metric. A row for "`a_`, `b_` and `c_seconds`" documents three metrics that share a
+// suffix.
 func rowOf(rows []docs.Row, name string) docs.Row {
 	for _, row := range rows {
 		names := docs.Quoted(row[0])

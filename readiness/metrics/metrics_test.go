@@ -118,7 +118,8 @@ func TestAllMetricsAreServed(t *testing.T) {
 	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
 }
 
-// Alerts on the age of backups must neither fire because the age is unknown, nor fail to fire because it counts as 0.
+// Alerts on the age of backups must not fire just because the age is unknown, nor stay silent because an unknown
+// age counts as 0.
 func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/readiness/page/chromiumtest"
 )
 
-// A browser is a tab that one test uses.
+// A browser is a browser tab used by one test.
 type browser struct {
 	*chromiumtest.Tab
 	t *testing.T
@@ -38,7 +38,7 @@ func newBrowser(t *testing.T) browser {
 	return b
 }
 
-// forTest returns the same browser for a subtest.
+// forTest returns the same browser for use in a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
 // do runs a script and stores its value in result, unless result is nil.
@@ -54,7 +54,7 @@ func (b browser) evaluate(expression string, parts ...any) (yes bool) {
 	return yes
 }
 
-// waitForText waits until the text of an element contains another.
+// waitForText waits until the text of an element contains the given text.
 func (b browser) waitForText(selector, text string) {
 	b.t.Helper()
 	b.WaitFor(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
@@ -84,21 +84,21 @@ var screenshots = flag.String("screenshots", "", "directory for pictures of the 
 // size is the size of a window in pixels.
 type size struct{ width, height int64 }
 
-// The window sizes that the page is designed for.
+// Window sizes that the page is designed for.
 var (
 	desk  = size{1280, 800}
 	wide  = size{1440, 900}
 	phone = size{390, 844}
 )
 
-// The preferred colour schemes.
+// Preferred color schemes.
 const (
 	light = "light"
 	dark  = "dark"
 )
 
-// setWindow sets the window's size and colour scheme. It turns animations off, because colours are undefined while
-// they run.
+// setWindow sets the window size and color scheme. It disables animations, because colors are undefined while they
+// run.
 func (b browser) setWindow(window size, preference string) {
 	b.t.Helper()
 	b.Run(chromedp.EmulateViewport(window.width, window.height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
@@ -106,8 +106,8 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// screenshot saves the whole page in a desktop and a phone window, light and dark, if the flag -screenshots names a
-// directory.
+// screenshot saves the whole page in a desktop and a phone window, in light and dark, to the directory given by
+// -screenshots, if any.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return
@@ -132,7 +132,8 @@ func (b browser) save(name string) {
 	}))
 }
 
-// compress reduces a PNG to its 256 most frequent colours, which saves two thirds of the bytes without a visible difference.
+// compress reduces a PNG to its 256 most frequent colors, which saves two thirds of the size without a visible
+// difference.
 func compress(shot []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(shot))
 	if err != nil {
@@ -155,7 +156,7 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed testdata/contrast.js
 var contrast string
 
-// unreadableText returns the texts with a contrast below 4.5 to 1, the minimum of WCAG (AA).
+// unreadableText returns the texts whose contrast is below 4.5:1, the minimum of WCAG level AA.
 func (b browser) unreadableText() (texts []string) {
 	b.t.Helper()
 	b.do(contrast, &texts)

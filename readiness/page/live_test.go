@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// These tests share a real browser.
+// These tests share one real browser.
 func TestInABrowserThePage(t *testing.T) {
 	shared := newBrowser(t)
 	for _, story := range []struct {

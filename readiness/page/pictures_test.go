@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster turns a document into that of a cluster of three members, with backups of a cluster that has an owner.
+// cluster changes a document into that of a cluster of three members whose backups have an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,7 +31,7 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy turns a document into that of a member that was upgraded and has no problem. The README shows it.
+// healthy changes a document into that of an upgraded member without problems. The README shows it.
 func healthy(d *status.Document) {
 	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
@@ -48,7 +48,7 @@ func healthy(d *status.Document) {
 	d.Trends = t
 }
 
-// states returns the documents of the ten pictures.
+// states returns the documents of the ten screenshots.
 func states() map[string]status.Document {
 	with := func(d status.Document, change func(*status.Document)) status.Document {
 		d = cluster(d)
@@ -85,8 +85,8 @@ func states() map[string]status.Document {
 	}
 }
 
-// The page must not overflow and every text must be readable: in every state, in a desktop and a phone window, in
-// both themes, live and after the process has ended.
+// In every state, the page must not overflow and all texts must be readable, in desktop and phone windows, in both
+// themes, live and after the process has ended.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -115,7 +115,7 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	}
 }
 
-// repeated returns long texts that the page shows more than once outside of the timeline and the steps, which may
+// repeated returns long texts that the page shows more than once. It ignores the timeline and the steps, which may
 // repeat texts.
 func repeated(b browser) (texts []string) {
 	b.do(`(() => {

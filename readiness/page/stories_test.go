@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Documents for the tests. Their times are relative to the time of the call.
+// Documents for the tests. All times are relative to the time of the call.
 
 func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
@@ -25,7 +25,7 @@ func checksOf(word, reason string) []status.Check {
 	return all
 }
 
-// waiting returns a run whose sidecar has failed and no longer answers.
+// waiting returns a run whose sidecar has failed and no longer responds.
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
@@ -50,7 +50,7 @@ func waiting() status.Document {
 	}
 }
 
-// serving returns a run that serves after an unreachable sidecar and a full validation.
+// serving returns a run that serves after the sidecar was unreachable and a full validation has passed.
 func serving() status.Document {
 	step := func(
 		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
@@ -100,7 +100,7 @@ func serving() status.Document {
 	return d
 }
 
-// lastHours returns series with a gap, a peak and a drop.
+// lastHours returns time series with a gap, a peak and a drop.
 func lastHours() *status.Trends {
 	t := &status.Trends{Interval: 80, Until: before(time.Second)}
 	for i := range 100 {
@@ -128,7 +128,7 @@ func recovering() status.Document {
 	return d
 }
 
-// defragmenting returns a run whose database is blocked by a defragmentation.
+// defragmenting returns a run in which a defragmentation blocks the database.
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well returns a run whose store has all revisions.
+// well returns a run whose store has every revision.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

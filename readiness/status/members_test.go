@@ -65,7 +65,7 @@ func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	assert.NotContains(t, answers[1].Error, "; it is not running")
 }
 
-// The address may lead to another member on the same host, another pod or another program.
+// The address may belong to another member on the same host, another pod or another program.
 func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	var answer Document
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer) }))
@@ -79,7 +79,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}}}
 	for name, c := range map[string]struct {
 		answer Document
-		err    string // empty if the answer is accepted
+		err    string // empty if the response is accepted
 	}{
 		"the member":                       {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c1"}}, ""},
 		"the member, whose cluster starts": {Document{MemberID: "b", State: "StartEtcd"}, ""},
@@ -100,7 +100,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// Packets to a lost machine are dropped, so it is unknown whether a process listens there.
+// Packets to a lost machine are dropped, so it remains unknown whether a process listens there.
 func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()

@@ -24,7 +24,7 @@ import (
 
 const patience = 10 * time.Second
 
-// A fakeRun is a run whose document the test changes.
+// A fakeRun is a run whose document is set by the test.
 type fakeRun struct {
 	mu      sync.Mutex
 	now     status.Document
@@ -49,20 +49,21 @@ func (t *fakeRun) enter(state string) {
 	t.now.State, t.changed = state, make(chan struct{})
 }
 
-// check changes a check, which closes no channel.
+// check changes a check without notifying subscribers.
 func (t *fakeRun) check(verdict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
-// client opens a connection for each request, because a reused one may lead to the closed server of another test.
+// client opens a connection for each request, because a reused connection may lead to the closed server of another
+// test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// limit is the servers' timeout for requests and replies.
+// limit is the servers' timeout for requests and responses.
 const limit = time.Second
 
-// serve runs a server with these limits until the returned function is called.
+// serve starts a server with this limit, which runs until end is called.
 func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
 	server := httptest.NewUnstartedServer(status.Handler(run.source()))
@@ -138,7 +139,7 @@ func TestStreamSendsTheLastChangeAndEndsWithTheServer(t *testing.T) {
 	require.False(t, ok)
 }
 
-// streamFrom opens a stream from a loopback address and returns the status of the reply.
+// streamFrom opens a stream from a loopback address and returns the response status.
 func streamFrom(t *testing.T, from, address string) int {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: patience}
@@ -152,7 +153,7 @@ func streamFrom(t *testing.T, from, address string) int {
 	return reply.StatusCode
 }
 
-// A listener is a client that only receives.
+// A listener is a client that only receives data.
 type listener struct{ httptest.ResponseRecorder }
 
 func (*listener) SetWriteDeadline(time.Time) error { return nil }
@@ -177,7 +178,7 @@ func TestStreamHasHeartbeats(t *testing.T) {
 	})
 }
 
-// An open page must not cost a whole document for each heartbeat of the member.
+// A heartbeat of the member must not cost a whole document for each open page.
 func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	run := newFakeRun()
 	for i := range 90 {
@@ -208,7 +209,7 @@ func TestStream_costsLittleMoreThanItsChanges(t *testing.T) {
 	end()
 }
 
-// A counter counts the bytes that are read.
+// A counter counts the bytes read through it.
 type counter struct {
 	from  io.Reader
 	bytes int

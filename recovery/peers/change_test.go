@@ -18,7 +18,8 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// newPeer returns a peer that holds a downgrade for a number of requests, or forever if that is negative.
+// newPeer returns a peer that reports a downgrade for the given number of requests, or forever if the number is
+// negative.
 func newPeer(version, cluster string, holds int64) http.Handler {
 	left := atomic.Int64{}
 	left.Store(holds)
@@ -32,7 +33,7 @@ func newPeer(version, cluster string, holds int64) http.Handler {
 	return mux
 }
 
-// newJoining returns the peers of a member that joins them.
+// newJoining returns the Peers of a member that joins them.
 func newJoining(t *testing.T, peers ...http.Handler) *Peers {
 	t.Helper()
 	config := embed.NewConfig()
@@ -76,7 +77,7 @@ func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 	t.Parallel()
 	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// The peers have not decided on a version, because this member has not started yet.
+		// The peers have not decided on a version yet, because this member has not started.
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
 		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
 		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)

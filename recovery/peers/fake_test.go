@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// fake is another member, as it answers peers and clients at one address.
+// fake is another member that serves peers and clients at one address.
 type fake struct {
 	*httptest.Server
 
@@ -29,8 +29,8 @@ type fake struct {
 	runs    string
 	metrics string
 	vars    string
-	call    *Status     // what it reports while it runs no etcd; nil if it runs one
-	away    atomic.Bool // hangs up on everybody, and keeps its port: a closed one may be the next test's
+	call    *Status     // status that it reports without a running etcd; nil if etcd is running
+	away    atomic.Bool // closes every connection but keeps the port, which another test could reuse
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -56,19 +56,19 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// town is a cluster whose members are fakes, and the member that asks them.
+// town is a cluster of fake members, with the member that queries them.
 type town struct {
 	*testing.T
 
 	fakes []*fake
-	list  []Member // the members that all of them return
+	list  []Member // member list that all fakes return
 	peers *Peers
 	now   time.Time
 }
 
 const own = uint64(0xc2)
 
-// newTown returns a cluster in which m-2 asks m-0 and m-1, which list it as started.
+// newTown returns a cluster in which m-2 queries m-0 and m-1, which list m-2 as started.
 func newTown(t *testing.T) *town {
 	t.Helper()
 	town := &town{T: t, now: time.Now()}
@@ -114,7 +114,7 @@ func member(id uint64, name, at string) (m Member) {
 
 func (w *town) ask() Survey { return w.peers.Query(w.Context(), Self{}) }
 
-// alter makes a member return another list.
+// alter makes a member return a changed member list.
 func (w *town) alter(which int, change func(list []Member) []Member) {
 	w.fakes[which].members = func() []Member { return change(append([]Member(nil), w.list...)) }
 }
@@ -133,7 +133,7 @@ func connectedTo(from, to uint64, count int) string {
 	return fmt.Sprintf("etcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} %d\n", from, to, count)
 }
 
-// ofTwo returns a cluster of two, in which m-2 asks m-1.
+// ofTwo returns a cluster of two members, in which m-2 queries m-1.
 func ofTwo(t *testing.T) *town {
 	t.Helper()
 	w := newTown(t)
@@ -147,7 +147,7 @@ func volume(cluster, member uint64, voters int) Self {
 	return Self{Position: datadir.Position{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100}, Volume: Data}
 }
 
-// liar returns the URL of a server with that raw response.
+// liar returns the URL of a server that sends a raw response.
 func liar(t *testing.T, says string) string {
 	t.Helper()
 	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -159,7 +159,7 @@ func liar(t *testing.T, says string) string {
 	return lies.URL
 }
 
-// requireSays requires an error that contains words, or none if words is empty.
+// requireSays requires an error that contains words, or no error if words is empty.
 func requireSays(t *testing.T, err error, words string) {
 	t.Helper()
 	if words == "" {

@@ -16,7 +16,7 @@ import (
 
 const hostile = "\x1b[2Jall is well\r\n"
 
-// A name goes into the log, into what is published and into etcd's configuration.
+// Member names are written to the log, published, and written to etcd's configuration.
 func TestQuery_invalidMembers(t *testing.T) {
 	for name, spoil := range map[string]func(list []Member) []Member{
 		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
@@ -76,7 +76,7 @@ func TestQuery_unreadableResponse(t *testing.T) {
 	assertShort(t, w.ask().Missing.Error())
 }
 
-// A process that answers elsewhere is not a member, however it is reached.
+// A process at the target of a redirect does not count as the member.
 func TestQuery_redirect(t *testing.T) {
 	w := newTown(t)
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
@@ -126,10 +126,10 @@ func TestEndpoints_readablePassword(t *testing.T) {
 	assert.Empty(t, user)
 }
 
-// Peers with verified certificates may name any URL. With auto-tls another process could read the password.
+// Verified peers may list any client URL. With auto-tls, a different process could receive the password.
 func TestEndpoints_verifiedPeers(t *testing.T) {
 	for _, test := range []struct {
-		peer, client       string // where they are asked, and lead to
+		peer, client       string // URL of the queried peer, and the client URL that it lists
 		anyPeer, anyServer bool
 		goes               bool
 	}{

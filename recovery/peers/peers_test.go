@@ -55,7 +55,7 @@ func TestQuery_membership(t *testing.T) {
 	}
 }
 
-// A member that was put where another one was configured is in the answers alone.
+// A member that replaced a configured one appears only in the responses.
 func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 	w := newTown(t)
 	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
@@ -65,7 +65,7 @@ func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 func TestQuery_blocked(t *testing.T) {
 	for name, test := range map[string]struct {
 		action  func(*town)
-		message string // empty if nothing does
+		message string // empty if nothing blocks a replacement
 	}{
 		"nothing": {func(*town) {}, ""},
 		"another learner": {func(w *town) {
@@ -108,7 +108,7 @@ func TestCheckPending(t *testing.T) {
 	require.ErrorContains(t, checkPending(&c), "none was added and has not started yet")
 }
 
-// The other one has everything that both ever agreed on, and cannot change the cluster.
+// The other member has everything that both members agreed on, but it cannot change the cluster alone.
 func TestQuery_memberOfTwo(t *testing.T) {
 	w := ofTwo(t)
 	c := w.ask()
@@ -117,7 +117,7 @@ func TestQuery_memberOfTwo(t *testing.T) {
 	assert.EqualError(t, c.Blocked, "of 2 voting members the others are no quorum, which it takes to replace this one")
 }
 
-// `etcdctl member add` without --learner: there is no quorum before the second one has started.
+// After `etcdctl member add` without --learner, there is no quorum until the second member has started.
 func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
@@ -137,14 +137,14 @@ func TestQuery_twoOtherVoters(t *testing.T) {
 func TestQuery_dataInUseElsewhere(t *testing.T) {
 	type step struct {
 		after        time.Duration
-		count, bytes int // connections, and what has come over them
+		count, bytes int // number of connections, and of bytes received over them
 		free         bool
 	}
 	for name, test := range map[string]struct {
 		answersHere error
 		steps       []step
 	}{
-		// A minute without a sign of another process is proof enough.
+		// One minute without a sign of another process is sufficient proof.
 		"for a minute": {errors.New("no such host"), []step{
 			{0, 0, 0, false},
 			{30 * time.Second, 0, 0, false},
@@ -152,10 +152,10 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{20 * time.Second, 0, 0, false},
 			{50 * time.Second, 0, 0, false},
 			{10 * time.Second, 0, 0, true},
-			{2 * time.Minute, 0, 0, false}, // no member asked for so long
+			{2 * time.Minute, 0, 0, false}, // no member was queried for too long
 		}},
-		// etcd counts each connection twice that a member had when it was sent a snapshot, and takes one away when it
-		// ends.
+		// After sending a snapshot to a member, etcd counts each existing connection to it twice, but subtracts
+		// only one when the connection ends.
 		"while something comes": {nil, []step{
 			{0, 1, 100, false},
 			{3 * time.Second, 1, 100, false},

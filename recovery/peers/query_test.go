@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// gRPC reports only a timeout.
+// gRPC reports only a timeout if the server requires a client certificate.
 func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
@@ -36,10 +36,10 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	require.ErrorContains(t, err, "give a certificate that they accept with --etcd-client-cert-path")
 }
 
-// The others go by their list: what they send to a URL there may come to a process that has this member's data.
+// The other members use the URLs in their list. The process at such a URL may have this member's data.
 func TestQuery_checksTheListedURLs(t *testing.T) {
 	w := newTown(t)
-	elsewhere := httptest.NewServer(nil) // an etcd, or a compatible server
+	elsewhere := httptest.NewServer(nil) // etcd or a compatible server
 	defer elsewhere.Close()
 	w.list[2] = member(own, "m-2", elsewhere.URL)
 	here := httptest.NewServer(nil)
@@ -54,7 +54,7 @@ func TestQuery_checksTheListedURLs(t *testing.T) {
 	require.NoError(t, w.ask().Blocked)
 }
 
-// Two of five have lost their volumes, and neither can show the other its metrics.
+// Two of five members have lost their volumes, and neither can show its metrics to the other.
 func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
 		w := newTown(t)
@@ -70,7 +70,7 @@ func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	requireSays(t, w.ask().Blocked, "watched for 1m0s: m-4")
 }
 
-// The revision by database and log counts.
+// The higher revision of the database and the log counts.
 func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	for name, test := range map[string]struct {
 		metrics string
@@ -97,7 +97,7 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	}
 }
 
-// told returns a metric that etcd serves with its own.
+// told returns a metric that etcd serves together with its own metrics.
 func told(t *testing.T, name string) *dto.Metric {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
@@ -116,7 +116,7 @@ func TestPublishOpened_revision(t *testing.T) {
 	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
 }
 
-// Etcd's own cluster id is computed of the configuration, and two clusters may have one.
+// etcd computes its cluster ID from the configuration, so two clusters may have the same ID.
 func TestPublishOpened_identity(t *testing.T) {
 	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// rolled are three members that run no etcd.
+// rolled returns three members that run no etcd.
 func rolled(t *testing.T) (all []*Peers) {
 	t.Helper()
 	return rolledWith(t, "http", func(*embed.Config) {})
@@ -37,7 +37,8 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 		require.NoError(t, err)
 		here.Scheme = scheme
 		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
-		defer held.Close() // once all have one: a port that is free again may be the next one's
+		// Close the servers only after all members have a port, so that no port is used twice.
+		defer held.Close()
 	}
 	for i := range 3 {
 		c := config(i)
@@ -82,7 +83,7 @@ func TestQuery_sameRestore(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
 
-// Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.
+// One of two members without data may belong to a growing cluster whose member with the data is restarting.
 func TestQuery_quorumWithoutData(t *testing.T) {
 	all := rolled(t)
 	now := time.Now()
@@ -124,7 +125,7 @@ func TestPublish(t *testing.T) {
 	assert.Equal(t, Data, call.Volume)
 }
 
-// Without a quorum its own list proves nothing: it may have data.
+// Without a quorum, the member's list proves nothing, because the member may have data.
 func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}

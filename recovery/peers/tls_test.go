@@ -19,7 +19,8 @@ import (
 
 func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
-// etcd makes its certificates when it starts. Until then members use self-signed ones of the same value.
+// etcd creates its certificates when it starts. Until then, members use self-signed certificates that are equally
+// trustworthy.
 func TestAutoTLS_members(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	for _, p := range all {
@@ -35,7 +36,7 @@ func TestAutoTLS_members(t *testing.T) {
 	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
 }
 
-// The status is encrypted.
+// The status must be sent encrypted.
 func TestAutoTLS_noPlainText(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
@@ -46,7 +47,7 @@ func TestAutoTLS_noPlainText(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Where certificates are given they count, also those of the others.
+// Configured certificates take precedence over auto-tls, including the certificates of the other members.
 func TestAutoTLS_withCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
@@ -63,7 +64,7 @@ func TestAutoTLS_withCertificates(t *testing.T) {
 	}
 }
 
-// Without auto-tls a self-signed certificate proves nothing.
+// Without auto-tls, a self-signed certificate must not be trusted.
 func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
@@ -84,7 +85,7 @@ func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	}
 }
 
-// Secrets are renewed while a member waits: TLS reads its authorities once.
+// Secrets may be renewed while a member waits, but TLS reads the CA bundle only once.
 func TestQuery_replacedCAs(t *testing.T) {
 	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
 	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
@@ -104,7 +105,7 @@ func TestQuery_replacedCAs(t *testing.T) {
 		return last
 	}
 	assert.ErrorContains(t, survey().Missing, "unknown authority")
-	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // as at a moment within a renewal
+	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment during a renewal
 	survey()
 	renew(right)
 	survey()

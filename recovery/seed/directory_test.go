@@ -30,7 +30,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// patience bounds what a test waits for on a busy machine.
+// patience bounds every wait on a busy machine.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 const keys = 120
 
-// old is a snapshot of an etcd that has keys with a lease.
+// old returns a snapshot of an etcd whose keys have a lease, and the etcd.
 func old(t *testing.T) (restore.Source, *embed.Etcd) {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "old.etcd"))
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func snapshotOf(t *testing.T, server *embed.Etcd) restore.Source {
 	}
 }
 
-// alone is a member without others, as datadirtest.Start runs it.
+// alone returns the seed of a single-member cluster, with the settings of datadirtest.Start.
 func alone(dir string) Seed {
 	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
@@ -105,7 +105,7 @@ func TestBuild_singleMember(t *testing.T) {
 	require.Len(t, members.Members, 1)
 }
 
-// requireAccepted asks all who judge a data directory before etcd opens it, etcd's own check included.
+// requireAccepted runs all checks that a data directory must pass before etcd opens it, including etcd's own.
 func requireAccepted(t *testing.T, s Seed) {
 	t.Helper()
 	warnings, err := datadir.Verify(t.Context(), s.DataDir, bootstrap.Full)
@@ -198,7 +198,7 @@ func TestBuild_failureLeavesNothing(t *testing.T) {
 func TestBuild_interrupted(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory is none yet
+	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory does not count as a data directory
 	require.NoError(t, os.MkdirAll(s.DataDir+unfinished+"/member/wal", 0o700))
 	require.NoError(t, os.WriteFile(s.DataDir+unfinished+"/member/wal/"+strings.Repeat("0", 16)+".wal", []byte("half"), 0o600))
 	s.DataDir += "/"

@@ -55,7 +55,7 @@ func TestBuild_symbolicLink(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
 }
 
-// The second one would have the first one end with a mixture of both, and call it done.
+// Without the lock, a second build could make the first one finish with a mixture of both.
 func TestBuild_lockedDirectory(t *testing.T) {
 	plan := alone(filepath.Join(t.TempDir(), "etcd"))
 	source, _ := old(t)

@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// now is the clock of these tests, so that ages do not depend on how long a test takes.
+// now is the fixed clock of these tests, so ages do not depend on the duration of a test.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// printerTo returns a printer with the clock of these tests.
+// printerTo returns a printer that uses now as its clock.
 func printerTo(out *bytes.Buffer) *Printer {
 	p := NewPrinter(out)
 	p.now, p.Verbose = func() time.Time { return now }, true
@@ -59,7 +59,7 @@ func document() status.Document {
 // continued matches the start of a continued line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped returns the output without line breaks in texts. It checks that the output fits a terminal.
+// unwrapped returns the output with wrapped texts joined. It checks that the output fits a terminal.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {
@@ -68,7 +68,7 @@ func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	return continued.ReplaceAllString(out.String(), " ")
 }
 
-// at matches a time in the local zone.
+// at matches a time in the local time zone.
 const at = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+`
 
 func TestPrintShowsTheWholeDocument(t *testing.T) {
