@@ -52,14 +52,14 @@ func TestProblems_areDocumented(t *testing.T) {
 	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
 	require.NoError(t, err)
 	var explained []string
-	for _, row := range Table(t, "doubt", "what it means", "what to do") {
+	for _, row := range Table(t, "failed check", "meaning", "what to do") {
 		explained = append(explained, Quoted(row[0])...)
 	}
 	said := check.FindAllStringSubmatch(string(program), -1)
 	for _, match := range said {
 		doubt := match[1] + match[2]
 		assert.True(t, slices.ContainsFunc(explained, func(row string) bool { return quotes(row, doubt) }),
-			"add a row to the table of doubts in docs/backups.md: | `%s` | … | … |", verb.ReplaceAllString(doubt, "…"))
+			"add a row to the table of failed checks in docs/backups.md: | `%s` | … | … |", verb.ReplaceAllString(doubt, "…"))
 	}
 	assert.Greater(t, len(said), 10)
 }
@@ -85,7 +85,7 @@ var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "
 // Problems that the pages quote are messages of the program. An ellipsis in a quotation matches any text.
 func TestQuotedProblems_exist(t *testing.T) {
 	program, checked := sources(t), 0
-	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))
+	rows := slices.Concat(Table(t, "problem", "meaning", "what to do"), Table(t, "failed check", "meaning", "what to do"))
 	for _, row := range rows {
 		for _, said := range Quoted(row[0]) {
 			for _, part := range parts(said) {
