@@ -31,7 +31,7 @@ func TestHints_belongToRows(t *testing.T) {
 // The docs have each message once, in the table or in the list of normal steps, and no others.
 func TestMessages_areDocumented(t *testing.T) {
 	said := Messages()
-	explained := listed[string](t, "These are normal steps, for which there is nothing to do: ")
+	explained := listed[string](t, "These messages are informational: ")
 	for _, row := range docs.Table(t, "message", "meaning", "what to do") {
 		explained = append(explained, strings.Trim(row[0], "`"))
 		assert.NotEmpty(t, row[1], "%s has a meaning", row[0])

@@ -148,7 +148,7 @@ func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 // messages contain.
 func decisionsMarkdown() string {
 	var text strings.Builder
-	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
+	text.WriteString("| | volume | other members | store | request | result | reason |\n|---|---|---|---|---|---|---|\n")
 	for i, r := range rules {
 		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volumes), words(r.peers), words(r.stores), words(r.requests), r.Result, r.Why)
 	}
