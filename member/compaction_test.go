@@ -2,34 +2,29 @@ package member_test
 
 import (
 	"context"
-	"fmt"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 
-	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
 )
 
 func TestBeforeCompaction(t *testing.T) {
 	t.Parallel()
-	b := &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}
 	var client *clientv3.Client
 	var seen []error
-	b.Member = member.New(b.config, member.Options{
-		Log: zerolog.New(b.log), Crash: func(error) {}, ClosePatience: patience, DataInUse: func() {},
-		BeforeCompaction: func(ctx context.Context) {
+	b := benchOptions(config(t, newDir(t)), func(o *member.Options) {
+		o.BeforeCompaction = func(ctx context.Context) {
 			_, err := client.Get(ctx, "k", clientv3.WithRev(2))
 			seen = append(seen, err)
 			<-ctx.Done() // a reader that blocks until its context ends
-		},
+		}
 	})
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
@@ -53,14 +48,10 @@ type compacting struct {
 	read atomic.Int32
 }
 
-func newCompacting(t *testing.T, mode, retention string) *compacting {
-	t.Helper()
-	c := &compacting{bench: &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}}
-	c.config.AutoCompactionMode, c.config.AutoCompactionRetention = mode, retention
-	c.Member = member.New(c.config, member.Options{
-		Log: zerolog.New(c.log), Crash: func(error) {}, ClosePatience: patience, DataInUse: func() {},
-		BeforeCompaction: func(context.Context) { c.read.Add(1) },
-	})
+func newCompacting(config *embed.Config, mode, retention string) *compacting {
+	c := &compacting{}
+	config.AutoCompactionMode, config.AutoCompactionRetention = mode, retention
+	c.bench = benchOptions(config, func(o *member.Options) { o.BeforeCompaction = func(context.Context) { c.read.Add(1) } })
 	return c
 }
 
@@ -74,7 +65,7 @@ func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what s
 }
 
 func TestAutoCompaction_readsFirst(t *testing.T) {
-	c := newCompacting(t, "periodic", "300ms")
+	c := newCompacting(config(t, newDir(t)), "periodic", "300ms")
 	require.NoError(t, c.Open(soon(t)))
 	client := c.client(t)
 	compacted := func() bool {
@@ -91,7 +82,7 @@ func TestAutoCompaction_readsFirst(t *testing.T) {
 func TestAutoCompaction_retention(t *testing.T) {
 	for retention, taken := range map[string]bool{"": false, "0": false, "0s": false, "never": false, "7": true, "30m": true} {
 		for _, mode := range []string{"periodic", "revision"} {
-			c := newCompacting(t, mode, retention)
+			c := newCompacting(config(t, newDir(t)), mode, retention)
 			assert.Equal(t, taken, c.config.AutoCompactionRetention != retention, "%s %q", mode, retention)
 		}
 	}
@@ -103,28 +94,19 @@ func TestAutoCompaction_retention(t *testing.T) {
 
 func TestAutoCompaction_leaderOnly(t *testing.T) {
 	t.Parallel()
-	var names []string
 	var all []*compacting
-	for i := range 3 {
-		c := newCompacting(t, "periodic", "300ms")
-		c.config.Name = fmt.Sprintf("etcd-%d", i)
-		names = append(names, c.config.InitialClusterFromName(c.config.Name))
-		all = append(all, c)
+	var members []*bench
+	for _, config := range clusterConfigs(t, 3) {
+		c := newCompacting(config, "periodic", "300ms")
+		all, members = append(all, c), append(members, c.bench)
 	}
-	opened := make(chan error, len(all))
-	for _, c := range all {
-		c.config.InitialCluster = strings.Join(names, ",")
-		go func() { opened <- c.Open(soon(t)) }()
-	}
-	for range all {
-		require.NoError(t, <-opened)
-	}
+	openAll(t, members)
 	t.Cleanup(func() {
 		for _, c := range all {
 			c.mustClose(t)
 		}
 	})
-	leads := leader(t, []*bench{all[0].bench, all[1].bench, all[2].bench})
+	leads := leader(t, members)
 	next := (leads + 1) % len(all)
 	client := all[leads].client(t)
 	writeUntil(t, client, func() bool { return all[leads].read.Load() > 1 }, "the leader compacts")

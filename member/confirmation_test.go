@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -22,7 +21,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/backup/writer/ack"
-	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
 )
 
@@ -55,11 +53,7 @@ func newConfirming(t *testing.T) *confirming {
 	t.Helper()
 	t.Parallel()
 	c := &confirming{T: t, gate: ack.NewGate()}
-	c.bench = &bench{config: config(t, t.TempDir()+"/new.etcd"), log: &logtest.Lines{}, crashed: make(chan error, 1)}
-	c.Member = member.New(c.config, member.Options{
-		Log: zerolog.New(c.log), Crash: func(reason error) { c.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
-		Confirmation: c,
-	})
+	c.bench = benchOptions(config(t, newDir(t)), func(o *member.Options) { o.Confirmation = c })
 	require.NoError(t, c.Open(soon(t)))
 	t.Cleanup(func() {
 		c.gate.Close(errors.New("the test ends"))
@@ -356,9 +350,7 @@ func TestDataOfSeveralMembersIsRefused(t *testing.T) {
 	b := members[0]
 	b.mustClose(t)
 	again := *b.config
-	refused := member.New(&again, member.Options{
-		Log: zerolog.New(b.log), Crash: func(error) {}, ClosePatience: 16 * time.Second, DataInUse: func() {}, Confirmation: &confirming{gate: ack.NewGate()},
-	})
+	refused := benchOptions(&again, func(o *member.Options) { o.Confirmation = &confirming{gate: ack.NewGate()} })
 	require.ErrorIs(t, refused.Open(soon(t)), member.ErrSeveralMembers)
 	opened, err := refused.Close()
 	require.NoError(t, err)

@@ -3,7 +3,6 @@ package member_test
 import (
 	"expvar"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"go.etcd.io/raft/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -41,26 +39,22 @@ func leadLastStarted(t *testing.T, members []*bench) {
 	require.NoError(t, err)
 }
 
+// enableAuth creates the user root and enables authentication.
+func enableAuth(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	_, err := client.UserAdd(soon(t), "root", "secret")
+	require.NoError(t, err)
+	_, err = client.UserGrantRole(soon(t), "root", "root")
+	require.NoError(t, err)
+	_, err = client.AuthEnable(soon(t))
+	require.NoError(t, err)
+}
+
 // root is a client of all members, after authentication was enabled.
 func root(t *testing.T, members []*bench) *clientv3.Client {
 	t.Helper()
-	first := members[0].client(t)
-	_, err := first.UserAdd(soon(t), "root", "secret")
-	require.NoError(t, err)
-	_, err = first.UserGrantRole(soon(t), "root", "root")
-	require.NoError(t, err)
-	_, err = first.AuthEnable(soon(t))
-	require.NoError(t, err)
-	var endpoints []string
-	for _, b := range members {
-		endpoints = append(endpoints, endpoint(b.config))
-	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: patience, Username: "root", Password: "secret", Logger: zap.NewNop(),
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	enableAuth(t, members[0].client(t))
+	return connect(t, "root", "secret", members...)
 }
 
 // Followers are defragmented one after the other, then the leader.
@@ -200,7 +194,7 @@ func lifts(b *bench, interval time.Duration) bool {
 
 func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	t.Parallel()
-	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+	config := config(t, newDir(t))
 	config.QuotaBackendBytes = 24 << 20
 	never := maintenance.Options{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
 	b := benchMaintained(t, config, never)
@@ -232,9 +226,8 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 
 func TestDefragmentation_atStart(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	b := newBench(t, dir)
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
+	dir := b.config.Dir
 	fill(t, b.client(t), 16)
 	empty(t, b.client(t))
 	b.mustClose(t)

@@ -2,7 +2,6 @@ package member_test
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ func unhurried(t *testing.T, dir string) *bench {
 }
 
 func TestElectSelf_singleMember(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	for _, start := range []string{"first", "again"} {
 		b := unhurried(t, dir)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -41,9 +40,8 @@ func TestElectSelf_singleMember(t *testing.T) {
 // The log ends with a second voter that has never started, so no member has a quorum to campaign.
 func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	b := newBench(t, dir)
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
+	dir := b.config.Dir
 	other := freeURL(t)
 	_, err := b.client(t).MemberAdd(soon(t), []string{other.String()})
 	require.NoError(t, err)
@@ -63,7 +61,7 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 // Before raft campaigns, it reads the entries that raft has not applied. etcd applied them at its start and has
 // dropped most of them.
 func TestElectSelf_longLog(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	cfg := config(t, dir)
 	cfg.SnapshotCatchUpEntries = 1
 	b := benchWith(t, cfg)

@@ -14,36 +14,21 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 )
 
 func TestWatch_removedMember(t *testing.T) {
 	t.Parallel()
-	configs := []*embed.Config{config(t, filepath.Join(t.TempDir(), "new.etcd")), config(t, filepath.Join(t.TempDir(), "new.etcd"))}
-	configs[1].Name = "etcd-1"
-	cluster := configs[0].InitialClusterFromName("etcd-0") + "," + configs[1].InitialClusterFromName("etcd-1")
-	var stays, goes *bench
-	for i, of := range []**bench{&stays, &goes} {
-		configs[i].InitialCluster, configs[i].StrictReconfigCheck = cluster, false
-		*of = benchWith(t, configs[i])
-	}
-	ready := make(chan error, 1)
-	go func() { ready <- stays.Open(soon(t)) }()
-	require.NoError(t, goes.Open(soon(t)))
-	require.NoError(t, <-ready)
+	configs := clusterConfigs(t, 2)
+	configs[0].StrictReconfigCheck = false
+	stays, goes := benchWith(t, configs[0]), benchWith(t, configs[1])
+	openAll(t, []*bench{stays, goes})
 
 	watched := make(chan error, 1)
 	go func() { watched <- goes.Watch(soon(t)) }()
-	members, err := stays.client(t).MemberList(soon(t))
+	_, err := stays.client(t).MemberRemove(soon(t), uint64(goes.ID()))
 	require.NoError(t, err)
-	for _, member := range members.Members {
-		if member.Name == "etcd-1" {
-			_, err = stays.client(t).MemberRemove(soon(t), member.ID)
-			require.NoError(t, err)
-		}
-	}
 	require.ErrorContains(t, <-watched, "etcd stopped by itself")
 	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped by itself")
 	for _, b := range []*bench{goes, stays} {
@@ -52,7 +37,7 @@ func TestWatch_removedMember(t *testing.T) {
 }
 
 func TestOpen_portInUse(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	b := newBench(t, newDir(t))
 	taken, err := net.Listen("tcp", b.config.ListenPeerUrls[0].Host)
 	require.NoError(t, err)
 	defer taken.Close()
@@ -79,7 +64,7 @@ func TestOpen_metricsPortInUse(t *testing.T) {
 }
 
 func TestOpen_databaseInUse(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	first := newBench(t, dir)
 	require.NoError(t, first.Open(soon(t)))
 	first.mustClose(t)
@@ -132,7 +117,7 @@ func TestLogger_fatalIsACrash(t *testing.T) {
 }
 
 func TestOpen_permissions(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o755))
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "note"), nil, 0o644))

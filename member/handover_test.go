@@ -39,22 +39,11 @@ func threeMaintained(t *testing.T, options maintenance.Options) (members []*benc
 
 func threeWith(t *testing.T, options maintenance.Options, change func(*embed.Config)) (members []*bench) {
 	t.Helper()
-	var names []string
-	for i := range 3 {
-		config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
-		config.Name = fmt.Sprintf("etcd-%d", i)
+	for _, config := range clusterConfigs(t, 3) {
 		change(config)
-		names = append(names, config.InitialClusterFromName(config.Name))
 		members = append(members, benchMaintained(t, config, options))
 	}
-	opened := make(chan error, len(members))
-	for _, b := range members {
-		b.config.InitialCluster = strings.Join(names, ",")
-		go func() { opened <- b.Open(soon(t)) }()
-	}
-	for range members {
-		require.NoError(t, <-opened)
-	}
+	openAll(t, members)
 	leads := leader(t, members)
 	members[0], members[leads] = members[leads], members[0]
 	t.Cleanup(func() {
@@ -311,13 +300,7 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	leadLastStarted(t, members)
 	leads := leader(t, members)
 	members[0], members[leads] = members[leads], members[0]
-	client := members[1].client(t)
-	_, err = client.UserAdd(soon(t), "root", "secret")
-	require.NoError(t, err)
-	_, err = client.UserGrantRole(soon(t), "root", "root")
-	require.NoError(t, err)
-	_, err = client.AuthEnable(soon(t))
-	require.NoError(t, err)
+	enableAuth(t, members[1].client(t))
 	revision := members[1].Server().KV().Rev()
 	require.NoError(t, members[2].Maintainer.Trigger())
 	require.Eventually(t, func() bool { return members[2].Maintainer.State().LastDefragmentation != nil }, patience, tick)

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
 	"etcd-wrapper/cmd/suites/ports"
@@ -67,7 +69,7 @@ func newBench(t *testing.T, dir string) *bench {
 // openBench opens a new member, which is closed at the end of the test.
 func openBench(t *testing.T) *bench {
 	t.Helper()
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	b := newBench(t, newDir(t))
 	require.NoError(t, b.Open(soon(t)))
 	t.Cleanup(func() { _, _ = b.Close() })
 	return b
@@ -81,12 +83,53 @@ func benchWith(t *testing.T, config *embed.Config) *bench {
 // benchMaintained returns a bench that defragments its database with the given options.
 func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Options) *bench {
 	t.Helper()
+	return benchOptions(config, func(o *member.Options) { o.Maintenance = options })
+}
+
+// benchOptions returns a bench with further options.
+func benchOptions(config *embed.Config, change func(*member.Options)) *bench {
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
-	b.Member = member.New(config, member.Options{
+	options := member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
-		Maintenance: options, Unwanted: func(context.Context) bool { return b.unwanted.Load() },
-	})
+		Unwanted: func(context.Context) bool { return b.unwanted.Load() },
+	}
+	change(&options)
+	b.Member = member.New(config, options)
 	return b
+}
+
+// newDir returns the path of a data directory that does not exist yet.
+func newDir(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "new.etcd")
+}
+
+// clusterConfigs returns the configurations of the members of a new cluster.
+func clusterConfigs(t *testing.T, count int) (all []*embed.Config) {
+	t.Helper()
+	var names []string
+	for i := range count {
+		c := config(t, newDir(t))
+		c.Name = fmt.Sprintf("etcd-%d", i)
+		names = append(names, c.InitialClusterFromName(c.Name))
+		all = append(all, c)
+	}
+	for _, c := range all {
+		c.InitialCluster = strings.Join(names, ",")
+	}
+	return all
+}
+
+// openAll opens the members of a cluster at once.
+func openAll(t *testing.T, members []*bench) {
+	t.Helper()
+	opened := make(chan error, len(members))
+	for _, b := range members {
+		go func() { opened <- b.Open(soon(t)) }()
+	}
+	for range members {
+		require.NoError(t, <-opened)
+	}
 }
 
 // config returns the configuration of a single member on free loopback ports.
@@ -109,7 +152,17 @@ func freeURL(t *testing.T) url.URL {
 
 func (b *bench) client(t *testing.T) *clientv3.Client {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{b.config.ListenClientUrls[0].String()}, DialTimeout: patience})
+	return connect(t, "", "", b)
+}
+
+// connect returns a client of members for a user; an empty name means anonymously.
+func connect(t *testing.T, user, password string, members ...*bench) *clientv3.Client {
+	t.Helper()
+	config := clientv3.Config{Username: user, Password: password, DialTimeout: patience, Logger: zap.NewNop()}
+	for _, b := range members {
+		config.Endpoints = append(config.Endpoints, endpoint(b.config))
+	}
+	client, err := clientv3.New(config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return client

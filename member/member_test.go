@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,9 +21,8 @@ import (
 )
 
 func TestMember(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	b := newBench(t, dir)
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
+	dir := b.config.Dir
 	_, err := b.client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 	require.NoError(t, b.LinearizableRead(soon(t)))
@@ -118,7 +116,7 @@ func TestClose_waitingLock(t *testing.T) {
 }
 
 func TestOpen_withoutQuorum(t *testing.T) {
-	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
+	config := config(t, newDir(t))
 	for i, peer := range []url.URL{freeURL(t), freeURL(t)} {
 		config.InitialCluster += fmt.Sprintf(",etcd-%d=%s", i+1, peer.String())
 	}

@@ -2,11 +2,9 @@ package member_test
 
 import (
 	"net/url"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -15,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/maintenance"
 )
@@ -23,11 +20,7 @@ import (
 // placed returns a bench with the option FindsPlace.
 func placed(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
-	b.Member = member.New(config, member.Options{
-		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {}, FindsPlace: true,
-	})
-	return b
+	return benchOptions(config, func(o *member.Options) { o.FindsPlace = true })
 }
 
 func TestPlacement_promotion(t *testing.T) {
@@ -36,7 +29,7 @@ func TestPlacement_promotion(t *testing.T) {
 	client := first.client(t)
 	fill(t, client, 2)
 
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	second := func() *embed.Config {
 		c := config(t, dir)
 		c.Name, c.ClusterState = "etcd-1", embed.ClusterStateFlagExisting
@@ -131,9 +124,8 @@ func TestPlacement_newPeerURLs(t *testing.T) {
 
 func TestPlacement_defaultPeerURL(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	b := newBench(t, dir)
-	require.NoError(t, b.Open(soon(t)))
+	b := openBench(t)
+	dir := b.config.Dir
 	was := b.config.AdvertisePeerUrls[0].String()
 	b.mustClose(t)
 	silent := config(t, dir)

@@ -24,7 +24,7 @@ func TestRequests(t *testing.T) {
 	require.NoError(t, err)
 	_, err = client.Get(soon(t), "key", clientv3.WithRev(99))
 	require.Error(t, err, "what fails is not counted")
-	_, err = client.Status(soon(t), b.config.ListenClientUrls[0].String())
+	_, err = client.Status(soon(t), endpoint(b.config))
 	require.NoError(t, err)
 
 	writes, reads := b.Requests()

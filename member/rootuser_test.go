@@ -3,31 +3,21 @@ package member_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
 )
 
 // rooted returns a bench with a root password.
 func rooted(config *embed.Config, password string) *bench {
-	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
-	b.Member = member.New(config, member.Options{
-		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: patience, DataInUse: func() {},
-		RootPassword: password,
-	})
-	return b
+	return benchOptions(config, func(o *member.Options) { o.RootPassword = password })
 }
 
 // put writes a key as the given user, or anonymously if user is empty.
@@ -45,7 +35,7 @@ func put(t *testing.T, b *bench, user, password string) error {
 
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	first := rooted(config(t, dir), "first:secret")
 	anonymous := make(chan error)
 	go func() {
@@ -111,7 +101,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := filepath.Join(t.TempDir(), "new.etcd")
+			dir := newDir(t)
 			before := newBench(t, dir)
 			require.NoError(t, before.Open(soon(t)))
 			require.NoError(t, fill(soon(t), before.client(t)))
@@ -129,7 +119,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 // A start may be interrupted between any two steps.
 func TestRootPassword_interrupted(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	before := newBench(t, dir)
 	require.NoError(t, before.Open(soon(t)))
 	_, err := before.client(t).UserAdd(soon(t), "root", "old")
@@ -147,22 +137,12 @@ func TestRootPassword_interrupted(t *testing.T) {
 // openRooted opens a cluster with one member for each password; an empty password configures none.
 func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 	t.Helper()
-	var names []string
-	for i, password := range passwords {
-		c := config(t, filepath.Join(t.TempDir(), "new.etcd"))
-		c.Name = fmt.Sprintf("etcd-%d", i)
-		names = append(names, c.InitialClusterFromName(c.Name))
-		members = append(members, rooted(c, password))
-	}
-	opened := make(chan error, len(members))
-	for _, b := range members {
-		b.config.InitialCluster = strings.Join(names, ",")
+	for i, config := range clusterConfigs(t, len(passwords)) {
+		b := rooted(config, passwords[i])
 		t.Cleanup(func() { _, _ = b.Close() })
-		go func() { opened <- b.Open(soon(t)) }()
+		members = append(members, b)
 	}
-	for range members {
-		require.NoError(t, <-opened)
-	}
+	openAll(t, members)
 	return members
 }
 

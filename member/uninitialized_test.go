@@ -23,7 +23,7 @@ func preservedDirs(t *testing.T, dir string) []string {
 
 // Without the move, etcd would start and wait forever for an election.
 func TestOpen_uninitializedData(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
+	dir := newDir(t)
 	for round := range 2 { // the second round finds the leftovers of the first
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
 		datadirtest.Initialize(t, dir)

@@ -2,7 +2,6 @@ package member_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
 
 	"etcd-wrapper/member/state"
@@ -65,7 +64,7 @@ func TestNotJoined(t *testing.T) {
 }
 
 func TestView_notOpen(t *testing.T) {
-	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
+	b := newBench(t, newDir(t))
 	_, ok := b.View()
 	assert.False(t, ok)
 	assert.Empty(t, b.Missing())

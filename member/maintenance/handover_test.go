@@ -30,24 +30,31 @@ func leaveStand(t *testing.T, change func(*stand)) *stand {
 }
 
 func TestLeave(t *testing.T) {
-	s := leaveStand(t, func(*stand) {})
-	assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
-	_, announced := s.table.now()
-	assert.Equal(t, 1, announced)
-	assert.Equal(t, 1, s.table.ended, "the keys are taken away")
-	assert.Contains(t, s.log.String(), "leadership was moved before the stop")
-}
-
-// While a NOSPACE or CORRUPT alarm is raised, etcd grants no leases and clients cannot write.
-func TestLeave_alarms(t *testing.T) {
-	for alarm, raised := range map[string]func(*facts){
-		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
-		"CORRUPT": func(f *facts) { f.corrupt = true },
+	for why, c := range map[string]struct {
+		change    func(*stand)
+		moved     bool
+		announced int
+	}{
+		"it leads": {func(*stand) {}, true, 1},
+		// While an alarm is raised, etcd grants no leases and clients cannot write.
+		"NOSPACE is raised":       {func(s *stand) { s.cluster.now.full = []types.ID{2} }, true, 0},
+		"CORRUPT is raised":       {func(s *stand) { s.cluster.now.corrupt = true }, true, 0},
+		"another one leads":       {func(s *stand) { s.cluster.now.leader = 2 }, false, 0},
+		"it is alone":             {func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] }, false, 0},
+		"a client defragments it": {func(s *stand) { s.busy = true }, false, 0},
+		"no member is up to date": {func(s *stand) { s.cluster.nobody = true }, false, 0},
+		"the announcement fails":  {func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") }, false, 1},
 	} {
-		s := leaveStand(t, func(s *stand) { raised(&s.cluster.now) })
-		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), alarm)
+		s := leaveStand(t, c.change)
 		_, announced := s.table.now()
-		assert.Zero(t, announced, alarm)
+		assert.Equal(t, c.announced, announced, why)
+		assert.Equal(t, announced, min(announced, s.table.ended), "%s: the claims are revoked", why)
+		if !c.moved {
+			assert.Empty(t, s.cluster.gaveTo(), why)
+			continue
+		}
+		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), why)
+		assert.Contains(t, s.log.String(), "leadership was moved before the stop")
 	}
 }
 
@@ -103,17 +110,4 @@ func TestMoveLeader_concurrentClients(t *testing.T) {
 		_, announced = s.table.now()
 		assert.Equal(t, 2, announced)
 	})
-}
-
-func TestLeave_leadershipStays(t *testing.T) {
-	for why, change := range map[string]func(*stand){
-		"another one leads":       func(s *stand) { s.cluster.now.leader = 2 },
-		"it is alone":             func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },
-		"a client defragments it": func(s *stand) { s.busy = true },
-		"no member is up to date": func(s *stand) { s.cluster.nobody = true },
-		"the announcement fails":  func(s *stand) { s.table.deaf = errors.New("etcdserver: request timed out") },
-	} {
-		s := leaveStand(t, change)
-		assert.Empty(t, s.cluster.gaveTo(), why)
-	}
 }

@@ -59,56 +59,47 @@ func TestMaintainer_nextAfterTheEnd(t *testing.T) {
 	})
 }
 
-func TestMaintainer_leaderLast(t *testing.T) {
-	runStand(t, func(s *stand) {
-		s.cluster.now.leader = 1
-		s.table.waiting = []peer{{id: 2, name: "etcd-1"}}
-	}, func(s *stand) {
-		assert.Contains(t, s.State().Reason, "gives the others time to go first")
-		time.Sleep(time.Minute)
-		assert.Equal(t, Waiting, s.State().Phase)
-		assert.Contains(t, s.State().Reason, "this member leads, and etcd-1 goes first")
-		s.table.seats("")
-		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Completed)
-		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
-		_, announced := s.table.now()
-		assert.Equal(t, 1, announced, "and the others have held their writes back")
-	})
-}
-
-func TestMaintainer_leaderWithoutSuccessor(t *testing.T) {
-	runStand(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
-		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Completed)
-		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
-		assert.Empty(t, s.RedirectReason(), "clients are welcome meanwhile")
-	})
-}
-
-func TestMaintainer_lowerIDFirst(t *testing.T) {
-	runStand(t, func(s *stand) {
-		s.cluster.now.self, s.cluster.now.leader = 2, 3
-		s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
-	}, func(s *stand) {
-		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Completed)
-		assert.Contains(t, s.State().Reason, "but etcd-0 goes first", "and the leader does not")
-		s.table.seats("")
-		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Completed)
-	})
-}
-
-func TestMaintainer_turnOfAnotherMember(t *testing.T) {
-	runStand(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
-		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Completed)
-		assert.Contains(t, s.State().Reason, "member etcd-1 is being defragmented: wait for its end")
-		s.table.seats("")
-		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Completed)
-	})
+// A member waits for what its reason names, and defragments once that has ended.
+func TestMaintainer_waits(t *testing.T) {
+	for reason, c := range map[string]struct {
+		change func(*stand)
+		ends   func(*stand)
+		gaveTo []string
+	}{
+		"this member leads, and etcd-1 goes first": {func(s *stand) {
+			s.cluster.now.leader, s.table.waiting = 1, []peer{{id: 2, name: "etcd-1"}}
+		}, func(s *stand) { s.table.seats("") }, []string{"etcd-2"}},
+		"but etcd-0 goes first": {func(s *stand) { // and the leader does not
+			s.cluster.now.self, s.cluster.now.leader = 2, 3
+			s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
+		}, func(s *stand) { s.table.seats("") }, nil},
+		"member etcd-1 is being defragmented: wait for its end": {
+			func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) { s.table.seats("") }, nil,
+		},
+		"no other one is up to date enough": {
+			func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true },
+			func(s *stand) { s.cluster.change(func(*facts) { s.cluster.nobody = false }) }, []string{"etcd-2"},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			runStand(t, c.change, func(s *stand) {
+				leads := s.cluster.facts().leader == s.cluster.facts().self
+				assert.Equal(t, leads, strings.Contains(s.State().Reason, "gives the others time to go first"))
+				time.Sleep(time.Minute)
+				assert.Zero(t, s.State().Completed)
+				assert.Equal(t, Waiting, s.State().Phase)
+				assert.Contains(t, s.State().Reason, reason)
+				assert.Empty(t, s.RedirectReason(), "clients are welcome meanwhile")
+				_, before := s.table.now()
+				c.ends(s)
+				time.Sleep(10 * time.Second)
+				assert.Equal(t, 1, s.State().Completed)
+				assert.Equal(t, c.gaveTo, s.cluster.gaveTo())
+				_, announced := s.table.now()
+				assert.Equal(t, len(c.gaveTo), announced-before, "the others have held their writes back")
+			})
+		})
+	}
 }
 
 func TestMaintainer_reader(t *testing.T) {

@@ -15,31 +15,26 @@ import (
 )
 
 func TestPauseWrites(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		changed, start := make(chan struct{}), time.Now()
-		go k.pauseWrites(t.Context(), changed, func(context.Context) {})
-		synctest.Wait()
-		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
-		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
-		assert.Zero(t, time.Since(start))
-		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
-		assert.Equal(t, 300*time.Millisecond, time.Since(start))
-		require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
-		assert.Equal(t, 300*time.Millisecond, time.Since(start), "the leader has changed")
-	})
-}
-
-func TestPauseWrites_droppedConfirmation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
-		changed, start := make(chan struct{}), time.Now()
-		go k.pauseWrites(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
-		synctest.Wait()
-		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
-		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false))
-		assert.Equal(t, 300*time.Millisecond, time.Since(start))
-	})
+	for name, confirm := range map[string]func(context.Context){
+		"confirmed":              func(context.Context) {},
+		"a dropped confirmation": func(ctx context.Context) { <-ctx.Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
+				changed, start := make(chan struct{}), time.Now()
+				go k.pauseWrites(t.Context(), changed, confirm)
+				synctest.Wait()
+				time.AfterFunc(300*time.Millisecond, func() { close(changed) })
+				require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
+				assert.Zero(t, time.Since(start))
+				require.NoError(t, put(k, "/etcdserverpb.KV/Put", false), "whoever the client is")
+				assert.Equal(t, 300*time.Millisecond, time.Since(start))
+				require.NoError(t, put(k, "/etcdserverpb.KV/Txn", true))
+				assert.Equal(t, 300*time.Millisecond, time.Since(start), "the leader has changed")
+			})
+		})
+	}
 }
 
 func TestPauseWrites_timeout(t *testing.T) {
