@@ -26,6 +26,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 		pass(time.Minute)
 		s.sigterm()
 		assert.Equal(t, exitcode.Clean, wait().Status)
+		assert.Equal(t, Validation{bootstrap.Full, "a test says so"}, s.driver.Snapshot().Validation)
 		assert.Equal(t, []string{
 			"ask status", "trigger full", "fetch config", "ask status", "fetch config", "configure", "serve readyz", "remove record", "open etcd",
 			"close etcd", "write terminated",

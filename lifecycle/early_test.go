@@ -82,17 +82,6 @@ func TestEarlyConfiguration(t *testing.T) {
 	}
 }
 
-func TestEarlyConfiguration_opensNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.New, bootstrap.Progress)
-		s.yaml = clusterOfOne
-		s.start(t, time.Hour)
-		synctest.Wait()
-		assert.Contains(t, []State{Wait, Query}, s.driver.Snapshot().State)
-		assert.NotContains(t, s.did(), "open etcd")
-	})
-}
-
 // The configuration may change between the trigger and a late result: to TLS, or from one member to three.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

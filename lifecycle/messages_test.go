@@ -3,8 +3,6 @@ package lifecycle_test
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,19 +66,6 @@ func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	s, log := newStage(words...), &logged{}
 	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
 	return s, log
-}
-
-func TestUnverifiableCertificate_suggestsRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, log := loggedStage()
-		s.status = func(context.Context) error {
-			return &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired}}
-		}
-		runFor(t, s, time.Second)
-		lines := log.linesWith(t, "no usable answer from the sidecar")
-		require.Len(t, lines, 1)
-		assert.Contains(t, lines[0]["message"], "; renew the sidecar's certificate")
-	})
 }
 
 func TestAFailedInitialization_showsItsCause(t *testing.T) {

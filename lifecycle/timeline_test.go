@@ -49,42 +49,24 @@ func TestSnapshot_stalledReader(t *testing.T) {
 	})
 }
 
-func TestTallies_addUp(t *testing.T) {
+func TestTallies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.New, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
+		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
 		start := time.Now()
 		runFor(t, s, time.Minute)
-		spent, polls := 0.0, 0
+		spent, polls, waits := 0.0, 0, map[Guard]int{}
 		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			spent += tally.Seconds
 			if tally.From == Wait && tally.To == Query {
 				polls = tally.Count
 			}
+			if tally.From == Query && tally.To == Wait {
+				waits[tally.Guard] += tally.Count
+			}
 		}
 		assert.InDelta(t, time.Since(start).Seconds(), spent, 1e-6)
 		assert.Equal(t, 3, polls)
-	})
-}
-
-func TestTallies_distinguishGuards(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.Failed, bootstrap.Progress, bootstrap.Progress, bootstrap.Successful)
-		runFor(t, s, time.Minute)
-		times := map[Guard]int{}
-		for _, tally := range s.driver.Snapshot().EdgeCounts {
-			if tally.From == Query && tally.To == Wait {
-				times[tally.Guard] += tally.Count
-			}
-		}
-		assert.Equal(t, map[Guard]int{StatusFailed: 1, StatusProgress: 2}, times)
-	})
-}
-
-func TestSnapshot_validationModeAndReason(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage()
-		s.start(t, time.Second)
-		assert.Equal(t, Validation{bootstrap.Full, "a test says so"}, s.driver.Snapshot().Validation)
+		assert.Equal(t, map[Guard]int{StatusFailed: 1, StatusProgress: 2}, waits)
 	})
 }
 
@@ -98,12 +80,12 @@ var failures = map[string]struct {
 	spoil  func(*stage)
 	class  Class
 	status exitcode.Code
-	reason string // of a run that fails
+	text   string // in the log and, if the run fails, in the reason of its end
 }{
 	"nothing at all": {spoil: func(*stage) {}},
 	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
 	"no answer yet":  {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
-	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate},
+	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the sidecar's certificate"},
 	"unknown word":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, class: ClassSidecar},
 	"says Failed":    {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
 	"two wrappers":   {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
@@ -154,13 +136,14 @@ func TestFailure(t *testing.T) {
 				level := "warn"
 				if want.status != exitcode.Clean {
 					level = "error"
-					assert.Contains(t, outcome.Reason, want.reason)
-					assert.Contains(t, condition.Text, want.reason)
+					assert.Contains(t, outcome.Reason, want.text)
+					assert.Contains(t, condition.Text, want.text)
 					assert.NotContains(t, s.did(), "write terminated")
 				}
 				lines := log.linesWith(t, condition.Text)
 				require.Len(t, lines, 1, "and not each time")
 				assert.Equal(t, level, lines[0]["level"])
+				assert.Contains(t, lines[0]["message"], want.text)
 			})
 		})
 	}

@@ -85,15 +85,6 @@ func TestClose_unwantedMembersLeave(t *testing.T) {
 	}
 }
 
-func TestClose_wantedMemberStays(t *testing.T) {
-	t.Parallel()
-	members := three(t)
-	members[0].mustClose(t)
-	list, err := members[1].client(t).MemberList(soon(t))
-	require.NoError(t, err)
-	assert.Len(t, list.Members, 3)
-}
-
 // The last member must not remove itself from the cluster.
 func TestClose_lastMemberStays(t *testing.T) {
 	b := openBench(t)

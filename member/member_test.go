@@ -12,9 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"etcd-wrapper/cmd/suites/harness"
@@ -55,8 +53,9 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// etcd's own Close waits 7 s for watches.
-func TestClose_thousandWatches(t *testing.T) {
+// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. On Unavailable, a client resumes its
+// watch on another member; on any other code it would give up.
+func TestClose_endlessRequests(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)
 	var watches []clientv3.WatchChan
@@ -67,38 +66,15 @@ func TestClose_thousandWatches(t *testing.T) {
 	for _, watch := range watches {
 		<-watch
 	}
-	watch := harness.StartWatch()
-	b.mustClose(t)
-	assert.Less(t, watch.Duration(), 5*time.Second)
-}
-
-type watchKey struct{}
-
-// On Unavailable, the client resumes the watch on another member; on any other code it would give up.
-func TestClose_streamsEndUnavailable(t *testing.T) {
-	b := openBench(t)
-	connection, err := grpc.NewClient(b.config.ListenClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer connection.Close()
-	stream, err := etcdserverpb.NewWatchClient(connection).Watch(soon(t))
+	stream, err := etcdserverpb.NewWatchClient(client.ActiveConnection()).Watch(soon(t))
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
 		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("key")},
 	}}))
 	_, err = stream.Recv()
 	require.NoError(t, err)
-	b.mustClose(t)
-	_, err = stream.Recv()
-	assert.Equal(t, codes.Unavailable, status.Code(err))
-	assert.ErrorContains(t, err, "etcd is stopping")
-}
-
-// A client that waits for a lock may wait forever.
-func TestClose_waitingLock(t *testing.T) {
-	b := openBench(t)
-	client := b.client(t)
 	locks := v3lockpb.NewLockClient(client.ActiveConnection())
-	_, err := locks.Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock")})
+	_, err = locks.Lock(soon(t), &v3lockpb.LockRequest{Name: []byte("lock")})
 	require.NoError(t, err)
 	waited := make(chan error, 1)
 	go func() {
@@ -109,11 +85,17 @@ func TestClose_waitingLock(t *testing.T) {
 		queue, err := client.Get(soon(t), "lock", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && queue.Count == 2
 	}, patience, tick)
-	asked := time.Now()
+
+	watch := harness.StartWatch()
 	b.mustClose(t)
-	assert.Less(t, time.Since(asked), 5*time.Second)
+	assert.Less(t, watch.Duration(), 5*time.Second)
+	_, err = stream.Recv()
+	assert.Equal(t, codes.Unavailable, status.Code(err))
+	assert.ErrorContains(t, err, "etcd is stopping")
 	assert.Equal(t, codes.Unavailable, status.Code(<-waited))
 }
+
+type watchKey struct{}
 
 func TestOpen_withoutQuorum(t *testing.T) {
 	config := config(t, newDir(t))

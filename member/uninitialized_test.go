@@ -37,14 +37,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 	}
 }
 
-// stoppedData returns the data directory of an etcd that has run and was stopped.
-func stoppedData(t *testing.T) (dir, segment string) {
-	t.Helper()
-	dir, segment, _ = stoppedMember(t)
-	return dir, segment
-}
-
-// stoppedMember is like stoppedData but also returns the configuration.
+// stoppedMember returns the data directory, the log and the configuration of an etcd that has run and was stopped.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a pattern of path/filepath
@@ -59,7 +52,7 @@ func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 
 // etcd would treat the data as new and wait forever for an election or for its peers.
 func TestOpen_lostLog(t *testing.T) {
-	dir, segment := stoppedData(t)
+	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)
 	require.ErrorContains(t, b.Open(soon(t)), "names no voter, although its member has stored data")

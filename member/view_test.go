@@ -41,6 +41,7 @@ func TestView(t *testing.T) {
 	require.Eventually(t, func() bool { return len(follower.Missing()) == 1 }, patience, tick)
 	assert.Equal(t, []string{fmt.Sprintf("%s (%s)", lead.config.Name, lead.config.AdvertisePeerUrls[0].String())}, follower.Missing())
 	view, _ = follower.View()
+	assert.Len(t, view.Peers, 3, "a member that is wanted does not leave when it closes")
 	for _, peer := range view.Peers {
 		assert.Equal(t, peer.Name != lead.config.Name, peer.Active, peer.Name)
 	}
