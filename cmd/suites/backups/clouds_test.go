@@ -17,12 +17,12 @@ import (
 	"etcd-wrapper/backup/store/storetest/servers"
 )
 
-// cloud describes an object store, and the local server that stands in for it.
+// cloud describes an object store and its local server.
 type cloud struct {
 	server      func(t *testing.T) *url.URL
 	bucket      func(t *testing.T, endpoint *url.URL, name string) // creates a bucket
-	url         string                                             // format of --backup-store, for bucket and endpoint
-	credentials []string                                           // environment variables of the cloud's own tools
+	url         string                                             // --backup-store URL, with the bucket and the endpoint as parameters
+	credentials []string                                           // environment variables that the cloud's own tools use
 }
 
 var clouds = map[string]cloud{
@@ -30,14 +30,14 @@ var clouds = map[string]cloud{
 		servers.S3, servers.MakeS3Bucket, "s3://%s/main?path-style=true&region=us-east-1&endpoint=%s",
 		servers.S3Env(),
 	},
-	"gs": {servers.GCS, makeGCSBucket, "gs://%s/main?endpoint=%s", nil}, // the fake knows no credentials
+	"gs": {servers.GCS, makeGCSBucket, "gs://%s/main?endpoint=%s", nil}, // the fake server requires no credentials
 	"azblob": {
 		servers.Azure, makeAzureContainer, "azblob://%s/main?account=" + servers.AzureAccount + "&endpoint=%s",
 		[]string{"AZURE_STORAGE_KEY=" + servers.AzureKey},
 	},
 }
 
-// onEachCloud runs a test on each cloud in parallel.
+// onEachCloud runs a test against each cloud in parallel.
 func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	for name, c := range clouds {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// cluster is three members that back up to one store, and the clients that write to them.
+// cluster is a cluster of three members that share a store, with clients that write to it.
 type cluster struct {
 	depot
 	t    *testing.T
@@ -41,7 +41,7 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// startWriters starts a client that writes to any member that answers, until the test ends or stop is called.
+// startWriters starts a client that writes to any responding member until the test ends or stop is called.
 func (c *cluster) startWriters() (stop func()) {
 	c.t.Helper()
 	var endpoints []string
@@ -81,7 +81,7 @@ func (c *cluster) acknowledged() int64 {
 	return c.acked
 }
 
-// awaitGrowth waits until a write made after the call is in the store.
+// awaitGrowth waits until the store has a write that was made after the call.
 func (c *cluster) awaitGrowth() {
 	c.t.Helper()
 	from := c.acknowledged()

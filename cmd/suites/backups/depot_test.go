@@ -23,8 +23,8 @@ import (
 
 // depot is a place that stores backups.
 type depot struct {
-	url     string // the store as these tests open it, in the format of --backup-store
-	through string // the store as the program opens it, if that goes through a proxy
+	url     string // --backup-store URL that the tests use
+	through string // --backup-store URL that the program uses, if it connects through a proxy
 
 	mount, dir string // the folder and its parent; the program must not create a missing parent
 }
@@ -89,7 +89,7 @@ func (d depot) requireSound(t *testing.T) []archive.Chain {
 	for _, chain := range kept.Chains {
 		path, err := d.archive(t).Find(t.Context(), archive.Target{Revision: chain.To})
 		require.NoError(t, err)
-		path.Full = chain.Fulls[0].Full // read the whole chain, from its first full snapshot
+		path.Full = chain.Fulls[0].Full // start at the first full snapshot, to read the whole chain
 		_, err = d.archive(t).Read(t.Context(), path, func(format.Row) error { return nil })
 		require.NoError(t, err, "the chain from %d to %d can be read", chain.From, chain.To)
 		for _, full := range chain.Fulls {
@@ -170,14 +170,14 @@ func eachRow(t *testing.T, path string, visit func(k, v []byte) error) {
 	require.NoError(t, db.View(func(tx *bolt.Tx) error { return tx.Bucket(schema.Key.Name()).ForEach(visit) }))
 }
 
-// take applies a row of etcd's key bucket.
+// take applies a row of etcd's "key" bucket.
 func (s state) take(key, value []byte) error {
 	var kv mvccpb.KeyValue
 	if err := kv.Unmarshal(value); err != nil {
 		return err
 	}
 	if len(kv.Key) == 0 {
-		return nil // a restore writes such a row to raise the revision
+		return nil // a restore writes such a row to increase the revision
 	}
 	if len(key) > len(mvcc.RevToBytes(mvcc.Revision{}, mvcc.NewRevBytes())) { // a tombstone
 		delete(s, string(kv.Key))

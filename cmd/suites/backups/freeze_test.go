@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A defragmentation waits until all snapshots are closed, and blocks everything else meanwhile.
+// A defragmentation waits until all snapshots are closed and blocks all other requests in the meantime.
 func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -31,7 +31,7 @@ func TestFullSnapshot_duringDefragmentation(t *testing.T) {
 
 	var asking sync.WaitGroup
 	for range 3 {
-		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // may be refused
+		asking.Go(func() { _, _ = m.Etcd().Defragment(ctx, m.Endpoint()) }) // the request may be refused
 		asking.Go(func() { m.Begin("backup", "now").Wait() })
 		require.NoError(t, m.TryPut("key", "meanwhile", harness.Patience), "etcd takes writes")
 	}

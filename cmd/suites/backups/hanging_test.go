@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// onDiskOfItsOwn mounts a file system of its own at the folder and returns functions that freeze and thaw it. Writes
-// to a frozen file system block and cannot be interrupted, like writes to a network file system whose server is
+// onDiskOfItsOwn mounts a separate file system at the store's folder and returns functions that freeze and thaw it.
+// Writes to a frozen file system block uninterruptibly, like writes to a network file system whose server is
 // unreachable.
 func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	m.T.Helper()
@@ -29,7 +29,7 @@ func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	run := func(flag string) func() {
 		return func() { require.NoError(m.T, exec.Command("fsfreeze", flag, m.mount).Run()) }
 	}
-	m.T.Cleanup(func() { _ = exec.Command("fsfreeze", "-u", m.mount).Run() }) // fails if it is not frozen
+	m.T.Cleanup(func() { _ = exec.Command("fsfreeze", "-u", m.mount).Run() }) // fails if the file system is not frozen
 	return run("-f"), run("-u")
 }
 

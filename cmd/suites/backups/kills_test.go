@@ -24,15 +24,15 @@ const (
 	maxLag = 200*time.Millisecond + time.Second
 )
 
-// killedMember is a member that is killed repeatedly, and what its clients know about its data.
+// killedMember is a member that is killed repeatedly, with the data that its clients know about.
 type killedMember struct {
 	*member
 	dice   *rand.Rand
-	faults []fault // possible faults of the store
+	faults []fault // faults that the store may have
 
 	mu    sync.Mutex
-	acked []ack // in the current run
-	known state // acknowledged values, without keys that a later request may have changed
+	acked []ack // writes acknowledged in the current run
+	known state // acknowledged values, except for keys that a later request may have changed
 	count int
 }
 
@@ -42,8 +42,8 @@ type ack struct {
 	since    harness.Watch
 }
 
-// TestCrashLoop_losesNothing kills the program at random instants. In some cycles the store becomes unreachable, and
-// may be reachable again before the kill.
+// TestCrashLoop_losesNothing kills the program at random moments. In some cycles the store becomes unreachable, and
+// in some of those it recovers before the kill.
 func TestCrashLoop_losesNothing(t *testing.T) {
 	t.Parallel()
 	killLoop(t, func(t *testing.T, _ int) *killedMember {
@@ -53,7 +53,7 @@ func TestCrashLoop_losesNothing(t *testing.T) {
 	})
 }
 
-// TestServers_crashLoopLosesNothing does the same with a store behind a network.
+// TestServers_crashLoopLosesNothing does the same with a store on a network.
 func TestServers_crashLoopLosesNothing(t *testing.T) {
 	t.Parallel()
 	service := clouds["s3"].start(t)
@@ -98,7 +98,7 @@ func (v *killedMember) cycle(cycle int) {
 	stop := v.startWriting(cycle)
 	v.sleep(run, time.Second)
 	if v.dice.IntN(3) == 0 {
-		v.Begin("backup", "now") // the kill may interrupt it
+		v.Begin("backup", "now") // the kill may interrupt this command
 	}
 	v.sleep(run, time.Second)
 	var owed int64
@@ -136,8 +136,8 @@ func (v *killedMember) breakStore(run *harness.Run) (owed int64) {
 	return owed
 }
 
-// requiredRevision returns the newest revision that was acknowledged more than maxLag ago, and so has to be in the
-// store.
+// requiredRevision returns the newest revision that was acknowledged more than maxLag ago and must therefore be in
+// the store.
 func (v *killedMember) requiredRevision() (revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -169,7 +169,7 @@ func (v *killedMember) startWriting(cycle int) (stop func()) {
 	}
 }
 
-// change puts or deletes a key that no other client writes. If the request fails, its outcome is unknown.
+// change puts or deletes a key to which no other client writes. If the request fails, its outcome is unknown.
 func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -183,12 +183,12 @@ func (v *killedMember) change(ctx context.Context, etcd *clientv3.Client, random
 		return
 	}
 	if v.acknowledge(reply.Header.Revision, key, value) && random.IntN(100) == 0 {
-		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted further
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // fails if another client has compacted a later revision
 	}
 }
 
-// acknowledge records an acknowledged write, and reports whether the run has lasted long enough for the chain to be
-// extended.
+// acknowledge records an acknowledged write, and reports whether the run has lasted long enough for the chain to
+// grow.
 func (v *killedMember) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -206,7 +206,7 @@ func (v *killedMember) sleep(run *harness.Run, most time.Duration) {
 	}
 }
 
-// stopAndVerify runs the program a last time, stops it cleanly, and checks that the store has all acknowledged
+// stopAndVerify runs the program one last time, stops it cleanly, and checks that the store has all acknowledged
 // writes.
 func (v *killedMember) stopAndVerify() {
 	v.T.Helper()

@@ -20,10 +20,10 @@ type member struct {
 	depot
 }
 
-// newMember returns a member whose store is a folder below another folder, like a folder on a mounted volume.
+// newMember returns a member whose store is a subfolder of another folder, as on a mounted volume.
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // recovery has its own suite
+	return newMemberOn(t, newDepot(t), append([]string{"--recover=never"}, flags...)...) // a separate suite tests recovery
 }
 
 func newMemberOn(t *testing.T, d depot, flags ...string) *member {
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored returns a member whose data etcd's own tool has restored from a stock snapshot.
+// restored returns a pod whose data etcdutl has restored from a stock snapshot.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

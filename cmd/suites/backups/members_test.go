@@ -16,13 +16,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// watchFolder returns a file that becomes readable when something is created in a folder.
+// watchFolder returns a file that becomes readable when a file is created in the folder.
 func watchFolder(t *testing.T, path string) *os.File {
 	t.Helper()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	require.NoError(t, err)
 	file := os.NewFile(uintptr(watch), path)
-	t.Cleanup(func() { _ = file.Close() }) // it was only read
+	t.Cleanup(func() { _ = file.Close() }) // the file was only read
 	_, err = unix.InotifyAddWatch(watch, path, unix.IN_CREATE)
 	require.NoError(t, err)
 	require.NoError(t, file.SetReadDeadline(time.Now().Add(10*harness.Patience)))
@@ -88,12 +88,12 @@ func TestLeaderWithoutStore_isReplaced(t *testing.T) {
 	c.pods[writer].Flags = append(c.pods[writer].Flags, "--backup-store=file:///nowhere/at/all")
 	c.runs[writer] = c.pods[writer].StartReady()
 	_, err := c.pods[writer].Etcd().MoveLeader(t.Context(), memberID(c.pods[writer]))
-	if err != nil { // only the leader does that
+	if err != nil { // only the leader does this
 		c.lead(writer)
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // the other members have ended, so no member would store what the leader still accepts
+	c.quiet() // the other members have exited, so no other member could store writes that the leader still accepts
 	harness.Eventually(t, "all acknowledged writes are in the store", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -20,7 +20,7 @@ func recovered(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
-// requireServingWithProblem checks that etcd serves and that its status and metrics show the problem.
+// requireServingWithProblem checks that etcd is serving and that the status and metrics show the problem.
 func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 	m.T.Helper()
 	// A process whose request has just succeeded may report an earlier problem once more.
@@ -38,7 +38,7 @@ func (m *member) requireServingWithProblem(run *harness.Run, words string) {
 func TestMissingFolder_isRetried(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	m.StartReady().Shutdown() // without data it would not start, because the data may have been lost
+	m.StartReady().Shutdown() // without data it would not start, because the data could have been lost
 	away := m.mount + ".away"
 	rename(t, m.mount, away)
 	run := m.StartReady()
@@ -51,7 +51,7 @@ func TestMissingFolder_isRetried(t *testing.T) {
 	assert.Equal(t, "the folder exists", m.keys(t, targetLatest)["before"])
 }
 
-// asUnprivilegedUser drops the capabilities with which root overrides file permissions.
+// asUnprivilegedUser drops the capabilities that let root override file permissions.
 func (m *member) asUnprivilegedUser() {
 	m.T.Helper()
 	if os.Geteuid() == 0 {
@@ -90,8 +90,8 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
 
-// The second cluster has the configuration of the first one, and is given its store when etcd has no common revision
-// left to compare.
+// The second cluster has the same configuration as the first. It switches to the first cluster's store after etcd
+// has compacted all common revisions.
 func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

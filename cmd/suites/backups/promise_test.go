@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// live makes a client perform all kinds of operations.
+// live sends all kinds of client requests.
 func (m *member) live() {
 	m.T.Helper()
 	etcd, ctx := m.Etcd(), m.T.Context()
@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash compares the hash of a snapshot with etcd's.
+// requireHash compares the hash of a snapshot with the hash that etcd returned.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -132,7 +132,7 @@ func TestIdleCluster_sendsNoRequests(t *testing.T) {
 	run.Shutdown()
 }
 
-// waitFor waits for the given number of seconds, by a Watch.
+// waitFor waits for the given number of seconds, as measured by a Watch.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
@@ -157,7 +157,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value")) // by then the full snapshot exists, so later changes go to segments
+	run.AwaitStored(m.write("key", "value")) // the full snapshot exists now, so later changes go to segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestRestore_usersAndLeases(t *testing.T) {
 	again.Shutdown()
 }
 
-// Leases and users may exist before there is any key.
+// Leases and users can exist before any key.
 func TestRestart_withoutKeys(t *testing.T) {
 	t.Parallel()
 	m := newMemberOn(t, newDepot(t))
@@ -191,7 +191,7 @@ func TestRestart_withoutKeys(t *testing.T) {
 		require.NoError(t, err)
 		run.Shutdown()
 		assert.Len(t, run.Log.FindText("backups: all acknowledged writes are in the store"), 1)
-		m.generation(t) // fails if there is more than one
+		m.generation(t) // fails if there is more than one generation
 		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
 		require.NoError(t, err)
 		assert.Empty(t, asides)

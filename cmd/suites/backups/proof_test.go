@@ -44,7 +44,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 
-// --backup-interval is the time between consecutive uploads: it does not delay the first one.
+// --backup-interval is the time between consecutive uploads. It must not delay the first upload after an idle time.
 func TestFirstWriteAfterIdleTime_isUploadedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-interval=5m")

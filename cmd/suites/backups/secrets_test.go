@@ -72,8 +72,8 @@ func TestCredentials_areNeverPrinted(t *testing.T) {
 				m.Env = append(m.Env, variable+"="+test.environment[variable])
 			}
 			all := m.Flags
-			m.Flags = all[:2] // only the flags for the configuration, without a store
-			m.StartAndStop()  // creates the data: without data, the member would wait for the store
+			m.Flags = all[:2] // keep only the configuration flags, without a store
+			m.StartAndStop()  // creates data, because a member without data would wait for the store
 			m.Flags = all
 			run := m.StartReady()
 			awaitBackupStatus(run, "the store rejects the request", hasProblem)
@@ -144,7 +144,7 @@ func TestFiles_permissions(t *testing.T) {
 	}
 }
 
-// found returns the modes of all files in the directories that the program writes to.
+// found returns the modes of all files in the directories to which the program writes.
 func (m *member) found() map[string]fs.FileMode {
 	m.T.Helper()
 	modes := map[string]fs.FileMode{}

@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData returns a member that has run without a store before, and does not recover.
+// memberWithData returns a member that has already run without a store and whose recovery is disabled.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")
 	all := m.Flags
-	m.Flags = m.Flags[:2] // only the flags for the configuration, without a store
+	m.Flags = m.Flags[:2] // keep only the configuration flags, without a store
 	m.StartAndStop()
 	m.Flags = all
 	return m
@@ -49,7 +49,7 @@ func TestServers_outageIsReportedAndResolved(t *testing.T) {
 	})
 }
 
-// A member without data waits for the store, and reports that.
+// A member without data waits for the store and reports that it is waiting.
 func TestServers_emptyVolumeWaits(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)

@@ -14,15 +14,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serverTest takes a member with backups on a cloud's server through a user's operations.
+// serverTest performs a user's operations on a member with backups in a cloud's store.
 type serverTest struct {
 	*member
-	then       int64 // a revision, and the state at it
+	then       int64 // an earlier revision; at is the state at that revision
 	at, latest state
 }
 
-// Covers everything from the first write to a stock etcd that runs on the exported data, including kills and the loss
-// of the volume.
+// The test covers everything from the first write to a stock etcd that runs on the exported data, including kills
+// and the loss of the volume.
 func TestServers_backupAndRestore(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)
@@ -50,7 +50,7 @@ func (s *serverTest) isBackedUp() *harness.Run {
 	return run
 }
 
-// runCommands runs the backup commands next to the member, from which they get the settings of the store.
+// runCommands runs the backup commands next to the member, which provides the settings of the store.
 func (s *serverTest) runCommands() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")

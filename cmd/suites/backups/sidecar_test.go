@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar is a member whose store has backups by etcd-backup-restore.
+// sidecar is a member whose store contains backups made by etcd-backup-restore.
 type sidecar struct {
 	*member
 	folder, suffix string
-	remains        bool // leave the chunks that an object was assembled from
+	remains        bool // keep the chunks from which an object was assembled
 }
 
 func (s sidecar) keep(kind string, first, last int64, content []byte) {
@@ -36,9 +36,9 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp stores a full snapshot and two delta snapshots as etcd-backup-restore does. It reads the revision before the
-// content of the full snapshot, so the name has an older revision than the content. backUp returns a revision and the
-// state at it, and the latest state.
+// backUp stores a full snapshot and two delta snapshots as etcd-backup-restore does. Like the real sidecar, it
+// reads the revision for the name before it reads the content of the full snapshot, so the content is newer. It
+// returns an intermediate revision with its state, and the latest state.
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()
@@ -60,7 +60,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
 	end()
-	for range watch { // until it has ended: etcd's client may block forever if it is closed while a watch reconnects
+	for range watch { // drain the watch: Close of etcd's client may block forever while a watch reconnects
 	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))
@@ -68,7 +68,7 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	return between, then, now(s.Pod)
 }
 
-// A cluster that migrates from etcd-backup-restore keeps all of its backups.
+// A cluster that migrates from etcd-backup-restore must keep all of its backups.
 func TestMigration_sidecarBackupsAreRestored(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]sidecar{

@@ -50,8 +50,8 @@ func TestUnreachableStore_spoolSurvivesKill(t *testing.T) {
 	assert.Equal(t, "from another run", m.keys(t, targetLatest)["key"])
 }
 
-// If more changes are queued than the spool can hold, and some of them are compacted, the chain ends. The program
-// reports that, and starts a new chain with a full snapshot.
+// If more changes are queued than the spool can hold and some of them are compacted, the chain ends. The program
+// reports the gap and starts a new chain with a full snapshot.
 func TestFullSpool_startsNewChain(t *testing.T) {
 	t.Parallel()
 	requireWholeFlag(t)
@@ -59,7 +59,7 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
-	noise := make([]byte, 1<<20) // cannot be compressed
+	noise := make([]byte, 1<<20) // incompressible
 	for range 48 {
 		_, err := rand.Read(noise)
 		require.NoError(t, err)

@@ -27,8 +27,8 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a folder next to its volume, apart
-// makes none.
+// backedUp and apart run the wrapper without a sidecar: backedUp stores backups in a folder next to its volume, and
+// apart makes no backups.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -56,7 +56,7 @@ func backupsUnderLoad(t *testing.T) []row {
 			for round := range loadRounds {
 				order := turns(len(runs), pair, round)
 				for _, i := range order {
-					end := watchStore(t, runs[i], i == 2) // on all sides, because polling has a cost
+					end := watchStore(t, runs[i], i == 2) // on all sides, because polling costs CPU time
 					puts[i].measure(t, runs[i], clients[i], putKilobyte)
 					behind = append(behind, end()...)
 				}
@@ -74,8 +74,8 @@ func backupsUnderLoad(t *testing.T) []row {
 	}
 }
 
-// turns returns the order of measurements in a round. It rotates with the round and is reversed for every second
-// pair, so that no side gains from its position.
+// turns returns the order of measurements in a round. The order rotates with each round and is reversed for every
+// second pair, so that no side benefits from its position.
 func turns(sides, pair, round int) []int {
 	order := make([]int, sides)
 	for turn := range order {
@@ -92,7 +92,7 @@ func startPlainAnd(t *testing.T, sides ...*side) (runs []*process) {
 	t.Helper()
 	for _, s := range append([]*side{plain}, sides...) {
 		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // plain etcd has it in its configuration
+		p.Config["data-dir"] = p.DataDir() // plain etcd needs it in its configuration
 		runs = append(runs, s.start(t, p))
 	}
 	return runs
@@ -103,7 +103,7 @@ func startThree(t *testing.T) (runs []*process, clients [][]*clientv3.Client) {
 	runs = startPlainAnd(t, apart, backedUp)
 	for _, run := range runs {
 		connected := connect(run.pod)
-		drive(t, connected, put) // opens the connections, and writes the keys to get
+		drive(t, connected, put) // opens the connections and writes the keys that are read later
 		clients = append(clients, connected)
 	}
 	return runs, clients

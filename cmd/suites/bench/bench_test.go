@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench_test compares the program with plain etcd, which it builds from this module, and prints one table,
-// which docs/benchmarks.md explains. Only `make bench` runs it.
+// Package bench_test compares the program with plain etcd, which it builds from this module, and prints a table
+// that docs/benchmarks.md explains. Only `make bench` runs it.
 package bench_test
 
 import (
@@ -33,7 +33,7 @@ type topic struct {
 	measure func(t *testing.T) []row
 }
 
-// topics lists the measurements. They run one after the other, so that none disturbs another.
+// topics lists the measurements. They run sequentially so that they do not disturb each other.
 var topics = []topic{
 	{"start", startAndStop},
 	{"member", memberOfThree},

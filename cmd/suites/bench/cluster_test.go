@@ -18,7 +18,8 @@ const (
 	memberStops  = 5
 )
 
-// lossOfQuorum suspends and resumes two of three members, and measures how fast the third one reports that.
+// lossOfQuorum suspends and resumes two of three members, and measures how fast the third member reports the
+// change.
 func lossOfQuorum(t *testing.T) []row {
 	members := launchThree(t, wrapped)
 	seen, others := members[0], members[1:]

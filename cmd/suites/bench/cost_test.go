@@ -36,8 +36,8 @@ type payer struct {
 	what    string
 	members int
 	flags   []string
-	busy    bool    // a client writes all the time
-	most    float64 // limit in dollars a month; 0 if there is none
+	busy    bool    // a client writes continuously
+	most    float64 // maximum cost in dollars per month; 0 for no limit
 }
 
 var payers = []payer{
@@ -50,8 +50,8 @@ var payers = []payer{
 	{what: "one member, busy, --backup-interval=60s", members: 1, flags: []string{"--backup-interval=60s"}, busy: true},
 }
 
-// requestCosts counts the requests of members to an S3 server. All configurations run at the same time, because
-// counts do not depend on speed.
+// requestCosts counts the requests that members send to an S3 server. All configurations run at the same time,
+// because the counts do not depend on speed.
 func requestCosts(t *testing.T) (rows []row) {
 	require.NoError(t, flag.Set("servers", "true"), "the topic needs the S3 server")
 	server, counted := servers.S3(t), make([]*counter, len(payers))
@@ -75,7 +75,7 @@ func requestCosts(t *testing.T) (rows []row) {
 // counter is a proxy that counts the requests to an S3 server in its two price classes.
 type counter struct {
 	server *url.URL
-	writes atomic.Int64 // puts, parts of uploads, and listings
+	writes atomic.Int64 // puts, parts of multipart uploads, and listings
 	reads  atomic.Int64
 }
 
@@ -107,8 +107,9 @@ func (c *counter) count(r *http.Request) {
 // requests returns the number of writes and of reads so far.
 func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
-// start starts the members and returns when one of them has test-restored a full snapshot, so that this one is not
-// counted. The writer reports the restore at once, the others at their next listing, an hour later.
+// start starts the members and returns once one of them reports a restore test of a full snapshot, so that the
+// requests of this test are not counted. The writer reports the test immediately, the other members after their
+// next listing an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()
 	keeping := &side{

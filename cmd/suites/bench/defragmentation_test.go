@@ -20,8 +20,8 @@ var (
 	defragRounds = flag.Int("defrags", 3, "how often three members are defragmented one after the other, by each side")
 )
 
-// defragmentation compares the longest wait of a writer while three members are defragmented one after the other, the
-// leader last: by a client with plain etcd, by the wrapper's command with the wrapper.
+// defragmentation compares the longest wait of a writer while three members are defragmented one after the other,
+// the leader last. Plain etcd is defragmented by a client, the wrapper by its command.
 func defragmentation(t *testing.T) []row {
 	var gaps, refused [2]series
 	for round := range *defragRounds {
@@ -70,7 +70,7 @@ func defragmentAll(t *testing.T, s *side, members []*process) {
 	}
 }
 
-// defragment retries until it is this member's turn, and returns when the defragmentation is complete.
+// defragment retries until it is this member's turn, and returns after the defragmentation.
 func (r *process) defragment() {
 	r.t.Helper()
 	own := strings.TrimSuffix(r.health, "/readyz")

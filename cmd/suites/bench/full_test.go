@@ -27,13 +27,13 @@ var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full bac
 
 const (
 	fullPairs = 5               // measurements of puts with and without a full snapshot
-	fullCalms = 40              // rounds of puts (16 s) after a compaction, which slows them down
+	fullCalms = 40              // rounds of puts (16 s) after a compaction, because a compaction slows puts down
 	fullLimit = 5 * time.Minute // for a full snapshot and its test restore
 
-	fillValue = 8000 // bytes: two rows fill four pages
+	fillValue = 8000 // in bytes: two rows fill four pages
 	fillOnce  = 10   // values per transaction
 
-	calm        = 130 * time.Second // longer than the two minutes between collections of an idle Go process
+	calm        = 130 * time.Second // longer than the two minutes between garbage collections of an idle Go process
 	calmAtLast  = 6 * time.Minute
 	fallsEnough = 1.0 // MiB
 )
@@ -73,7 +73,7 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact frees the space of earlier puts, so that the database keeps its size.
+// compact frees the space of earlier puts, so that the size of the database stays the same.
 func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Get(t.Context(), "any")
@@ -82,8 +82,8 @@ func compact(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// filled fills a pod's database with random content, and returns the anonymous memory of an idle process that runs on
-// it, in MiB.
+// filled fills a pod's database with random content, and returns the anonymous memory, in MiB, of an idle process
+// that uses it.
 func filled(t *testing.T, p *harness.Pod) float64 {
 	t.Helper()
 	// Keep few entries in the raft log: otherwise etcd holds the latest values in memory twice.
@@ -123,7 +123,7 @@ func randomPuts(writer, n int) []clientv3.Op {
 	return puts
 }
 
-// calm waits until the process no longer returns memory to the system, and returns its anonymous memory in MiB.
+// calm waits until the process stops returning memory to the system, and returns its anonymous memory in MiB.
 func (r *process) calm() float64 {
 	least, since := r.memory("RssAnon"), time.Now()
 	for began := time.Now(); time.Since(since) < calm && time.Since(began) < calmAtLast; <-time.After(time.Second) {
@@ -144,8 +144,8 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof waits until there are that many full snapshots and the newest one has passed its test restore, so that
-// only puts run afterwards.
+// awaitProof waits until the given number of full snapshots exists and the newest one has passed its restore test,
+// so that only puts run afterwards.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -159,8 +159,8 @@ func (r *process) proven() bool {
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
-// longestPut runs rounds of puts until over returns true, at least the given number, and returns the duration of the
-// slowest put in milliseconds.
+// longestPut runs rounds of puts until over returns true, but at least the given number, and returns the duration
+// of the slowest put in milliseconds.
 func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, least int) (milliseconds float64, rounds int) {
 	t.Helper()
 	var longest atomic.Int64
@@ -209,7 +209,8 @@ func (r *process) makeFull() error {
 	return nil
 }
 
-// held returns, from the log, how long the read transactions of the full snapshots were open, in milliseconds.
+// held returns how long the read transactions of the full snapshots were open according to the log, in
+// milliseconds.
 func (r *process) held() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

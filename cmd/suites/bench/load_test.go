@@ -23,19 +23,19 @@ import (
 const (
 	loadClients = 100
 	loadPairs   = 10
-	// Many short rounds: other load on the machine then affects both sides equally.
+	// Many short rounds distribute other load on the machine evenly over both sides.
 	loadRounds  = 8
 	probeRounds = 40
 	roundTime   = 400 * time.Millisecond
 
 	probers  = 20
-	probeGap = probers * time.Second / 2000 // between two probes of one prober; all probers send 2,000 a second
+	probeGap = probers * time.Second / 2000 // pause of one prober between two probes; all probers together send 2,000 probes a second
 )
 
 // operation sends the n-th request of a client.
 type operation func(ctx context.Context, client *clientv3.Client, n int) error
 
-// put, putSmall and putKilobyte put one of 1,000 keys, with a value of 256, 500 and 1,024 bytes.
+// put, putSmall and putKilobyte put one of 1,000 keys with a value of 256, 500 or 1,024 bytes.
 var put, putSmall, putKilobyte = putBytes(256), putBytes(500), putBytes(1 << 10)
 
 func putBytes(size int) operation {
@@ -86,7 +86,7 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(start).Seconds(), took.rank(0.99)
 }
 
-// loads lists the operations that both sides are loaded with.
+// loads lists the operations to measure on both sides.
 var loads = []struct {
 	name string
 	do   operation
@@ -95,9 +95,9 @@ var loads = []struct {
 // cost holds the measurements of a load, one value per round.
 type cost struct{ rate, p99, work series }
 
-// underLoad loads both sides in turns while both are running. One process may be 20% slower than another of the same
-// program for its whole lifetime, so there are several pairs. Other load on the machine distorts rates and latencies,
-// but not the CPU time per operation.
+// underLoad loads both sides in turns while both are running. A process may be 20% slower than another process of
+// the same program for its whole lifetime, so there are several pairs. Other load on the machine distorts rates and
+// latencies, but not the CPU time per operation.
 func underLoad(t *testing.T) (rows []row) {
 	costs := make([][2]cost, len(loads))
 	for pair := range loadPairs {
@@ -119,7 +119,7 @@ func loadPair(t *testing.T, pair int, costs [][2]cost) {
 	for i, s := range both {
 		runs[i] = s.start(t, harness.NewPod(t))
 		clients[i] = connect(runs[i].pod)
-		drive(t, clients[i], put) // opens the connections, and writes the keys to get
+		drive(t, clients[i], put) // opens the connections and writes the keys that are read later
 	}
 	for i, load := range loads {
 		for round := range loadRounds {
@@ -138,8 +138,8 @@ func (c *cost) measure(t *testing.T, r *process, clients []*clientv3.Client, do 
 	c.rate, c.p99 = append(c.rate, rate), append(c.p99, p99)
 }
 
-// underProbes compares puts with and without 2,000 requests a second to /readyz. These take CPU time that clients and
-// server also need, so a third series sends the same probes to another process.
+// underProbes compares puts with and without 2,000 requests a second to /readyz. The probes compete with clients
+// and server for CPU time, so a third series sends the same probes to a different process.
 func underProbes(t *testing.T) []row {
 	r := wrapped.start(t, harness.NewPod(t))
 	clients := connect(r.pod)
@@ -178,7 +178,7 @@ func listenElsewhere(t *testing.T) (port int) {
 	return p.Port
 }
 
-// probe sends probes until end is called, which returns the 99th percentile of their latency in milliseconds.
+// probe sends probes until end is called. end returns the 99th percentile of their latency in milliseconds.
 func probe(t *testing.T, port int, path string) (end func() float64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -24,8 +24,8 @@ const (
 	logEntries = 100_000
 )
 
-// inspection compares starts on a long log without a raft snapshot, which is the most that the wrapper can have to
-// inspect before it starts etcd. Each start gets a copy of the same data.
+// inspection compares starts on a long log without a raft snapshot, which is the worst case for the wrapper's
+// inspection before it starts etcd. Each start uses a copy of the same data.
 func inspection(t *testing.T) []row {
 	kept := harness.NewPod(t)
 	kept.Config["snapshot-count"] = 10 * logEntries

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	pace       = 1000 // puts a second
+	pace       = 1000 // puts per second
 	pacers     = 20
 	pacedPairs = 4
 	pacedTime  = 2 * time.Second
 )
 
-// backupsAtPace measures puts at the rate of a busy cluster, at which the machine is not saturated.
+// backupsAtPace measures puts at the rate of a busy cluster, which does not saturate the machine.
 func backupsAtPace(t *testing.T) []row {
 	var rates, medians, highest, work [3]series
 	for pair := range pacedPairs {

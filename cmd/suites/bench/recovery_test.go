@@ -23,8 +23,8 @@ import (
 const (
 	restorePairs = 3
 	restoreLimit = 5 * time.Minute
-	hour         = 3600 // segments, each with the writes of one second
-	aSecond      = 1000 // writes in a segment
+	hour         = 3600 // number of segments, each with the writes of one second
+	aSecond      = 1000 // number of writes in a segment
 )
 
 // restores compares the restore of a lost volume from a folder with its lower bound: writing the same bytes and
@@ -58,7 +58,7 @@ type lostVolume struct {
 	pod         *harness.Pod
 	store, full string
 	archive     *archive.Archive
-	end         format.Start // of the backups
+	end         format.Start // end of the backups
 }
 
 // fill stores a full snapshot with the given number of revisions of 1 KB.
@@ -113,15 +113,15 @@ func (l *lostVolume) inTurns(floor string) (least, whole series) {
 	return least, whole
 }
 
-// copyFile copies a file and flushes it, which every restore has to do at least.
+// copyFile copies a file and flushes it, which is the minimum work of a restore.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)
 	require.NoError(t, err)
-	defer source.Close() // it was only read
+	defer source.Close() // the file was only read
 	file, err := os.Create(to)
 	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom: a restore has no copy_file_range
+	_, err = io.Copy(struct{ io.Writer }{file}, source) // hides ReadFrom, because a restore cannot use copy_file_range
 	require.NoError(t, err)
 	require.NoError(t, file.Sync())
 	require.NoError(t, file.Close())

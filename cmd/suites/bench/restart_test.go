@@ -26,8 +26,8 @@ const (
 	unhurried  = 2 * time.Second // duration of the writes before and after the measurement
 )
 
-// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait that
-// leadership transfers alone cause.
+// rollingRestart compares the longest wait of a writer during a rolling restart of three members with the wait
+// caused by leadership transfers alone.
 func rollingRestart(t *testing.T) []row {
 	var moved, restarted, failed [2]series
 	for round := range *restartRounds {
@@ -65,7 +65,7 @@ func restartAlone(t *testing.T) []row {
 	return []row{row{what: "restart of a single member: longest gap of 16 writers that dial again at once, ms", plain: restarted[0], wrapper: restarted[1]}.neverMoreThan(300, "ms")}
 }
 
-// eager returns a client that reconnects almost immediately. By default gRPC waits for a second, which would hide the
+// eager returns a client that reconnects almost immediately. By default, gRPC waits a second, which would hide the
 // duration of the outage.
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()

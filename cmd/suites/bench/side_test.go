@@ -67,7 +67,7 @@ func writeConfig(p *harness.Pod) string {
 	return path
 }
 
-// process is a running side. Its log goes to a file, so that no time is spent on reading it during a measurement.
+// process is a running side. Its log goes to a file, so that reading it takes no time during a measurement.
 type process struct {
 	t      *testing.T
 	pod    *harness.Pod
@@ -106,17 +106,17 @@ func (s *side) launch(t *testing.T, p *harness.Pod) *process {
 	require.NoError(t, r.cmd.Start())
 	go func() {
 		defer close(r.ended)
-		_ = r.cmd.Wait() // ProcessState has the result
+		_ = r.cmd.Wait() // the result is in ProcessState
 	}()
 	t.Cleanup(func() {
-		_ = r.cmd.Process.Kill() // it may have ended
+		_ = r.cmd.Process.Kill() // the process may have exited already
 		<-r.ended
 	})
 	return r
 }
 
-// await polls until the health URL returns the code: every millisecond at first, and every five after a second,
-// because polling takes CPU time from the process.
+// await polls the health URL until it returns the code: every millisecond at first, and every five milliseconds
+// after a second, because polling costs the process CPU time.
 func (r *process) await(code int) {
 	r.t.Helper()
 	r.awaitWithin(harness.Patience, code)
@@ -146,11 +146,11 @@ func (r *process) code() int {
 	if err != nil {
 		return 0
 	}
-	defer response.Body.Close() // nothing reads the few bytes of the body
+	defer response.Body.Close() // the short body is not read
 	return response.StatusCode
 }
 
-// stop sends SIGTERM and returns how long the process took to end, in milliseconds.
+// stop sends SIGTERM and returns the time until the process exited, in milliseconds.
 func (r *process) stop() float64 {
 	r.t.Helper()
 	r.client.CloseIdleConnections()
@@ -197,7 +197,7 @@ func (r *process) memory(name string) float64 {
 	return kilobytes / 1024
 }
 
-// cpu returns the CPU time of the process in microseconds. Linux counts it in hundredths of a second.
+// cpu returns the CPU time of the process in microseconds. Linux counts it in units of 10 ms.
 func (r *process) cpu() float64 {
 	r.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	startPairs  = 40 // with 20 starts the minimum still varies by 50 ms, because of etcd's election timer
+	startPairs  = 40 // with only 20 starts, the minimum varies by 50 ms because of etcd's election timer
 	memoryPairs = 5
 	// settled is the time that a process idles before its memory is measured.
 	settled = 5 * time.Second
@@ -42,7 +42,8 @@ func startAndStop(t *testing.T) []row {
 	}
 }
 
-// atOnce sets the target for a start without an election, for which plain etcd waits even as a single member.
+// atOnce sets the target for a start without an election. Plain etcd waits for an election even with a single
+// member.
 func atOnce(r row) row {
 	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
 	quick.target += ", " + part.target
@@ -59,8 +60,8 @@ func (r *process) outsideEtcd() float64 {
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction measures the time from the result of a validation to the request for the configuration. The member is one
-// of three, for which the wrapper cannot use the configuration that it has fetched early.
+// reaction measures the time from the result of a validation to the request for the configuration. The member is
+// one of three, so the wrapper cannot use the configuration that it fetched earlier.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		var late series

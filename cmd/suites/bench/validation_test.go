@@ -30,13 +30,13 @@ var revisions = flag.Int64("revisions", 1_000_000, "how many revisions of 1.3 kB
 const (
 	validations     = 5    // with the files in the page cache
 	coldValidations = 3    // with the files on disk only
-	revisionBytes   = 1100 // of a value: three rows fit in a page
+	revisionBytes   = 1100 // size of a value; three rows fit into a page
 	revisionsAtOnce = 20_000
-	firstRevision   = 1_000_000 // above the revisions that etcd has stored itself
+	firstRevision   = 1_000_000 // higher than any revision that etcd has stored itself
 )
 
 // fullValidation compares the validation of --standalone after a crash with etcd's own tool, which reads every
-// revision once, and with reading the same files.
+// revision once, and with merely reading the same files.
 func fullValidation(t *testing.T) []row {
 	p := harness.NewPod(t)
 	plain.start(t, p).stop()
@@ -64,7 +64,7 @@ func fillDatabase(t *testing.T, path string, count int64) {
 	for from := int64(0); from < count; from += revisionsAtOnce {
 		require.NoError(t, database.Update(func(tx *bolt.Tx) error {
 			keys := tx.Bucket(schema.Key.Name())
-			keys.FillPercent = 0.9 // as etcd sets it for ascending keys
+			keys.FillPercent = 0.9 // the same as in etcd for ascending keys
 			for n := from; n < min(from+revisionsAtOnce, count); n++ {
 				_, _ = dice.Read(content) // never fails
 				if err := keys.Put(revision(n+firstRevision, content)); err != nil {
@@ -133,7 +133,7 @@ func eachFile(t *testing.T, dir string, do func(file *os.File) error) {
 		if err != nil {
 			return err
 		}
-		defer file.Close() // it was only read
+		defer file.Close() // the file was only read
 		return do(file)
 	}))
 }

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A tenth of the time that real sidecars need for initialization and configuration when three hibernated members wake
-// up, because they query a cluster that cannot answer yet.
+// Real sidecars need ten times as long for initialization and configuration when three hibernated members wake up,
+// because they query a cluster that cannot answer yet.
 const (
 	wakingInitialization = 3500 * time.Millisecond
 	wakingConfig         = 3700 * time.Millisecond
@@ -46,8 +46,8 @@ func wakeThree(t *testing.T) []row {
 	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three stopped members at the same time. There is no leader at first, and all of them wait for
-// one.
+// wakeTogether starts three stopped members at the same time. Initially there is no leader, and all members wait
+// for one.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {

@@ -19,19 +19,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Authority is a certificate authority of a test.
+// Authority is a certificate authority for a test.
 type Authority struct {
 	t    testing.TB
 	dir  string
 	name string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	ends time.Time // expiry of certificates that are issued from now on
+	ends time.Time // expiry of certificates issued later
 }
 
 const day = 24 * time.Hour
 
-// Pair is a certificate and its key, in files.
+// Pair contains the paths of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
 // NewAuthority returns an authority with files that are deleted at the end of the test.
@@ -58,13 +58,13 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// Issue creates a pair for servers on loopback and for clients.
+// Issue creates a key pair for a server on loopback or for a client.
 func (a *Authority) Issue(name string) Pair {
 	a.t.Helper()
 	return a.IssueFor(name, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueFor creates a pair with the given extended key usages.
+// IssueFor creates a key pair with the given extended key usages.
 func (a *Authority) IssueFor(name string, usages ...x509.ExtKeyUsage) Pair {
 	a.t.Helper()
 	template := a.template(name)
@@ -110,7 +110,7 @@ func (a *Authority) save(name, kind string, der []byte) {
 	require.NoError(a.t, os.WriteFile(filepath.Join(a.dir, name), text, 0o600))
 }
 
-// Load returns the pair for use in a TLS configuration.
+// Load loads the pair for use in a TLS configuration.
 func (p Pair) Load(t testing.TB) []tls.Certificate {
 	t.Helper()
 	loaded, err := tls.LoadX509KeyPair(p.Cert, p.Key)
@@ -118,7 +118,7 @@ func (p Pair) Load(t testing.TB) []tls.Certificate {
 	return []tls.Certificate{loaded}
 }
 
-// Insecure returns a configuration for tests that verify certificates themselves.
+// Insecure returns a configuration for tests that do not verify certificates.
 func Insecure() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 }

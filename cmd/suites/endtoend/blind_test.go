@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// A kubelet, which does not verify certificates, and the status command in the pod get answers before etcd's
-// certificate is known.
+// The kubelet, which does not verify certificates, and the status command in the pod must get responses even before
+// etcd's certificate is known.
 func TestTLS_answersInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for state, hinder := range map[string]func(*harness.Sidecar){
@@ -60,7 +60,7 @@ func answersInTime(t *testing.T, p *harness.Pod, state string) {
 	out, log, code := p.Begin("status", "-v").Wait()
 	t.Logf("status in %s: after %v", state, time.Since(start))
 	assert.Equal(t, int(exitcode.MemberNotReady), code, log)
-	assert.Contains(t, out, ", not ready\n") // Wait and Query alternate during a validation
+	assert.Contains(t, out, ", not ready\n") // the state alternates between Wait and Query during a validation
 }
 
 func TestTLS_plainConfigurationAfterTLSFlags(t *testing.T) {

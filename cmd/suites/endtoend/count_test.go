@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// These tests count what make bench measures, because counts are the same on every machine.
+// These tests count the resources whose effect make bench measures, because counts are the same on every machine.
 
 func TestStart_sidecarRequests(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.StartAndStop()
-	waited := len(p.Sidecar.Statuses("Progress")) // more than expected on a busy machine, where every call takes time
+	waited := len(p.Sidecar.Statuses("Progress")) // calls are slow on a busy machine, so there may be more of them than expected
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
 	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "an early request, and one after the result if the first is still open")

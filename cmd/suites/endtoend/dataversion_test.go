@@ -65,7 +65,7 @@ func holds(p *harness.Pod, count int) {
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
 	old := beginOldEtcd(p, "3.5")
-	p.Get("key-0") // etcd takes a moment until it listens
+	p.Get("key-0") // waits until etcd is listening
 	require.Equal(p.T, "3.5.27", reportedVersions(p).Server)
 	holds(p, count)
 	old.Stop()
@@ -142,7 +142,7 @@ func TestDataVersion_raisedAndLowered(t *testing.T) {
 	run.Shutdown()
 
 	run = p.StartReady()
-	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready nevertheless
+	run.AwaitLine(harness.Line{"check": "data_version", "to": "degraded"}) // the member is ready even though the check is degraded
 	harness.Eventually(t, "etcd 3.5 can read the data", func() bool { return run.Status().DataVersion.Readable })
 	assert.Equal(t, "holding", run.Status().DataVersion.Phase)
 	harness.Eventually(t, "the check reports it", func() bool { return dataVersionCheck(run) == "ok" })

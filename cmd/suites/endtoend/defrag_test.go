@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment leaves a database with free pages, whose content is larger than the buffers of a connection.
+// fragment creates free pages in a database whose content is larger than the buffers of a connection.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {
@@ -53,7 +53,8 @@ func TestDefragment_command(t *testing.T) {
 	assert.Equal(t, int(exitcode.NoAnswer), code, log)
 }
 
-// A backup-restore sidecar takes snapshots and defragments. In plain etcd that would block forever.
+// The etcd-backup-restore sidecar takes snapshots and defragments. With plain etcd, doing both at once would block
+// forever.
 func TestDefragment_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -60,7 +60,7 @@ func TestDowngrade_rollingAndBack(t *testing.T) {
 	}
 }
 
-// The sidecar replaces a lost volume by a learner of the same name.
+// The sidecar replaces the member of a lost volume with a learner of the same name.
 func TestDowngrade_mixedClusterReplacesLostVolume(t *testing.T) {
 	optIn(t)
 	pods, old := oldCluster(t, 10)
@@ -94,7 +94,7 @@ func TestDowngrade_memberThatWants3_6(t *testing.T) {
 		awaitVersion(p, "3.5.0")
 	}
 	joined.Shutdown()
-	readable := pods[2].StartReady() // with the flags of the others
+	readable := pods[2].StartReady() // with the same flags as the other members
 	harness.Eventually(t, "the data version is kept", func() bool { return readable.Status().DataVersion.Phase == "kept" })
 }
 
@@ -139,8 +139,8 @@ func TestDowngrade_canceledForLostVolume(t *testing.T) {
 	}
 }
 
-// The volume is restored from a copy that was made before the upgrade of the cluster. A leader that knows a later log
-// position of the member makes etcd exit, in all versions. A leader that was elected afterwards sends the missing
+// The volume is restored from a copy that was made before the cluster was upgraded. If the leader knows a later log
+// position of the member, etcd exits, in all versions. If the leader was elected afterwards, it sends the missing
 // entries.
 func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	optIn(t)
@@ -150,7 +150,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	backup := filepath.Join(pods[2].Dir, "backup")
 	require.NoError(t, exec.Command("cp", "-a", pods[2].DataDir(), backup).Run())
 	runs[0].Shutdown()
-	runs[1].Kill() // the cluster has no quorum now
+	runs[1].Kill() // the cluster loses its quorum
 	runs = harness.StartAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		awaitVersion(p, "3.6.0")
@@ -163,7 +163,7 @@ func TestDowngrade_volumeFromBeforeTheUpgrade(t *testing.T) {
 	require.NoError(t, os.Rename(backup, pods[2].DataDir()))
 	harness.StartAll(pods[:2], "--etcd-data-version=3.6")
 
-	first := pods[2].Start() // requires 3.5, and its data do not mention 3.6
+	first := pods[2].Start() // this member requires 3.5, and its data does not mention 3.6
 	ended := false
 	harness.Eventually(t, "the member is ready or has exited", func() bool {
 		select {
@@ -224,7 +224,8 @@ func promoteIn(ctx context.Context, client *clientv3.Client, members []*etcdserv
 	return nil
 }
 
-// eventually repeats a change of members, which etcd refuses until all members have been connected for some seconds.
+// eventually retries a membership change, which etcd rejects until all members have been connected for a few
+// seconds.
 func eventually(t *testing.T, what string, do func(ctx context.Context) error) {
 	t.Helper()
 	harness.Eventually(t, what, func() bool {

@@ -24,7 +24,7 @@ func chmodData(p *harness.Pod, file, directory fs.FileMode) {
 	}))
 }
 
-// modesOtherThan returns the paths in the data directory that have another mode.
+// modesOtherThan returns the paths in the data directory whose modes differ from the given ones.
 func modesOtherThan(p *harness.Pod, file, directory fs.FileMode) (others []string) {
 	p.T.Helper()
 	require.NoError(p.T, filepath.WalkDir(p.DataDir(), func(path string, entry fs.DirEntry, err error) error {

@@ -9,9 +9,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A member that lags behind is started with force-new-cluster by mistake, and the key stays in its configuration. The
-// two others have acknowledged writes that it lacks. They do not rejoin it: they wait, name the ways out, and serve
-// once it is stopped.
+// A member that lags behind is started with force-new-cluster by mistake, and the key stays in its configuration.
+// The two other members have acknowledged writes that it lacks. They must not join it: they wait, report ways out,
+// and serve once it is stopped.
 func TestForceNewCluster_leftInTheFile(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

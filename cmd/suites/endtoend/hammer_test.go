@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Signals arrive until the process ends. The last one must not kill it after an orderly close.
+// Signals arrive until the process exits. The last one must not kill it after a clean shutdown.
 func TestSignals_duringExit(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The record is removed for good, because this process never learns how the other writer of the data ends.
+// The record is removed permanently, because this process never learns how the other process that uses the data
+// ends.
 func TestDatabaseInUse_stop(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -72,8 +73,8 @@ func TestDatabaseInUse_twoVolumes(t *testing.T) {
 	assert.NoFileExists(t, second.RecordPath())
 }
 
-// No initialization may be requested while data are in use, because the sidecar deletes data that it finds corrupt.
-// Afterwards a kill leaves no clean record.
+// No initialization may be requested while the data is in use, because the sidecar deletes data that it considers
+// corrupt. A kill afterwards leaves no clean record.
 func TestDatabaseInUse_noInitialization(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

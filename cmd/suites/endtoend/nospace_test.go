@@ -66,7 +66,7 @@ func awaitWrites(t *testing.T, size int) {
 	}
 }
 
-// With the alarm, the cluster grants no lease, which usually records that a learner must be promoted.
+// With the alarm, the cluster grants no leases, which normally mark a learner for promotion.
 func TestMemberLostWithoutSpace(t *testing.T) {
 	t.Parallel()
 	pods := harness.StandaloneMembers(t, 3)
@@ -74,7 +74,7 @@ func TestMemberLostWithoutSpace(t *testing.T) {
 	pods[0].WriteConfigFile()
 	c := startThree(t, pods)
 	harness.Eventually(t, "there is no space", func() bool {
-		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // keys in use, so a defragmentation frees nothing; the put may time out on a busy machine
+		_ = pods[1].TryPut("large", strings.Repeat("v", 5<<18), harness.Patience) // these keys stay in use, so a defragmentation frees nothing; the put may time out on a busy machine
 		return c.alarmed()
 	})
 	for _, step := range steps[2:4] { // The member is killed while it rejoins.
@@ -96,7 +96,7 @@ func (c *three) alarmed() bool {
 	return len(alarms.Alarms) > 0
 }
 
-// The cluster grants no lease with this alarm either. Users repair a corrupt member by deleting its data.
+// With this alarm, the cluster grants no leases either. Users repair a corrupt member by deleting its data.
 func TestMemberLostDuringCorruptAlarm(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

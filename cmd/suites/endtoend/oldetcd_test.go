@@ -27,7 +27,7 @@ func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
 	return p.BeginProgram(exec.Command(program, "--config-file="+file))
 }
 
-// etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in such a cluster makes the other members panic at every
+// etcd-druid runs etcd 3.4 by default. An etcd 3.6 member in such a cluster makes the other members panic at every
 // start.
 func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestEtcd3_4ClusterIsRefused(t *testing.T) {
 	}
 }
 
-// A member without data gets the version from the other members.
+// A member without data learns the cluster version from the other members.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
@@ -84,7 +84,7 @@ func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	run.Shutdown()
 }
 
-// For each probe of /health, etcd 3.4 logs a request of the v2 API, which etcd 3.6 does not replay.
+// For each probe of /health, etcd 3.4 logs a v2 API request, which etcd 3.6 cannot replay.
 func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -112,7 +112,7 @@ func TestEtcd3_4DataWithV2RequestsAreRefused(t *testing.T) {
 	run.Shutdown()
 }
 
-// etcd 3.5 stores the list of members twice, and older versions removed members from one of the lists only.
+// etcd 3.5 stores the member list twice, and older versions removed members from only one of the lists.
 func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -29,7 +29,7 @@ func TestPage_wholeRun(t *testing.T) {
 
 	run.Shutdown()
 	if len(run.Log.FindText("requests may be cut off before their end")) > 0 {
-		return // the page does not show the last events in this case
+		return // in this case, the page does not show the last events
 	}
 	awaitPage(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")

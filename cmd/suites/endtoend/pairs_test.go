@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Other tests cover each of these failures alone. Here two happen together.
+// Other tests cover each of these failures separately. In these tests, two failures happen together.
 
-// The data are copied from the other members while the old data are preserved.
+// Data is copied from the other members while the old data is preserved.
 func TestLostMember_littleSpace(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestLostMember_littleSpace(t *testing.T) {
 	c.requireWhole()
 }
 
-// The trusted authorities are replaced while the member waits.
+// The CA bundle is replaced while the member waits.
 func TestLostMember_renewedCA(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestLostMember_renewedCA(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A lost node is replaced by one with another address.
+// A lost node is replaced with a node that has a different address.
 func TestLostMember_newAddress(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -107,7 +107,8 @@ func TestNewMember_waitsForTheOneThatIsDown(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither answers before it has started. The learner does not found a cluster alone, even without data.
+// Neither member responds before it has started. The learner must not create a cluster on its own, even without
+// data.
 func TestSingleMemberAndLearner_startTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -93,7 +93,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	promoteByHand(first, run)
 	run.AwaitReady()
 	assert.Equal(t, "value", second.Get("key"))
-	awaitNoteRemoved(first) // if it is lost again, a voter is lost
+	awaitNoteRemoved(first) // from now on, the member counts as a voter if it is lost
 }
 
 // awaitNoteRemoved waits until the cluster has no note about a learner.
@@ -106,7 +106,7 @@ func awaitNoteRemoved(p *harness.Pod) {
 	})
 }
 
-// A learner that recovery added is promoted automatically, even if it loses its volume, with the note, before.
+// A learner that recovery added is promoted automatically, even if it loses its volume, and the note on it, before.
 func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

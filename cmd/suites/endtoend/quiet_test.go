@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quietly writes at least that many log entries and then stops writing.
+// quietly writes at least the given number of log entries, then stops writing.
 func (c *three) quietly(entries int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
@@ -37,8 +37,8 @@ func (c *three) quietly(entries int) {
 	writers.Wait()
 }
 
-// After installing a snapshot of its leader, etcd refuses its own requests until another entry is committed, which
-// never happens in an idle cluster. It logs that repeatedly without a pause.
+// After installing a snapshot from its leader, etcd rejects its own requests until another entry is committed,
+// which never happens in an idle cluster. It logs these rejections continuously.
 func TestLostMember_idleCluster(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}
@@ -51,7 +51,7 @@ func TestLostMember_idleCluster(t *testing.T) {
 			pods := harness.StandaloneMembers(t, 3)
 			for _, p := range pods {
 				p.Config["snapshot-count"] = snapshots
-				p.Config["unsafe-no-fsync"] = true // for speed; data that a killed process has written are kept
+				p.Config["unsafe-no-fsync"] = true // for speed; the data of a killed process survives
 				p.WriteConfigFile()
 			}
 			c := startThree(t, pods)

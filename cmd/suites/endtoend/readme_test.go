@@ -31,7 +31,8 @@ func block(t *testing.T, page, first string) docs.Block {
 	return docs.Block{}
 }
 
-// typed returns the commands of a block without their output. own has pairs of a placeholder and its replacement.
+// typed returns the commands of a block without their output. own contains pairs of a placeholder and its
+// replacement.
 func typed(block docs.Block, own ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
@@ -40,9 +41,9 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers turn the commands of a page into a script: the program is in PATH, and a run continues in the background
-// until Ctrl-C stops it. Where the page waits for a fixed time, the script waits for the event. GO does nothing,
-// because the program is built already.
+// helpers makes a script of the commands of a page: the program is in PATH, and a run continues in the background
+// until Ctrl-C stops it. Where the page waits for a fixed time, the script waits for the event instead. GO does
+// nothing, because the program is already built.
 const helpers = `
 set -e
 export GO=true PATH="$PWD/bin:$PATH"
@@ -54,13 +55,13 @@ stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 
 ip link set lo up
 `
 
-// inAnother starts a script in the background, as in another terminal, and waits until etcd is ready.
+// inAnother runs a script in the background, as in a second terminal, and waits until etcd is ready.
 func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
 
-// follow runs a script in a directory with the Makefile and the program, in its own network namespace, because the
-// ports of the pages may be in use.
+// follow runs a script in a directory that contains the Makefile and the program. It uses a separate network
+// namespace, because the ports used in the pages may be taken.
 func follow(t *testing.T, script string) (printed, dir string) {
 	t.Helper()
 	for _, tool := range []string{"make", "ip", "zstd"} {
@@ -85,7 +86,7 @@ func follow(t *testing.T, script string) (printed, dir string) {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("a network of its own needs root")
 	}
-	log, _ := os.ReadFile(filepath.Join(dir, "log")) // log of the program at a terminal
+	log, _ := os.ReadFile(filepath.Join(dir, "log")) // log of the program as printed to a terminal
 	require.NoError(t, err, "%s\n%s", out.String(), log[max(0, len(log)-2000):])
 	return out.String(), dir
 }
@@ -146,12 +147,12 @@ func recording(printed string) string {
 	return shown.String()
 }
 
-// masked replaces everything in a text that differs between runs.
+// masked replaces all parts of a text that differ between runs.
 func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// The page's commands take over the data of another etcd and rehearse a restore.
+// The commands of the page take over the data of another etcd and rehearse a restore.
 func TestPageCommands_migrationAndPlanning(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"
@@ -175,7 +176,8 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store has a generation")
 }
 
-// snapshots returns the commands of the block about another chart without the last one, which starts the member.
+// snapshots returns the commands of the block about another chart, except for the last one, which starts the
+// member.
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")

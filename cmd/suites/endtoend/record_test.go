@@ -73,7 +73,8 @@ func TestExitRecord_unremovable(t *testing.T) {
 	assert.NotEmpty(t, run.Log.FindText("cannot remove exit record"), "the log says why")
 }
 
-// freeze creates a file that cannot be removed: immutable for root, otherwise in another user's directory.
+// freeze creates a file that cannot be removed: as root it is immutable, otherwise it is in another user's
+// directory.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -124,12 +125,12 @@ func TestVolumeLock_stopWhileWaiting(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// The record does not cover data of another etcd that ran after it was written.
+// The record does not cover data of a different etcd that ran after the record was written.
 func TestExitRecord_olderThanTheData(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){
 		"another etcd has served, and was killed": func(t *testing.T, p *harness.Pod) {
-			other := harness.NewPod(t) // which has its own volume and record
+			other := harness.NewPod(t) // with a separate volume and record
 			other.Config = p.Config
 			other.ClientPort, other.PeerPort = p.ClientPort, p.PeerPort
 			run := other.StartReady()

@@ -45,8 +45,8 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// This is the only test that restores a single member with the built program. It checks the log, the metrics and the
-// status, and that clients that watch have to list again.
+// This is the only test that restores a single member with the built program. It checks the log, the metrics and
+// the status, and that watching clients must list again.
 func TestRestore_singleMember(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestRestore_singleMember(t *testing.T) {
 	}
 }
 
-// requireCompacted checks that a client that watched before has to list again.
+// requireCompacted checks that a client that watched before the restore must list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
@@ -112,12 +112,12 @@ func TestRestore_toATimeOnlyOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	shutdownStored(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts from the end of its second
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot is valid from the end of its second
 	harness.Eventually(t, "the time has passed", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()
 	p.Put("key", "a mistake")
-	second.Kill() // the store may lack the last write
+	second.Kill() // the last write may be missing from the store
 
 	for id, target := range map[string]string{"by-time": "time:" + at, "by-revision": fmt.Sprintf("revision:%d", to)} {
 		flags := []string{"--restore-to=" + target, "--restore-id=" + id}
@@ -166,15 +166,15 @@ func TestRestore_impossible(t *testing.T) {
 	}
 }
 
-// A simple token contains the log index at which it was issued, and etcd delays requests with it until it has applied
-// that index.
+// A simple token contains the log index at which it was issued, and etcd delays requests with the token until it
+// has applied that index.
 func TestRestore_oldTokensAreRejected(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
 	run := p.StartReady()
 	enableAuthentication(t, p.Etcd(), "root")
 	survivor := harness.NewClient(t, clientv3.Config{Endpoints: []string{p.Endpoint()}, Username: "root", Password: "secret"})
-	for range 2 { // tokens of a restored cluster are refused as well
+	for range 2 { // tokens of a restored cluster must be rejected as well
 		requireOldTokensRejected(p, survivor, run)
 		run = p.StartReady()
 	}

@@ -55,12 +55,13 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}
 }
 
-// Members of a new cluster have no data and may join one that exists, so the URLs are compared once all of them are here.
+// Members of a new cluster have no data and may join an existing cluster, so the URLs are compared only after all
+// members have responded.
 func TestRefusedStart_foundingMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		sidecar bool
-		listed  string // peer URL of the first member in initial-cluster; the port is its own
+		listed  string // peer URL of the first member in initial-cluster; the member uses its actual port
 		more    string // further pair in initial-cluster
 	}{
 		"more URLs":                 {false, "http://127.0.0.1", ",etcd-main-0=http://127.0.0.1:1"},

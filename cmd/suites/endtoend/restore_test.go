@@ -39,7 +39,7 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// The restore that Kubernetes documents bumps the revision, so that it never decreases for controllers.
+// The restore procedure documented by Kubernetes bumps the revision, so that it never decreases for controllers.
 func TestStandalone_bumpedRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -93,7 +93,8 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	third.Shutdown()
 }
 
-// The sidecar checks less. Data that it considers valid are refused, and the message names the difference.
+// The sidecar checks less. Data that only the wrapper considers invalid is refused, and the message explains the
+// difference.
 func TestRefusal_validForTheSidecar(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
@@ -108,7 +109,7 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	assert.Contains(t, message, "nor does the sidecar's)")
 }
 
-// If the data directory is the volume, it also contains the program's own files.
+// If the data directory is the root of the volume, it also contains the program's own files.
 func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
@@ -125,7 +126,7 @@ func TestStandalone_dataDirectoryIsTheVolume(t *testing.T) {
 	second.Shutdown()
 }
 
-// After a start that failed before etcd created a member, the preserved copy is the only content of its directory.
+// After a start that failed before etcd created a member, the directory contains only the preserved copy.
 func TestStandalone_preservedUninitializedMember(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -11,12 +11,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The password of root survives restarts. With a lost volume it is restored from the backups, even those of an empty
-// cluster.
+// The root password survives restarts. After the loss of a volume it is restored from the backups, even if the
+// cluster had no keys.
 func TestRootPassword_newCluster(t *testing.T) {
 	t.Parallel()
 	p := newPodWithStore(t)
-	p.Config["bcrypt-cost"] = 4 // with the default, hashing a password takes a minute on a busy machine
+	p.Config["bcrypt-cost"] = 4 // with the default cost, hashing a password takes a minute on a busy machine
 	p.WriteConfigFile()
 	file := filepath.Join(p.Dir, "password")
 	require.NoError(t, os.WriteFile(file, []byte("se:cret\n"), 0o600))
@@ -41,7 +41,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	visit(p, "backup", "verify")
 	visit(p, "defrag")
 	shutdownStored(run)
-	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps its password
+	require.NoError(t, os.WriteFile(file, []byte("another"), 0o600)) // the cluster keeps the first password
 	run = p.StartReady()
 	guarded(run)
 	run.LoseVolume()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// Bash reads keys as from a terminal: a tab requests completion.
+// Bash reads keys as if from a terminal: a tab requests completion.
 func TestBashCompletion(t *testing.T) {
 	t.Parallel()
 	named := filepath.Join(t.TempDir(), "etcd-wrapper")

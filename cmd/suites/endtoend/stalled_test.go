@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A log whose reader has stalled delays neither etcd's service nor its stop.
+// A stalled log reader must not delay etcd's service or its shutdown.
 func TestStalledLogReader_delaysNothing(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -59,7 +59,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			end(first)
 			harness.CorruptFile(t, p.DBPath(), 0, 16<<10)
 			before := tree(p)
-			delete(before, p.RecordPath()+".crash") // a killed run leaves the file, an orderly stop removes it
+			delete(before, p.RecordPath()+".crash") // a killed run leaves this file, and a clean stop removes it
 
 			p.ExpectTerminationMessage()
 			second := p.Start()
@@ -70,9 +70,9 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
-			delete(before, p.RecordPath()+".last") // each run writes it
+			delete(before, p.RecordPath()+".last") // every run writes this file
 			delete(after, p.RecordPath()+".last")
-			delete(before, p.RecordPath()+".last.tmp") // a run may be killed while it writes it
+			delete(before, p.RecordPath()+".last.tmp") // a process may be killed while it writes this file
 			assert.Equal(t, before, after, "nothing on disk has changed")
 		})
 	}

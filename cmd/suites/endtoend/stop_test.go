@@ -32,7 +32,8 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd holds, for each state before etcd, a way to keep a wrapper in it, and the calls that the sidecar gets.
+// beforeEtcd lists the states before etcd starts, with a way to keep a wrapper in the state and the calls that the
+// sidecar receives.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string
@@ -136,12 +137,12 @@ func TestStop_duplicateSignal(t *testing.T) {
 func TestStop_beforeStart(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	pipe := filepath.Join(p.Dir, "pipe") // opening the pipe blocks until a process opens it for writing
+	pipe := filepath.Join(p.Dir, "pipe") // opening the pipe blocks until another process opens it for writing
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended, because a pipe is not a certificate
-	run.Exit(harness.AbortBudget)               // any status is possible, as above
+	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // the process may have exited, because a pipe is not a certificate
+	run.Exit(harness.AbortBudget)               // any status is possible in this case
 }
 
 func TestStop_openConnections(t *testing.T) {
@@ -174,8 +175,8 @@ func TestHangup_unreadLog(t *testing.T) {
 	assert.Equal(t, "terminated", p.Record())
 }
 
-// The connections of these clients are open and their buffers are full: a watching etcdctl that is stopped, and a
-// watch and a snapshot that are not read.
+// The connections of these clients are open and their buffers are full: a suspended etcdctl watch, and a watch and
+// a snapshot that are not read.
 func TestStop_stalledClients(t *testing.T) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// serviceManager is the socket on which systemd receives the notifications of a service.
+// serviceManager is the socket on which systemd receives a service's notifications.
 type serviceManager struct {
 	t      *testing.T
 	socket *net.UnixConn
@@ -25,7 +25,7 @@ type serviceManager struct {
 
 func newServiceManager(t *testing.T) *serviceManager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "notify") // the path of a socket has at most 108 bytes
+	dir, err := os.MkdirTemp("", "notify") // the path of a socket is limited to 108 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "socket")
@@ -91,8 +91,8 @@ func TestSystemd_missingSocket(t *testing.T) {
 	run.Shutdown()
 }
 
-// The commands of the systemd unit and of the Compose file start a member with backups and the configuration file
-// next to them.
+// The commands of the systemd unit and the Compose file start a member with backups and with the configuration file
+// in the same directory.
 func TestHostFiles_startAMember(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")

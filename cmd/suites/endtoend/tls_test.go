@@ -84,7 +84,7 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// etcd reads its trusted authorities once, so an unnoticed renewal would lock out all clients later.
+// etcd reads its CA bundle only once, so a renewal that goes unnoticed would lock out all clients later.
 func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")

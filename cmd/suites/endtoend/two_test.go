@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon is the maximum time until a member reports the problem and the next step.
+// soon is the maximum time until a member reports the problem and its solution.
 const soon = 30 * time.Second
 
 // requireExplanation checks that the log and the status of a member contain the words.
@@ -26,7 +26,7 @@ func requireExplanation(t *testing.T, run *harness.Run, words string) {
 	assert.Contains(t, run.Status().Recovery.Reason, words)
 }
 
-// After the second member is added, the cluster has two voters, and no quorum until it has started.
+// Once the second member is added, the cluster has two voters and no quorum until the second member has started.
 func TestSecondMember_addedAsVoter(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 	}
 }
 
-// The two lost members find each other and the third, which is not a quorum.
+// The two lost members find each other and the third member, but the third member is not a quorum.
 func TestLostMember_twoOfThree(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

@@ -1,4 +1,4 @@
-// Package etcdtest runs real etcd servers inside the tests of backups.
+// Package etcdtest runs real etcd servers for the tests of backups.
 package etcdtest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Patience bounds what a test waits for on a busy machine.
+// Patience bounds every wait on a busy machine.
 const Patience = 60 * time.Second
 
 // Etcd is a server with a client.
@@ -37,7 +37,7 @@ func Start(t testing.TB, dir string) *Etcd {
 	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
-	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // with the default, hashing a password takes a minute on a busy machine
+	config.QuotaBackendBytes, config.BcryptCost = 8<<30, 4 // with the default cost, hashing a password takes a minute on a busy machine
 	etcd, err := embed.StartEtcd(config)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
@@ -52,5 +52,5 @@ func Start(t testing.TB, dir string) *Etcd {
 	return &Etcd{Etcd: etcd, Client: connected}
 }
 
-// Revision is the current one.
+// Revision returns the current revision.
 func (e *Etcd) Revision() int64 { return e.Server.KV().Rev() }

@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Fill writes 10,000 rows of 1 KB, which is a second of heavy load. They are as compressible as JSON is: to half of it.
+// Fill writes 10,000 rows of 1 KB, which corresponds to one second of heavy load. They compress to half their size,
+// like typical JSON.
 func (e *Etcd) Fill(t testing.TB) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1))
@@ -50,7 +51,7 @@ func Rows(t testing.TB, path string) (rows []format.Row) {
 	return rows
 }
 
-// RequireSameRows compares without printing megabytes.
+// RequireSameRows compares rows without printing megabytes.
 func RequireSameRows(t testing.TB, want, got []format.Row) {
 	t.Helper()
 	for i := range min(len(want), len(got)) {
