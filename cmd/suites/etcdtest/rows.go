@@ -33,7 +33,7 @@ func (e *Etcd) Fill(t testing.TB) {
 	}
 }
 
-// Rows are those of a database file, read by bbolt alone, which finds nothing wrong with it.
+// Rows returns the rows of a database file. It uses only bbolt and checks the consistency of the file.
 func Rows(t testing.TB, path string) (rows []format.Row) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})

@@ -78,7 +78,7 @@ func TestStored_orderlyStopLeavesTheStoreToTheNextPod(t *testing.T) {
 	p.Program = patient
 	p.StartAndStop("key", "value")
 	require.NoError(t, os.RemoveAll(p.Volume))
-	run := p.StartReady() // within harness.Patience, which is shorter
+	run := p.StartReady() // waits up to harness.Patience, which is shorter
 	require.Equal(t, "value", p.Get("key"))
 	run.Shutdown()
 }
@@ -93,7 +93,7 @@ func TestStored_severalMembersAreRefused(t *testing.T) {
 	require.NotEmpty(t, run.Log.FindText("--backup-ack=stored is for clusters of one member, and initial-cluster has 3"))
 }
 
-// lossesOfStore is the number of losses per store. Each restore starts a generation, which later restores have to
+// lossesOfStore is the number of losses per store. Each restore starts a generation, which all later restores must
 // read.
 const lossesOfStore = 4
 
@@ -105,7 +105,7 @@ func TestStored_nothingIsLostWithTheVolume(t *testing.T) {
 	}
 }
 
-// The server has latency, loses replies, returns errors and interrupts connections.
+// The server has latency, loses replies, returns errors and drops connections.
 func TestStored_nothingIsLostWithTheVolumeOnAServerThatFails(t *testing.T) {
 	for _, latency := range []time.Duration{20 * time.Millisecond, 200 * time.Millisecond} {
 		t.Run(latency.String(), func(t *testing.T) {
@@ -144,9 +144,9 @@ func emptyVolumesOn(t *testing.T, server *url.URL, bucket string, latency time.D
 	}, end)
 }
 
-// emptyVolumes repeatedly ends the member, usually by a kill, and deletes its volume during reads, writes and
-// watches. It checks that the history of all clients stays consistent. trouble makes the store fail before the end of
-// the member, possibly for longer, and repair ends that.
+// emptyVolumes repeatedly ends the member, usually with a kill, and deletes its volume during reads, writes and
+// watches. It checks that the history of all clients stays consistent. trouble makes the store fail before the end
+// of the member, possibly for longer, and repair makes it work again.
 func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.Rand)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -181,7 +181,7 @@ func emptyVolumes(t *testing.T, p *harness.Pod, trouble, repair func(dice *rand.
 	run.Shutdown()
 }
 
-// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests one after the other.
+// awaitRestored waits longer than AwaitReady, because a restore sends about a hundred requests in sequence.
 func awaitRestored(run *harness.Run) {
 	run.T.Helper()
 	require.Eventually(run.T, func() bool { return run.HasEnded() || run.Readyz() == http.StatusOK }, 10*time.Minute, 10*time.Millisecond)
@@ -198,11 +198,11 @@ func (tr *traffic) acknowledged() int {
 // sightings records when a watch first returned each value.
 type sightings struct {
 	mu   sync.Mutex
-	at   map[string]int64 // nanoseconds after the start of the traffic
+	at   map[string]int64 // in nanoseconds after the start of the traffic
 	done func()
 }
 
-// watchTraffic watches all keys until apply is called. After an error it continues with later events, as clients do.
+// watchTraffic watches all keys until apply is called. After an error it skips to newer events, as clients do.
 func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	t.Helper()
 	client, seen := p.Etcd(), &sightings{at: map[string]int64{}}
@@ -226,8 +226,9 @@ func watchTraffic(t *testing.T, p *harness.Pod, tr *traffic) *sightings {
 	return seen
 }
 
-// apply adds to the history that a write was done when a watch returned it, even if the client got no answer. It
-// removes writes without an answer that no client has seen: the check would have to try all their possible places.
+// apply adds to the history that a write was done when a watch returned it, even if the client got no response. It
+// removes writes without a response that no client has seen, because the checker would have to try every possible
+// position for them.
 func (s *sightings) apply(t *testing.T, tr *traffic) {
 	t.Helper()
 	s.done()

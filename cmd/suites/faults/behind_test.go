@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush is strace's delay of each flush of the follower's log in microseconds. etcd flushes its database every
-// 0.1 s.
+// slowFlush makes strace delay each flush of the follower's log by this many microseconds. etcd flushes its
+// database every 0.1 s.
 const slowFlush = "delay_enter=700000"
 
-// A follower with slow flushes of its log commits entries that only the others have on disk. Its database may contain
-// them before its own log does, and a power loss then removes them from the log. No acknowledged write may be lost.
-// The others continue, and the follower is refused and must be replaced.
+// A follower that flushes its log slowly commits entries that only the other members have on disk. Its database may
+// contain these entries before its log does, and a power loss then removes them from the log. No acknowledged write
+// may be lost. The other members continue, and the follower must refuse to start and must be replaced.
 func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
@@ -29,7 +29,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	follower := pods[2]
 	disk := harness.NewDisk(follower, diskSize)
 	first, second := pods[0].Start(), pods[1].Start()
-	first.AwaitReady() // one of these two leads
+	first.AwaitReady() // one of these two is the leader
 	follower.ExpectTerminationMessage()
 	var acknowledged []string
 	run := follower.Start()
@@ -58,7 +58,7 @@ func TestFaultPowerLoss_laggingFollower(t *testing.T) {
 	second.Kill()
 }
 
-// writeWhile has several clients write keys, whose values equal the keys, until do returns. It returns the
+// writeWhile runs several clients that write keys, with values equal to the keys, until do returns. It returns the
 // acknowledged keys.
 func writeWhile(p *harness.Pod, do func()) (acknowledged []string) {
 	var writers sync.WaitGroup

@@ -12,12 +12,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// blockedStart blocks a process at one point of its run.
+// blockedStart blocks a process at a certain point of its run.
 type blockedStart struct {
-	// park returns the process when it is blocked, and a function that makes the pod usable for the next process.
+	// park returns the blocked process, and a function that makes the pod usable for the next process.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
-	forced []int // exit statuses that the state allows in addition to those of the stimulus
+	forced []int // exit statuses that are allowed in this state, in addition to those of the stimulus
 }
 
 var parkings = map[string]blockedStart{
@@ -35,7 +35,7 @@ var parkings = map[string]blockedStart{
 
 func nothing() {}
 
-// blockAfterHalf sends the first half of a configuration only.
+// blockAfterHalf sends only the first half of a configuration.
 func blockAfterHalf(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
@@ -90,8 +90,8 @@ func parkServing(p *harness.Pod) (*harness.Run, func()) {
 	return run, nothing
 }
 
-// blockInWatch opens one stream per watch. etcd's client would use one stream for all, and its Close can hang when
-// many streams reconnect.
+// blockInWatch opens one stream per watch. etcd's client would use one stream for all watches, and its Close can
+// hang when many streams reconnect.
 func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 	run, leave := parkServing(p)
 	watching, forget := context.WithCancel(context.Background())
@@ -106,7 +106,7 @@ func blockInWatch(p *harness.Pod) (*harness.Run, func()) {
 		}}))
 		streams[i] = stream
 	}
-	for _, stream := range streams { // one answer at a time would take a minute on a busy machine
+	for _, stream := range streams { // receiving one response at a time would take a minute on a busy machine
 		reply, err := stream.Recv()
 		require.NoError(p.T, err)
 		require.True(p.T, reply.Created)

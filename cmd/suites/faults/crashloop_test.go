@@ -33,7 +33,7 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is the number of cycles per volume. With more data a start takes longer and proves nothing more.
+// lifetime is the number of cycles per volume. More data would slow down the starts without proving more.
 const lifetime = 100
 
 // TestFaultCrashLoop kills etcd at random moments while it starts, serves writes and stops, and checks that no
@@ -101,7 +101,7 @@ func (c *crashloop) write(run *harness.Run, cycle int, stopFirst bool) {
 	c.kill(run)
 	stop()
 	writing.Wait()
-	_ = client.Close() // its server has ended
+	_ = client.Close() // the server is gone
 }
 
 func (c *crashloop) writeOn(ctx context.Context, client *clientv3.Client, prefix string) {

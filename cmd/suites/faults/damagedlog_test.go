@@ -19,7 +19,7 @@ import (
 // acknowledgedPuts is the number of keys that are written one after the other before the process is killed.
 const acknowledgedPuts = 60
 
-// logDamages lists what a disk may do to a flushed entry.
+// logDamages lists the ways in which a disk may damage a flushed entry.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -27,7 +27,7 @@ var logDamages = map[string]func(content []byte, begin int64){
 	"a flipped bit":    func(content []byte, begin int64) { content[begin+700] ^= 1 },
 }
 
-// etcd truncates a damaged log. The lost entries were acknowledged, which the entries after them prove.
+// etcd truncates a damaged log. The entries after the damage prove that the lost entries were acknowledged.
 func TestFaultDamagedLog_provenLossIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -61,7 +61,7 @@ func TestFaultTornLog_isServed(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
 		if name == "a flipped bit" {
-			continue // no power loss causes this, and etcd does not open such a log
+			continue // a power loss cannot cause this damage, and etcd does not open such a log
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,8 +139,8 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	assert.False(p.T, clean(p))
 }
 
-// The database of a member with a truncated log has more writes than the log. The message names the command that
-// exports it.
+// The database of a member with a truncated log has more writes than the log. The message contains the command to
+// export the database.
 func TestFaultTruncatedLog_databaseIsExported(t *testing.T) {
 	t.Parallel()
 	trial(t, "opening", "database without its log")

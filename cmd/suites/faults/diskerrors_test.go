@@ -37,7 +37,7 @@ func TestFaultDiskError_crashWithReason(t *testing.T) {
 	}
 }
 
-// syscallText holds Go's texts for errors.
+// syscallText contains Go's texts for system call errors.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
@@ -120,7 +120,7 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	run.Signal(syscall.SIGTERM)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper ends: "})
 	assert.Less(t, watch.Duration(), harness.StopBudget)
-	detach() // a process that has ended remains as long as strace delays it
+	detach() // a process that has exited remains visible while strace delays its exit
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
 	assertTruth(run, status, nil)

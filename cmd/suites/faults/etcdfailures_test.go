@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// etcdTroubles lists data directories and disks on which etcd cannot run, although it was stopped in order.
+// etcdTroubles lists data directories and disks on which etcd cannot run, although it was stopped cleanly.
 var etcdTroubles = map[string]struct {
 	spoil  func(p *harness.Pod)
 	status int
@@ -162,7 +162,7 @@ func TestFaultUnusualSettings_areLogged(t *testing.T) {
 	}
 }
 
-// takeData replaces the pod's data by a copy of others.
+// takeData replaces the pod's data with a copy of another pod's data.
 func takeData(p *harness.Pod, others string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.DataDir()))

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clientOfAll returns a client of all members, as an API server uses.
+// clientOfAll returns a client of all members, like the one of an API server.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
 	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
@@ -54,7 +54,7 @@ func grow(t *testing.T, c *clientv3.Client, prefix string, mebibytes int) {
 	writers.Wait()
 }
 
-// thin deletes the values below a prefix in batches of a hundred, and compacts, which leaves free pages in the file.
+// thin deletes the values below a prefix in batches of a hundred and compacts, which creates free pages.
 func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	t.Helper()
 	var reply *clientv3.DeleteResponse

@@ -20,11 +20,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// isolated is a member without a sidecar in its own network namespace. The test uses it through its commands only.
+// isolated is a member without a sidecar in its own network namespace. The test accesses it only through commands.
 type isolated struct {
 	*wires
 	name string
-	host int // last part of its address
+	host int // last byte of its address
 	dir  string
 	cmd  *exec.Cmd
 }
@@ -39,7 +39,7 @@ func (m *isolated) endpoint() string { return "http://" + at(m.host) + ":2379" }
 
 func (m *isolated) peer() string { return "http://" + at(m.host) + ":2380" }
 
-// start starts the member, as one of a new cluster or as one that joins an existing one.
+// start starts the member, either in a new cluster or to join an existing cluster.
 func (m *isolated) start(state string, members ...*isolated) {
 	m.t.Helper()
 	m.begin(state, members...)
@@ -91,7 +91,7 @@ func (m *isolated) run(args ...string) (out string) {
 	return string(output)
 }
 
-// reconfigure repeats a command that etcd refuses until all members have been connected for 5 s.
+// reconfigure retries a command that etcd rejects until all members have been connected for 5 s.
 func (m *isolated) reconfigure(args ...string) {
 	m.t.Helper()
 	output := ""
@@ -117,7 +117,7 @@ func (m *isolated) awaitReady() {
 func (m *isolated) exit() int {
 	m.t.Helper()
 	finished := make(chan struct{})
-	go func() { defer close(finished); _ = m.cmd.Wait() }() // ProcessState has the result
+	go func() { defer close(finished); _ = m.cmd.Wait() }() // the result is in ProcessState
 	select {
 	case <-finished:
 	case <-time.After(harness.Patience):
@@ -132,7 +132,7 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known returns the output of `etcdctl member list` by name.
+// known returns the members in the output of `etcdctl member list`, by name.
 func (m *isolated) known() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }
@@ -206,8 +206,8 @@ func TestMaintenance_growMoveAndShrink(t *testing.T) {
 	w.requireNothingLost(members, end())
 }
 
-// exitsAsRemoved accepts both ways in which etcd notices its removal: it may first fail because it is not in the list
-// of members.
+// exitsAsRemoved accepts both ways in which etcd can notice its removal: it may instead fail because it is not in
+// the member list.
 func (m *isolated) exitsAsRemoved() {
 	m.t.Helper()
 	status := m.exit()
@@ -218,7 +218,7 @@ func (m *isolated) exitsAsRemoved() {
 	assert.Contains(m.t, string(log), says[status])
 }
 
-// lead moves leadership to this member unless it leads.
+// lead moves the leadership to this member unless it is already the leader.
 func (m *isolated) lead(members []*isolated) {
 	m.t.Helper()
 	for _, each := range members {

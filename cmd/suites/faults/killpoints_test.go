@@ -14,8 +14,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestFaultKilledAtEverySystemCall kills a run at each system call on the record, and at etcd's calls on its database
-// and its log. A record must never be clean after an etcd that was not closed, and the next start must work.
+// TestFaultKilledAtEverySystemCall kills a run at each system call on the record and at etcd's calls on its
+// database and log. After an etcd that was not closed, the record must never be clean, and the next start must
+// work.
 func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -43,7 +44,7 @@ func TestFaultKilledAtEverySystemCall(t *testing.T) {
 	}
 }
 
-// logCalls is the number of equal calls on etcd's log that are tested.
+// logCalls is the number of identical calls on etcd's log to test.
 const logCalls = 4
 
 // killSpots returns the system calls of a run with paths relative to the volume: all on the record and the database,
@@ -72,8 +73,8 @@ func here(p *harness.Pod, at spot) spot {
 	return spot{harness.CallPoint{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk checks the order in which changes become durable, which a simulated power loss cannot show
-// here.
+// TestFaultOrderOnDisk checks the order in which changes become durable. A simulated power loss cannot reveal a
+// wrong order here.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -101,8 +102,8 @@ func after(t *testing.T, calls []spot, from int, wanted spot) int {
 	return from + at
 }
 
-// firstWrite returns the index of the first call that changes something below a path. Calls that look for locks do
-// not count.
+// firstWrite returns the index of the first call that changes something below a path, ignoring calls that check for
+// locks.
 func firstWrite(calls []spot, path string) int {
 	changes := []string{"write", "fsync", "fdatasync", "renameat", "unlinkat"}
 	return slices.IndexFunc(calls, func(s spot) bool { return strings.HasPrefix(s.Path, path) && slices.Contains(changes, s.Call) })

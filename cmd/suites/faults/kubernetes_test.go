@@ -32,12 +32,12 @@ var kubeAPIServer = flag.String("kube-apiserver", "",
 
 const (
 	objectWriters = 10
-	objectChanges = 2000 // that are acknowledged before each loss
+	objectChanges = 2000 // acknowledged before each loss
 )
 
-// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member with a store that is 20 ms away.
-// No request may fail under load. Then the member is killed under load and loses its volume. No change that was
-// acknowledged or watched may be missing. The test waits for as long as a release does.
+// TestStored_kubernetesKeepsEveryAcknowledgedObject runs an API server on a member whose store has a latency of 20
+// ms. First, no request may fail under load. Then the member is killed under load and loses its volume. No change
+// that was acknowledged or watched may be missing. The test uses the same wait times as a release.
 func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	if *kubeAPIServer == "" {
 		t.Skip("SKIPPED: this needs a kube-apiserver, which make test-deploy builds and passes")
@@ -63,12 +63,12 @@ func TestStored_kubernetesKeepsEveryAcknowledgedObject(t *testing.T) {
 	run.Shutdown()
 }
 
-// kubernetes is an API server, with the state of objects that its clients know.
+// kubernetes is an API server, with the state of the objects as known to its clients.
 type kubernetes struct {
 	t      *testing.T
 	url    string
 	client *http.Client
-	ending atomic.Bool // requests may fail
+	ending atomic.Bool // set when requests may fail
 
 	mu      sync.Mutex
 	objects map[string]*object
@@ -76,7 +76,7 @@ type kubernetes struct {
 	changes int             // acknowledged changes
 }
 
-// object counts the changes of an object: its creation, its update and possibly its deletion.
+// object counts the changes of an object: its creation, update and possible deletion.
 type object struct{ asked, acknowledged, watched int }
 
 const deleted = 3
@@ -98,7 +98,7 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	t.Cleanup(func() {
 		_ = command.Process.Kill() // the process may have ended
 		_ = command.Wait()
-		_ = log.Close() // a test file
+		_ = log.Close() // the file is only for this test
 		if content, _ := os.ReadFile(log.Name()); t.Failed() {
 			t.Logf("the end of the API server's log:\n%s", content[max(0, len(content)-5000):])
 		}
@@ -112,8 +112,7 @@ func startKubernetes(t *testing.T, p *harness.Pod) *kubernetes {
 	return k
 }
 
-// awaitReady waits longer than other tests: after a minute without etcd, the API server waits minutes until it
-// reconnects.
+// awaitReady waits longer than other tests: after a minute without etcd, the API server takes minutes to reconnect.
 func (k *kubernetes) awaitReady() {
 	k.t.Helper()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
@@ -216,8 +215,8 @@ func (k *kubernetes) live(ctx context.Context, name string, number int) bool {
 	return ok
 }
 
-// must sends a request. changed is the object that it changes, or nil. The request may fail only if the member is
-// about to end.
+// must sends a request. changed is the object that the request changes, or nil. The request may fail only if the
+// member is about to exit.
 func (k *kubernetes) must(ctx context.Context, method, path, name string, changed *object) (content []byte, ok bool) {
 	began, changes := time.Now(), 0
 	if changed != nil {

@@ -55,7 +55,7 @@ type traffic struct {
 	mu      sync.Mutex
 	history []porcupine.Operation
 	writes  int // acknowledged writes
-	unknown int // writes without an answer
+	unknown int // number of writes without a response
 }
 
 const (
@@ -94,8 +94,8 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask sends an operation and records the answer. A write without an answer may happen at any later time; a read
-// without an answer is ignored.
+// ask sends an operation and records the response. A write without a response may take effect at any later time; a
+// read without a response is ignored.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()
@@ -135,7 +135,7 @@ func (tr *traffic) assertLinearizable(t *testing.T) {
 }
 
 // TestFaultClusterStaysLinearizable restarts, kills and pauses the members of a cluster during reads and writes.
-// Reads at the end belong to the history, so a lost acknowledged write is detected.
+// The history ends with reads, which detect lost acknowledged writes.
 func TestFaultClusterStaysLinearizable(t *testing.T) {
 	t.Parallel()
 	rounds := 1
@@ -163,7 +163,7 @@ func TestFaultClusterStaysLinearizable(t *testing.T) {
 	}
 }
 
-// disturbances lists disturbances, after which every member is ready again. They replace ended runs in runs.
+// disturbances lists failures after which every member becomes ready again. They replace ended runs in runs.
 var disturbances = map[string]func(pods []*harness.Pod, runs []*harness.Run){
 	"rolling restart by SIGTERM": func(pods []*harness.Pod, runs []*harness.Run) {
 		for i := range runs {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A failed listener ends the process, because an unreachable member is useless and only a restart helps.
+// A failed listener ends the process, because an unreachable member is useless and only a restart can help.
 func TestFaultListenerFails(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {
@@ -57,7 +57,7 @@ func cutListener(run *harness.Run, port int) {
 	require.NoError(run.T, unix.Shutdown(socket, unix.SHUT_RDWR))
 }
 
-// listener returns the file descriptor of the process's socket that listens on the port.
+// listener returns the file descriptor of the process's listening socket on the port.
 func listener(run *harness.Run, port int) (fd int) {
 	run.T.Helper()
 	dir := fmt.Sprintf("/proc/%d", run.Cmd.Process.Pid)

@@ -1,6 +1,6 @@
-// Package faults_test tests the program under the faults that a pod meets: kills, power losses, full and broken
-// disks, and lost quorums. By default it runs a short selection; -faults runs everything. At the end it prints a
-// table of all trials.
+// Package faults_test tests the program under the faults that a pod may encounter: kills, power losses, full and
+// broken disks, and lost quorums. By default it runs a short selection; -faults runs everything. At the end it
+// prints a table of all trials.
 package faults_test
 
 import (

@@ -64,8 +64,8 @@ func requireShortGaps(t *testing.T, writers []*harness.LatencyClient) {
 	}
 }
 
-// The test simulates a day: fragmentation, compactions, slow readers of snapshots, defragmentations by threshold and
-// by command, kills of members that defragment, and an exceeded quota.
+// The test simulates a day: fragmentation, compactions, slow readers of snapshots, defragmentations by threshold
+// and by command, kills of members during a defragmentation, and an exceeded quota.
 func TestMaintenance_oneDayLosesNothing(t *testing.T) {
 	if !*day {
 		t.Skip("takes minutes: make test-maintenance")
@@ -114,7 +114,7 @@ func done(runs []*harness.Run) (count int) {
 	return count
 }
 
-// fragmentsWhileASnapshotIsRead fragments the databases and returns when every member was defragmented.
+// fragmentsWhileASnapshotIsRead fragments the databases and returns after every member was defragmented.
 func fragmentsWhileASnapshotIsRead(t *testing.T, pods []*harness.Pod, runs []*harness.Run, round int) {
 	t.Helper()
 	c, reader := clientOfAll(t, pods), rand.IntN(len(pods))
@@ -152,7 +152,7 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	t.Logf("member %d was killed while it was being defragmented", victim)
 	runs[victim] = pods[victim].Start()
 	runs[victim].AwaitReady()
-	for i, run := range runs { // the killed member may have finished its defragmentation before it served
+	for i, run := range runs { // the killed member may have completed its defragmentation before it served again
 		harness.Eventually(t, fmt.Sprintf("member %d has no room left in its file", i), func() bool {
 			current := run.Status()
 			return current.Maintenance.Phase == "idle" && current.DBSize-current.DBInUse < 32<<20
@@ -160,8 +160,8 @@ func killsOneThatStandsStill(t *testing.T, pods []*harness.Pod, runs []*harness.
 	}
 }
 
-// exceedsTheQuota fills the database until writes are refused, and then deletes keys and compacts. The members do the
-// rest.
+// exceedsTheQuota fills the database until writes are rejected, then deletes keys and compacts. The members must
+// recover on their own.
 func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	t.Helper()
 	c := clientOfAll(t, pods)
@@ -182,9 +182,9 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// Clients see only revisions of their own changes, although the members write as well.
+// Clients must see only revisions of their own changes, although the members also write.
 func TestMaintenance_keepsRevision(t *testing.T) {
-	t.Parallel() // most of its minute passes in waits
+	t.Parallel() // the test spends most of its minute waiting
 	times := 1
 	if *day {
 		times = *rounds
@@ -213,7 +213,7 @@ func TestMaintenance_keepsRevision(t *testing.T) {
 	}
 }
 
-// maintainAll defragments each member by command and by a client, and moves leadership by a client.
+// maintainAll defragments each member by command and through a client, and moves the leadership through a client.
 func maintainAll(t *testing.T, pods []*harness.Pod) {
 	t.Helper()
 	for i, p := range pods {

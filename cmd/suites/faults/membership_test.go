@@ -34,7 +34,7 @@ func TestFaultRemovedMember(t *testing.T) {
 			if state == "down" {
 				run = gone.Start()
 			}
-			// etcd either learns of its removal, or fails because it is not in the list of members, which is fatal.
+			// etcd either learns of its removal, or fails because it is not in the member list, which is fatal.
 			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wires is a network of namespaces: one has a bridge, and the others have members. It does not use the network of the
-// machine.
+// wires is a network of namespaces: one contains a bridge, and each of the others a member. It does not touch the
+// machine's network.
 type wires struct {
 	t      *testing.T
-	prefix string // of the names of the namespaces
+	prefix string // prefix of the names of the namespaces
 	count  int
 }
 
@@ -73,12 +73,12 @@ func (w *wires) ip(args ...string) {
 	require.NoError(w.t, err, "ip %v: %s", args, out)
 }
 
-// dial connects from the namespace of the bridge.
+// dial connects from the bridge's namespace.
 func (w *wires) dial(ctx context.Context, address string) (conn net.Conn, err error) {
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)
-		runtime.LockOSThread() // never unlocked: a thread in another namespace must end with this goroutine
+		runtime.LockOSThread() // never unlocked, because a thread in a different namespace must end with this goroutine
 		hub, failed := unix.Open("/run/netns/"+w.name("hub"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if failed != nil {
 			err = failed

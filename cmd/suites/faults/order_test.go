@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// order records the file events that the kernel reports on a database and on the exit record, in their order. Unlike
-// the log, it is complete after a kill.
+// order records, in order, the file events that the kernel reports for a database and the exit record. Unlike the
+// log, it is complete even after a kill.
 type order struct {
 	t      *testing.T
 	events int // file descriptor
@@ -29,7 +29,7 @@ const (
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder starts recording. It returns nil for a pod that has no database yet.
+// watchOrder starts recording. It returns nil if the pod has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.DBPath()); err != nil {

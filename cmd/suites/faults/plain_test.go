@@ -47,7 +47,8 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// The test measures the gap for plain etcd if an operator defragments one member after the other, the leader last.
+// The test measures the longest gap between writes for plain etcd if an operator defragments one member after the
+// other, the leader last.
 func TestMaintenance_plainEtcd(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")

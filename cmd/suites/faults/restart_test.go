@@ -12,13 +12,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// In plain etcd some writers get no answer: raft drops a write that is on its way to a leader that stops, and the
+// With plain etcd, some writers get no response: raft drops a write that is forwarded to a stopping leader, and the
 // request times out.
 func TestRollingRestart_answersEveryWrite(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	for _, p := range pods {
-		p.Config["election-timeout"] = 10000 // only a stop may change the leader, even on a busy machine
+		p.Config["election-timeout"] = 10000 // only a stop may cause a leader change, even on a busy machine
 	}
 	runs := harness.StartAll(pods)
 	end := harness.StartLatencyClients(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
@@ -55,7 +55,8 @@ func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may have to wait for its answer"}) != nil
 }
 
-// etcd grants no lease in this state, so a leader does not wait until the others know of its stop.
+// In this state, etcd grants no leases, so a stopping leader does not wait until the other members know about its
+// stop.
 func TestLeaderStop_exceededQuota(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
@@ -74,7 +75,7 @@ func TestLeaderStop_exceededQuota(t *testing.T) {
 	}
 }
 
-// The leader cannot know that the followers will not answer.
+// The leader cannot know that the followers will not respond.
 func TestLeaderStop_frozenFollowers(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()

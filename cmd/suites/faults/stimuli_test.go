@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is an event for a process. allowed lists the exit statuses that may follow, with -1 for a kill.
+// stimulus is an event sent to a process. allowed lists the exit statuses that may follow, with -1 for a kill.
 type stimulus struct {
 	name    string
 	push    func(run *harness.Run)
@@ -53,9 +53,9 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must end
-// within its budget, the record must be true, and the next start must request the validation that follows from the
-// record.
+// TestFaultEveryStimulusInEveryState blocks a process in each state and sends it each stimulus. The process must
+// exit within its budget, the record must be correct, and the next start must request the validation that the
+// record calls for.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
 	for name, state := range parkings {
@@ -88,8 +88,8 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 	assertNextStart(p, t, name)
 }
 
-// assertTruth checks that a clean record exists only if etcd was closed, and always after status 0. seen helps if the
-// process may have been killed.
+// assertTruth checks that a clean record exists only if etcd was closed, and always after status 0. seen provides
+// the evidence if the process may have been killed.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
 	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")
@@ -98,14 +98,14 @@ func assertTruth(run *harness.Run, status int, seen *order) {
 	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
 }
 
-// leftOpen reports whether etcd was started, and neither the log nor the recorded events show that it was closed.
+// leftOpen reports whether etcd was started and neither the log nor the recorded events show that it was closed.
 func leftOpen(run *harness.Run, seen *order) bool {
 	opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
 	closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart checks that the record selects the validation of the next start, and that the start works.
+// assertNextStart checks that the next start uses the validation that the record calls for, and that it succeeds.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]

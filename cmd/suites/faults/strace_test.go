@@ -17,7 +17,7 @@ import (
 // spot is a system call on a path.
 type spot struct{ harness.CallPoint }
 
-// callOn returns the first call of a kind on a path.
+// callOn returns the spot of the first system call of the given kind on a path.
 func callOn(call, path string) spot {
 	return spot{harness.CallPoint{Call: call, Path: path, Count: 1}}
 }
@@ -55,7 +55,7 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord reports whether the call is on the exit record, its note, their temporary files or their directory.
+// ofRecord reports whether the call concerns the exit record, its note, their temporary files or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
 	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }

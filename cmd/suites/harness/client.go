@@ -20,7 +20,8 @@ func (p *Pod) Etcd() *clientv3.Client {
 	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
 }
 
-// NewClient returns a client that ends with the test. Its calls fail after Patience, unless their context has a deadline.
+// NewClient returns a client that is closed when the test ends. Its calls fail after Patience unless their context
+// has a deadline.
 func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	t.Helper()
 	config.DialTimeout, config.Logger = Patience, zap.NewNop()
@@ -31,8 +32,8 @@ func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
 	return client
 }
 
-// limitCalls returns an interceptor that ends a call after that time, by a Watch, unless its context has a deadline. Its error
-// names the call, and etcd's client does not retry it.
+// limitCalls returns an interceptor that ends a call after the given time, as measured by a Watch, unless its
+// context has a deadline. The error names the call, and etcd's client does not retry it.
 func limitCalls(within time.Duration) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 		if _, has := ctx.Deadline(); has {
@@ -86,20 +87,21 @@ func (p *Pod) read(key string) *clientv3.GetResponse {
 	return reply
 }
 
-// LatencyClient writes one key after the other and measures the longest time between two acknowledged writes. Its fields may be
-// read once it has ended.
+// LatencyClient writes one key after the other and measures the longest time between two acknowledged writes. Its
+// fields may be read after it has ended.
 type LatencyClient struct {
-	Prefix     string // prefix of its keys
+	Prefix     string // prefix of the keys
 	Acked      int
-	Longest    time.Duration // between two acknowledged writes
-	LongestEnd time.Time     // the end of that time
+	Longest    time.Duration // longest time between two acknowledged writes
+	LongestEnd time.Time     // end of that time
 	Failed     []error
 
 	client *clientv3.Client
-	first  chan struct{} // closed when a write was acknowledged
+	first  chan struct{} // closed after the first acknowledged write
 }
 
-// StartLatencyClients starts that many LatencyClients, waits until each has written a key, and returns a function that ends them.
+// StartLatencyClients starts the given number of LatencyClients, waits until each has written a key, and returns a
+// function that stops them.
 func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client) (end func() []*LatencyClient) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -120,8 +122,8 @@ func StartLatencyClients(t *testing.T, count int, client func() *clientv3.Client
 	}
 }
 
-// run writes until ctx is done. It retries a failed write: its outcome is unknown, so the retry may find the key
-// written.
+// run writes keys until ctx is done. It retries a failed write; because the outcome is unknown, the retry may find
+// that the key already exists.
 func (w *LatencyClient) run(ctx context.Context) {
 	var last time.Time
 	for ctx.Err() == nil {

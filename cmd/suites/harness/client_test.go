@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Otherwise a member that hangs lets a suite run into its limit of 20 minutes, and nothing names the call.
+// Otherwise, a hanging member would make a suite run into its limit of 20 minutes without any hint about the call.
 func TestClient_callWithoutDeadlineEnds(t *testing.T) {
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections but never responds
 	require.NoError(t, err)
 	defer silent.Close()
 	client, err := clientv3.New(clientv3.Config{
@@ -24,7 +24,7 @@ func TestClient_callWithoutDeadlineEnds(t *testing.T) {
 	defer client.Close() // nothing was sent
 	for method, call := range map[string]func() error{
 		"KV/Put":   func() error { _, err := client.Put(t.Context(), "key", "value"); return err },
-		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // which etcd's client retries
+		"KV/Range": func() error { _, err := client.Get(t.Context(), "key"); return err }, // etcd's client retries this call
 	} {
 		ended := make(chan error, 1)
 		go func() { ended <- call() }()

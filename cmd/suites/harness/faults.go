@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// ioctlShutdown shuts a file system down immediately: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
+	// ioctlShutdown is EXT4_IOC_SHUTDOWN of fs/ext4/ext4.h, which shuts a file system down immediately.
 	ioctlShutdown = 0x8004587d
-	// withoutFlush keeps on the disk only what the file system has written, by itself or for an fsync.
+	// withoutFlush discards everything that the file system has not yet written to the disk.
 	withoutFlush = 2
 )
 
-// Disk is an ext4 file system that replaces a pod's volume. It can lose its power.
+// Disk is an ext4 file system that replaces a pod's volume and can simulate a power loss.
 type Disk struct {
 	t     *testing.T
 	image string
 	point string
 }
 
-// NewDisk creates a disk of size bytes. It needs root and loop devices, and skips the test without them.
+// NewDisk creates a disk of size bytes. It requires root and loop devices; without them the test is skipped.
 func NewDisk(p *Pod, size int64) *Disk {
 	p.T.Helper()
 	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
@@ -43,9 +43,9 @@ func NewDisk(p *Pod, size int64) *Disk {
 	return d
 }
 
-// CutPower shuts the file system down below the process, kills the process and mounts the disk again, with its content. It suspends
-// the process first: ext4 lets an fsync succeed whose data are lost if it is shut down meanwhile, and etcd must not acknowledge
-// such a write.
+// CutPower shuts down the file system, kills the process and mounts the disk again. It suspends the process first:
+// during a shutdown, ext4 lets an fsync succeed although its data is lost, and etcd must not acknowledge such a
+// write.
 func (d *Disk) CutPower(run *Run) {
 	d.t.Helper()
 	suspend(run)
@@ -58,8 +58,8 @@ func (d *Disk) CutPower(run *Run) {
 	Eventually(d.t, "the disk is mounted again", d.back)
 }
 
-// back mounts the disk again. While another process holds the old mount in its namespace, such as a container that has just started,
-// the kernel mounts the file system that was shut down.
+// back mounts the disk again and reports whether it is usable. While another process, such as a container that has
+// just started, holds the old mount in its namespace, the kernel mounts the shut-down file system again.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {
 		return false
@@ -72,24 +72,24 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// suspend returns when the process has stopped running, or has ended.
+// suspend suspends the process and returns once it has stopped running or has exited.
 func suspend(run *Run) {
 	run.T.Helper()
-	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // the process may have exited already
 	Eventually(run.T, "the process is suspended", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", run.Cmd.Process.Pid))
 		return err != nil || strings.Contains(string(stat), ") T ") || strings.Contains(string(stat), ") Z ") ||
-			strings.Contains(string(stat), ") t ") // it is traced
+			strings.Contains(string(stat), ") t ") // the process is traced
 	})
 }
 
-// run retries a command while a process that another test has just started still uses the disk.
+// run runs a command, and retries it while a process started by another test still uses the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
 }
 
-// Mount mounts a file system for the duration of the test. The mount point is the last argument. It needs root.
+// Mount mounts a file system until the test ends. The mount point is the last argument. It requires root.
 func Mount(t *testing.T, args ...string) {
 	t.Helper()
 	point := args[len(args)-1]
@@ -99,13 +99,13 @@ func Mount(t *testing.T, args ...string) {
 	t.Cleanup(func() { require.NoError(t, exec.Command("umount", "--lazy", point).Run()) })
 }
 
-// CallPoint is a system call on a path, the Count-th of its kind.
+// CallPoint identifies the Count-th system call of a kind on a path.
 type CallPoint struct {
 	Call, Path string
 	Count      int
 }
 
-// NeedStrace skips a test if strace does not work here.
+// NeedStrace skips the test if strace does not work here.
 func NeedStrace(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("strace", "-qqq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
@@ -113,12 +113,13 @@ func NeedStrace(t *testing.T) {
 	}
 }
 
-// Inject returns strace's arguments for a fault at the call.
+// Inject returns strace's arguments to inject a fault at the call.
 func (s CallPoint) Inject(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }
 
-// Strace makes the pod run its programs under strace, as a grandchild: the process is the program itself.
+// Strace makes the pod run its programs under strace. strace runs as a grandchild, so the process is still the
+// program itself.
 func (p *Pod) Strace(args ...string) {
 	p.Under = append([]string{"strace", "-D", "-f", "-qqq", "-o", p.tracePath()}, args...)
 }
@@ -127,7 +128,7 @@ func (p *Pod) tracePath() string { return filepath.Join(p.Dir, "trace") }
 
 var traced = regexp.MustCompile(`^\d+ +(\w+)\((?:\d+<([^>]+)>|AT_FDCWD<[^>]*>, "([^"]+)")`)
 
-// Trace calls life with the pod under strace and returns its calls of those kinds that succeeded on paths of the
+// Trace runs life with the pod under strace. It returns the successful calls of the given kinds on paths of the
 // volume, or below others, in the order in which they returned.
 func (p *Pod) Trace(calls string, life func(), others ...string) (spots []CallPoint) {
 	p.T.Helper()

@@ -10,15 +10,15 @@ import (
 	"sync"
 )
 
-// Line is a line of the log, or the fields to match.
+// Line is a log line, or the fields to match.
 type Line map[string]any
 
-// Log holds what a process wrote to stderr.
+// Log contains the lines that a process wrote to stderr.
 type Log struct {
 	mu    sync.Mutex
 	raw   []string
 	lines []Line
-	bad   []string // may be read once the process has ended
+	bad   []string // may be read only after the process has exited
 }
 
 // Lines returns the number of lines so far.
@@ -60,7 +60,7 @@ func (l *Log) summary() string {
 	return strings.Join(shown, "")
 }
 
-// Matching returns the lines that have these fields. The message need only contain the wanted text.
+// Matching returns the lines with the given fields. For the message, it is sufficient to contain the wanted text.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

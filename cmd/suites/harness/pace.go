@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// Patience bounds how long an expectation may take to be met, in the time of an idle machine.
+	// Patience bounds the time for an expectation to be met, measured in the time of an idle machine.
 	Patience = 40 * time.Second
-	// AbortBudget bounds a stop before etcd was opened, in the time of an idle machine.
+	// AbortBudget bounds a stop before etcd was opened, measured in the time of an idle machine.
 	AbortBudget = lifecycle.AbortBudget
-	// StopBudget bounds a stop after that.
+	// StopBudget bounds a stop after etcd was opened.
 	StopBudget = lifecycle.StopBudget
 )
 
 const (
-	// stint is the CPU time of one measurement of the machine's pace, and rest the pause after it: together they take
-	// 4% of a core.
+	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause after it. Together they
+	// use 4% of a core.
 	stint = 4 * time.Millisecond
 	rest  = 96 * time.Millisecond
 )
@@ -36,10 +36,11 @@ var pace struct {
 	took, worked time.Duration
 }
 
-// measuring starts the measurement, once, with the first Watch.
+// measuring starts the measurement with the first Watch.
 var measuring = sync.OnceFunc(func() { go sampleCPU() })
 
-// sampleCPU never ends. A thread of its own that wants to compute waits for the CPU as long as any other.
+// sampleCPU measures the pace forever. It uses a locked thread, which waits for the CPU as long as any other busy
+// thread.
 func sampleCPU() {
 	runtime.LockOSThread()
 	for {
@@ -63,10 +64,10 @@ func threadTime() time.Duration {
 }
 
 // Watch is a stopwatch that runs slower on a busy machine: it measures how long something would have taken with a
-// core to itself. Tests use it to check bounds of real time.
+// dedicated core. Tests use it to check time limits.
 type Watch struct {
 	began        time.Time
-	took, worked time.Duration // of the pace at the start
+	took, worked time.Duration // values of pace at the start
 }
 
 // StartWatch starts a Watch.
@@ -77,18 +78,18 @@ func StartWatch() Watch {
 	return Watch{time.Now(), pace.took, pace.worked}
 }
 
-// Duration returns the time since the start, divided by the machine's slowdown meanwhile.
+// Duration returns the time since the start, divided by the slowdown of the machine in that time.
 func (w Watch) Duration() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
 	took, worked := pace.took-w.took, pace.worked-w.worked
-	if worked == 0 { // nothing was measured since the start: use all measurements
+	if worked == 0 { // without a measurement since the start, use all measurements
 		took, worked = max(pace.took, 1), max(pace.worked, 1)
 	}
 	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))
 }
 
-// WithPatience returns a context that ends when Patience has passed by a Watch.
+// WithPatience returns a context that is canceled after Patience, as measured by a Watch.
 func WithPatience(parent context.Context) (context.Context, context.CancelFunc) {
 	return withTimeout(parent, Patience)
 }
@@ -107,8 +108,8 @@ func withTimeout(parent context.Context, within time.Duration) (context.Context,
 	return ctx, func() { cancel(nil) }
 }
 
-// Receive returns the next value of a channel; open is false if the channel is closed. It fails the test if that takes
-// longer than Patience.
+// Receive returns the next value of a channel; open is false if the channel is closed. It fails the test after
+// Patience.
 func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open bool) {
 	t.Helper()
 	Eventually(t, what, func() bool {
@@ -122,7 +123,7 @@ func Receive[T any](t *testing.T, what string, from <-chan T) (value T, open boo
 	return value, open
 }
 
-// Eventually polls until the condition holds, and fails the test if that takes longer than Patience.
+// Eventually polls until the condition holds, and fails the test after Patience.
 func Eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	await(t, what, Patience, condition)

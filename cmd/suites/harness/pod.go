@@ -20,24 +20,24 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Pod is everything that outlives a process: the volume, the sidecar, the configuration, the ports.
+// Pod is everything that outlives a process: the volume, the sidecar, the configuration and the ports.
 type Pod struct {
 	T       *testing.T
-	Dir     string // HOME, among others
+	Dir     string // directory for HOME and other files
 	Volume  string
 	Sidecar *Sidecar
-	Config  map[string]any // the configuration that the sidecar serves; must not change while a process runs
+	Config  map[string]any // the configuration that the sidecar serves; must not change while a process is running
 	Flags   []string
-	Env     []string // of all its processes
-	Under   []string // the command that runs the program, if it does not run by itself
-	Program string   // that is run instead of the program under test, if it is not empty
+	Env     []string // environment of all processes of the pod
+	Under   []string // command that runs the program, such as strace; empty to run it directly
+	Program string   // run instead of the program under test, if not empty
 
-	Port, ClientPort, PeerPort int         // of the wrapper and of etcd
-	Trust                      *tls.Config // of clients, towards the wrapper: nil for plain HTTP
-	Identity                   *tls.Config // of clients, towards etcd
+	Port, ClientPort, PeerPort int         // ports of the wrapper and of etcd
+	Trust                      *tls.Config // TLS configuration of clients of the wrapper; nil for plain HTTP
+	Identity                   *tls.Config // TLS configuration of clients of etcd
 }
 
-// NewPodWithStoppedSidecar returns a pod whose sidecar refuses connections until a test calls its Listen.
+// NewPodWithStoppedSidecar returns a pod whose sidecar refuses connections until the test calls Sidecar.Listen.
 func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 	t.Helper()
 	p := NewPod(t)
@@ -45,7 +45,8 @@ func NewPodWithStoppedSidecar(t *testing.T) *Pod {
 	return p
 }
 
-// NewPod returns a pod whose sidecar listens when the first process starts. Tests script the sidecar before that.
+// NewPod returns a pod whose sidecar starts listening with the first process. Tests must script the sidecar before
+// that.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
 	Built(t)
@@ -60,7 +61,8 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod returns a pod without a sidecar, with etcd's configuration in a file, plus further keys.
+// NewStandalonePod returns a pod without a sidecar. It writes etcd's configuration, with the further keys, to a
+// file.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithStoppedSidecar(t)
@@ -72,7 +74,7 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 // makeStandalone writes the current configuration to a file and makes the pod use it.
 func (p *Pod) makeStandalone() {
 	p.T.Helper()
-	delete(p.Config, "data-dir") // it is --volume-dir's then
+	delete(p.Config, "data-dir") // --volume-dir determines it
 	p.WriteConfigFile()
 	p.Flags = append(p.Flags, "--standalone", "--etcd-config-file="+p.configFile())
 }
@@ -87,7 +89,7 @@ func (p *Pod) WriteConfigFile() {
 
 func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
-// SingleMember returns the configuration that a sidecar serves, with the keys that etcd does not know.
+// SingleMember returns the configuration that a sidecar serves, including keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {
 	client, peer := p.Endpoint(), p.PeerURL()
 	return map[string]any{
@@ -101,7 +103,7 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum makes the member one of three, of which the others do not exist.
+// WithoutQuorum makes the member one of three members, two of which do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
@@ -122,7 +124,7 @@ func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yam
 // TerminationMessage returns the path of the termination message for Kubernetes.
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
-// PeerURL returns the URL for the other members of the cluster.
+// PeerURL returns the peer URL of the member.
 func (p *Pod) PeerURL() string {
 	scheme := "http"
 	if p.Config["peer-transport-security"] != nil {
@@ -157,13 +159,13 @@ func (p *Pod) WriteRecord(content string) {
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
 }
 
-// RequireNoData requires that no etcd has created its data on the volume.
+// RequireNoData requires that no etcd has created data on the volume.
 func (p *Pod) RequireNoData() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
 }
 
-// CorruptFile inverts a part of a file and keeps its modification time, like a disk that corrupts data.
+// CorruptFile inverts part of a file but keeps its modification time, like a disk that corrupts data.
 func CorruptFile(t *testing.T, path string, from int64, size int) {
 	t.Helper()
 	before, err := os.Stat(path)
@@ -182,7 +184,7 @@ func CorruptFile(t *testing.T, path string, from int64, size int) {
 	require.NoError(t, os.Chtimes(path, time.Time{}, before.ModTime()))
 }
 
-// BlockClose delays etcd's close for up to 7 s by a request whose body is never sent. release ends the request.
+// BlockClose makes etcd's close take up to 7 s by sending a request without its body. release ends the request.
 func (p *Pod) BlockClose() (release func()) {
 	p.T.Helper()
 	endpoint, err := url.Parse(p.Endpoint())
@@ -192,7 +194,7 @@ func (p *Pod) BlockClose() (release func()) {
 	p.T.Cleanup(func() { _ = connection.Close() }) // release may have closed it
 	_, err = io.WriteString(connection, "POST /v3/kv/range HTTP/1.1\r\nHost: etcd\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(p.T, err)
-	// etcd asks for the body: from now on it waits for it.
+	// etcd has asked for the body and is now waiting for it.
 	require.NoError(p.T, connection.SetReadDeadline(time.Now().Add(Patience)))
 	asked := make([]byte, len("HTTP/1.1 100 Continue"))
 	_, err = io.ReadFull(connection, asked)
@@ -210,11 +212,11 @@ func (p *Pod) StartAndLockDB(flags ...string) (run *Run, release func()) {
 	Eventually(p.T, "the validation starts", func() bool { return len(p.Sidecar.Requests(StartPath)) > asked })
 	release = LockFile(p.T, p.DBPath())
 	p.Sidecar.Finish()
-	p.Sidecar.Takes = 0 // the next ones are quick again
+	p.Sidecar.Takes = 0 // the next validations are fast again
 	return run, release
 }
 
-// LockFile takes bbolt's lock, as another process would.
+// LockFile locks a file as bbolt does, simulating another process.
 func LockFile(t *testing.T, path string) (release func()) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -232,13 +234,13 @@ func Scheme(config *tls.Config) string {
 	return "https"
 }
 
-// EnableSidecarTLS makes the sidecar serve HTTPS, and the wrapper trust the authority in the bundle.
+// EnableSidecarTLS makes the sidecar serve HTTPS and the wrapper trust the authority in the bundle.
 func (p *Pod) EnableSidecarTLS(a *certificates.Authority, bundle string) {
 	p.Sidecar.tls = &tls.Config{Certificates: a.Issue("sidecar").Load(p.T), MinVersion: tls.VersionTLS12}
 	p.Flags = append(p.Flags, "--backup-restore-tls-enabled=true", "--backup-restore-ca-cert-bundle-path="+bundle)
 }
 
-// RequireClientCerts makes etcd serve TLS to clients with a certificate only.
+// RequireClientCerts makes etcd serve TLS and require client certificates.
 func (p *Pod) RequireClientCerts(a *certificates.Authority) {
 	server, client := a.Issue("etcd-main-local"), a.Issue("client")
 	p.Trust = &tls.Config{RootCAs: a.Pool(), MinVersion: tls.VersionTLS12}
@@ -252,7 +254,7 @@ func (p *Pod) RequireClientCerts(a *certificates.Authority) {
 		"--etcd-server-name=etcd-main-local", fmt.Sprintf("--etcd-client-port=%d", p.ClientPort))
 }
 
-// ServerCertName returns the name in the certificate of the wrapper's own server.
+// ServerCertName returns the common name of the certificate of the wrapper's own server.
 func (p *Pod) ServerCertName() string {
 	p.T.Helper()
 	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)

@@ -22,17 +22,17 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
-// parallel is the default of -parallel for the suites, whose tests wait far more than they compute.
+// parallel is the default of -parallel for the suites, whose tests mostly wait.
 const parallel = "6"
 
-// Program is the path of the program under test. It is built for the first test that needs it, unless the suite has
-// built another.
+// Program is the path of the program under test. It is built when the first test needs it, unless the suite has
+// built a different program.
 var Program string
 
-// directory holds the program of a suite's process.
+// directory contains the program of this suite's process.
 var directory string
 
-// Main runs the tests of a suite, for its TestMain, and returns the exit status.
+// Main runs the tests of a suite on behalf of TestMain, and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
 	http.DefaultClient.Timeout = Patience
@@ -40,7 +40,7 @@ func Main(m *testing.M) int {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	var err error
 	if directory, err = os.MkdirTemp("", "etcd-wrapper-test-"); err == nil {
-		defer func() { _ = os.RemoveAll(directory) }() // a temporary directory
+		defer func() { _ = os.RemoveAll(directory) }() // it is a temporary directory
 		if !given {
 			err = flag.Set("test.parallel", parallel)
 		}
@@ -67,21 +67,22 @@ func Built(t *testing.T) string {
 	return Program
 }
 
-// buildProgram builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
-// there with the sources and links again only what has changed, so that the second suite need not wait.
+// buildProgram builds the program and copies it to a path. All suites build to one place, one at a time: Go
+// compares the existing program with the sources and links it only if they have changed, so the next suite does not
+// have to wait.
 func buildProgram(path string) error {
 	_, err := shared(withRaceSuffix("etcd-wrapper"), func(root, built string) error {
 		if err := errors.Join(build(root, built, Stillness), openSources(root)); err != nil {
 			return err
 		}
-		// A copy is safe from the next build. This process must not open what was built: Go rewrites it each time, and would
-		// think that the tests depend on that.
+		// The copy is not affected by the next build. This process must not open the built file: Go rewrites it
+		// each time, and would conclude that the tests depend on it.
 		return exec.Command("cp", built, path).Run()
 	})
 	return err
 }
 
-// shared calls build to write a program to bin/test, for all suites. Concurrent processes take turns.
+// shared calls build, which writes a program to bin/test, on behalf of all suites. Concurrent processes take turns.
 func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -99,15 +100,15 @@ func shared(name string, build func(root, path string) error) (path string, err 
 	return path, build(root, path)
 }
 
-// moduleRoot returns the root of this module's sources, also for a suite in a module of its own.
+// moduleRoot returns the root directory of this module, even for a suite in a separate module.
 func moduleRoot() (string, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "etcd-wrapper").Output()
 	return strings.TrimSpace(string(dir)), err
 }
 
-// Stillness replaces the 90 s that a lost volume waits, in the program that is built here, after the writer of the
-// backups has gone silent. An idle process sends a heartbeat only every 30 s, so a test must write to a member that
-// has to count as active.
+// Stillness replaces, in the built program, the 90 s that a lost volume waits after the last sign of the backup
+// writer. An idle process sends a heartbeat only every 30 s, so a test must write to a member that should count as
+// active.
 const Stillness = 2 * time.Second
 
 // BuildAsReleased builds the program with the 90 s of a release, once for all suites.
@@ -115,8 +116,8 @@ func BuildAsReleased() (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
 }
 
-// BuildCustom builds the program, once for all suites, with the flags for go build that prepare returns. prepare writes
-// what these flags need to a folder.
+// BuildCustom builds the program once for all suites, with the go build flags that prepare returns. prepare writes
+// the files that these flags need to a folder.
 func BuildCustom(name string, prepare func(folder string) ([]string, error)) (path string, err error) {
 	return shared(withRaceSuffix("etcd-wrapper-"+name), func(root, path string) error {
 		flags, err := prepare(path + "-files")
@@ -127,7 +128,8 @@ func BuildCustom(name string, prepare func(folder string) ([]string, error)) (pa
 	})
 }
 
-// withRaceSuffix adds a suffix to the name of a program that is built with the race detector, as these tests are.
+// withRaceSuffix adds a suffix to the name of a program if these tests, and therefore the program, use the race
+// detector.
 func withRaceSuffix(name string) string {
 	if underRace() {
 		name += "-race"
@@ -145,18 +147,18 @@ func build(root, path string, stillness time.Duration, flags ...string) error {
 	return command.Run()
 }
 
-// underRace reports whether these tests are built with the race detector. The program that they run is, too, then.
+// underRace reports whether these tests, and therefore the program, were built with the race detector.
 func underRace() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// openSources opens every folder of the module. Go caches the result of a test until a file changes that the test has opened, and
-// does not know that these tests depend on the program.
+// openSources opens every folder of the module. Go caches a test result until a file that the test has opened
+// changes, but does not know that these tests depend on the program.
 func openSources(root string) error {
 	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another test has cleaned up meanwhile
+			return nil // another test has removed the folder in the meantime
 		}
 		if err != nil || !entry.IsDir() {
 			return err
@@ -165,7 +167,7 @@ func openSources(root string) error {
 			return fs.SkipDir
 		}
 		if folder, err := os.Open(path); err == nil {
-			_ = folder.Close() // opening it was all
+			_ = folder.Close() // opening the folder was sufficient
 		}
 		return nil
 	})
@@ -175,7 +177,7 @@ func openSources(root string) error {
 type Command struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	out   string // the file that it prints to
+	out   string // path of the file for its standard output
 	log   bytes.Buffer
 	ended chan struct{}
 }
@@ -183,18 +185,18 @@ type Command struct {
 // Begin starts a command with the port of the pod's wrapper.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
-	if args[0] == "etcdctl" { // most of its commands read this flag before their environment
+	if args[0] == "etcdctl" { // most etcdctl commands prefer this flag over their environment
 		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String(), "--dial-timeout="+Patience.String())
 	}
 	return p.BeginProgram(exec.Command(Program, args...))
 }
 
-// BeginProgram starts another program in the pod.
+// BeginProgram starts a different program in the pod.
 func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
 	require.NoError(p.T, err)
-	defer out.Close() // the command has it, too
+	defer out.Close() // the command has its own descriptor
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
 	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
@@ -202,10 +204,10 @@ func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	require.NoError(p.T, c.cmd.Start())
 	go func() {
 		defer close(c.ended)
-		_ = c.cmd.Wait() // ProcessState has the result
+		_ = c.cmd.Wait() // the result is in ProcessState
 	}()
 	p.T.Cleanup(func() {
-		_ = c.cmd.Process.Kill() // it may have ended
+		_ = c.cmd.Process.Kill() // the process may have exited already
 		Receive(p.T, c.cmd.String()+" ends, as it is killed", c.ended)
 	})
 	return c
@@ -219,14 +221,14 @@ func (c *Command) Output() string {
 	return string(content)
 }
 
-// Wait waits for the end of the command and returns what it printed, what it wrote to stderr and its exit status.
+// Wait waits until the command has exited, and returns its standard output, its standard error and its exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
 	Receive(c.t, c.cmd.String()+" ends", c.ended)
 	return c.Output(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
-// Output runs a command that needs no pod and returns what it printed.
+// Output runs a command that needs no pod and returns its output.
 func Output(t *testing.T, args ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -246,20 +248,21 @@ func (c *Command) Signal(s syscall.Signal) {
 	require.NoError(c.t, c.cmd.Process.Signal(s))
 }
 
-// Stop sends SIGTERM and waits for the end.
+// Stop sends SIGTERM and waits until the command has exited.
 func (c *Command) Stop() {
 	c.t.Helper()
 	c.Signal(syscall.SIGTERM)
 	c.Wait()
 }
 
-// oldEtcds are built once for all suites: the first time that takes half a minute.
+// oldEtcds are built once for all suites; the first build takes half a minute.
 var oldEtcds = map[string]func() (path string, err error){
 	"3.4": sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") }),
 	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// OldEtcd returns the path of etcd 3.4 or 3.5. Without its modules it skips the test: tests use no network.
+// OldEtcd returns the path of etcd 3.4 or 3.5. It skips the test if its modules are missing, because tests do not
+// use the network.
 func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
 	path, err := oldEtcds[version]()
@@ -272,7 +275,7 @@ func OldEtcd(t *testing.T, version string) (path string) {
 
 var errNotFetched = errors.New("an old etcd is not in Go's cache of modules: make fetch downloads it")
 
-// buildEtcd builds a program from the module in that folder of testdata.
+// buildEtcd builds a program from a module in testdata.
 func buildEtcd(version, folder, program string) (path string, err error) {
 	return shared("etcd-"+version, func(root, path string) error {
 		build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
@@ -289,5 +292,5 @@ func buildEtcd(version, folder, program string) (path string, err error) {
 	})
 }
 
-// OneLine returns the output of a command with each run of blanks as one: the command wraps lines for a terminal.
+// OneLine replaces each run of whitespace with a single space, because commands wrap lines for a terminal.
 func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }

@@ -1,8 +1,10 @@
-// Package harness drives the program from outside, as a pod does: real processes, real signals, a scripted sidecar and
-// etcd's own client. It is for tests only; the suites in the folders next to it have the requirements.
+// Package harness drives the program from outside, as a pod does, with real processes, real signals, a scripted
+// sidecar and etcd's own client. It is for tests only; the suites in the neighboring folders contain the
+// requirements.
 //
-// A Pod is what outlives a process, a Run is one process in it. No helper waits for a fixed time: a test waits for
-// what it expects, up to a deadline, and bounds of real time give way where the machine is busy (see Watch).
+// A Pod is everything that outlives a process, and a Run is one process in the pod. No helper sleeps for a fixed
+// time: a test waits for an expected event up to a deadline. Time limits are extended if the machine is busy (see
+// Watch).
 package harness
 
 import (
@@ -28,17 +30,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Run is one run of the program, in a separate process.
+// Run is one run of the program in a separate process.
 type Run struct {
 	T      *testing.T
 	Pod    *Pod
 	Cmd    *exec.Cmd
 	Log    *Log
-	Stderr *os.File      // the end that is read
-	Ended  chan struct{} // closed when the process has ended and its log is complete
+	Stderr *os.File      // read end of the pipe
+	Ended  chan struct{} // closed when the process has exited and its log is complete
 }
 
-// Start runs start-etcd in the pod. flags follow those of the pod.
+// Start runs start-etcd in the pod. The flags follow the flags of the pod.
 func (p *Pod) Start(flags ...string) *Run {
 	p.T.Helper()
 	if !p.Sidecar.stopped {
@@ -47,7 +49,8 @@ func (p *Pod) Start(flags ...string) *Run {
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
 }
 
-// Arguments returns the arguments of start-etcd in the pod. The sidecar listens already, unless it is late.
+// Arguments returns the arguments of start-etcd in the pod. It makes the sidecar listen unless the sidecar is
+// stopped.
 func (p *Pod) Arguments(flags ...string) []string {
 	args := append([]string{
 		"start-etcd", "--volume-dir=" + p.Volume, "--stored-config-path=" + p.StoredConfig(),
@@ -57,7 +60,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 	return append(args, flags...)
 }
 
-// Run runs the program and ends it with the test.
+// Run runs the program until the test ends.
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
@@ -81,24 +84,24 @@ func (p *Pod) environment(more ...string) []string {
 	return append([]string{"HOME=" + p.Dir, "PATH=" + os.Getenv("PATH")}, more...)
 }
 
-// collectLog reads the log until its writer or this reader is closed, and then waits for the process.
+// collectLog reads the log until the writer or this reader is closed, then waits for the process.
 func (r *Run) collectLog() {
 	defer close(r.Ended)
 	lines := bufio.NewReader(r.Stderr)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, os.ErrClosed) {
-			break // a test closed this end, perhaps within a line
+			break // a test has closed this end, perhaps in the middle of a line
 		}
 		r.Log.add(line)
 		if err != nil {
 			break
 		}
 	}
-	_ = r.Cmd.Wait() // ProcessState has the result
+	_ = r.Cmd.Wait() // the result is in ProcessState
 }
 
-// cleanup kills the process and checks its log: each line is JSON, and no impossible event occurred.
+// cleanup kills the process and checks its log: every line must be JSON, and no impossible event may have occurred.
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
@@ -110,34 +113,34 @@ func (r *Run) cleanup() {
 	}
 }
 
-// Kill sends SIGKILL and waits for the end.
+// Kill sends SIGKILL and waits until the process has exited.
 func (r *Run) Kill() {
 	r.T.Helper()
-	_ = r.Cmd.Process.Kill() // it may have ended
+	_ = r.Cmd.Process.Kill() // the process may have exited already
 	Receive(r.T, "the killed process and its log end", r.Ended)
 }
 
-// LoseVolume kills the process and deletes its volume. The next start gets an empty one.
+// LoseVolume kills the process and deletes its volume. The next start gets an empty volume.
 func (r *Run) LoseVolume() {
 	r.T.Helper()
 	r.Kill()
 	require.NoError(r.T, os.RemoveAll(r.Pod.Volume))
 }
 
-// Signal sends a signal to a process that has not ended.
+// Signal sends a signal to a process that must not have exited.
 func (r *Run) Signal(s syscall.Signal) {
 	r.T.Helper()
 	require.NoError(r.T, r.Cmd.Process.Signal(s))
 }
 
-// Exit waits for the process to end and returns its status; -1 if a signal ended it.
+// Exit waits for the process to exit and returns its status, or -1 if a signal ended it.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
 	await(r.T, "the process ends", within, r.HasEnded)
 	return r.Cmd.ProcessState.ExitCode()
 }
 
-// HasEnded reports whether the process has ended and its log is complete.
+// HasEnded reports whether the process has exited and its log is complete.
 func (r *Run) HasEnded() bool {
 	select {
 	case <-r.Ended:
@@ -147,7 +150,7 @@ func (r *Run) HasEnded() bool {
 	}
 }
 
-// Stop sends the signal and returns how the process ended, and how long that took by a Watch.
+// Stop sends the signal and returns the exit status, and the time until the exit as measured by a Watch.
 func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	r.T.Helper()
 	watch := StartWatch()
@@ -155,7 +158,8 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Duration()
 }
 
-// Shutdown sends SIGTERM to a running etcd and expects a clean end. It returns how long that took by a Watch.
+// Shutdown sends SIGTERM to a running etcd and expects a clean exit. It returns the time until the exit as measured
+// by a Watch.
 func (r *Run) Shutdown() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
@@ -165,7 +169,8 @@ func (r *Run) Shutdown() (took time.Duration) {
 	return took
 }
 
-// answerWithin bounds a request to the wrapper's own server, which answers from memory, on any machine.
+// answerWithin bounds a request to the wrapper's own server. Responses come from memory, so it is sufficient for
+// any machine.
 const answerWithin = 10 * time.Second
 
 // Readyz returns the status code of GET /readyz; 0 without a response.
@@ -174,8 +179,8 @@ func (r *Run) Readyz() int {
 	return code
 }
 
-// Request returns the status code and the whole body of a response; 0 without one. Like a kubelet it checks no
-// certificate: see Pod.ServerCertName.
+// Request returns the status code and the body of a response, or 0 if there is none. Like the kubelet, it does not
+// verify certificates; see Pod.ServerCertName.
 func (r *Run) Request(method, path string) (int, string) {
 	r.T.Helper()
 	request, err := http.NewRequest(method, r.URL(path), nil)
@@ -185,7 +190,7 @@ func (r *Run) Request(method, path string) (int, string) {
 	if err != nil {
 		return 0, ""
 	}
-	defer response.Body.Close() // read to its end
+	defer response.Body.Close() // the body was read to its end
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, ""
@@ -198,7 +203,7 @@ func (r *Run) URL(path string) string {
 	return fmt.Sprintf("%s://127.0.0.1:%d%s", Scheme(r.Pod.Trust), r.Pod.Port, path)
 }
 
-// Status returns the document of GET /lifecycle; an empty one without a response.
+// Status returns the document of GET /lifecycle, or an empty document if there is no response.
 func (r *Run) Status() (document status.Document) {
 	r.T.Helper()
 	if code, body := r.Request(http.MethodGet, "/lifecycle"); code == http.StatusOK {
@@ -222,8 +227,8 @@ func (r *Run) AwaitReady() {
 	r.AwaitReadyz(http.StatusOK)
 }
 
-// AwaitReadyz waits until /readyz replies with a status and returns how long that took by a Watch. The process must not end
-// before.
+// AwaitReadyz waits until /readyz responds with the status, and returns the time that this took as measured by a
+// Watch. The process must not exit before.
 func (r *Run) AwaitReadyz(status int) time.Duration {
 	r.T.Helper()
 	watch := StartWatch()
@@ -259,7 +264,7 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop runs the program once. It leaves data, with the given keys and values, and a clean record.
+// StartAndStop runs the program once, which leaves data with the given keys and values and a clean record.
 func (p *Pod) StartAndStop(keysAndValues ...string) *Run {
 	p.T.Helper()
 	run := p.StartReady()

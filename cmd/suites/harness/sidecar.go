@@ -22,28 +22,28 @@ const (
 	ConfigPath = "/config"
 )
 
-// Forever is the duration of a validation that ends when the test calls Finish.
+// Forever is the duration of a validation that runs until the test calls Finish.
 const Forever = time.Duration(-1)
 
-// Sidecar imitates etcd-backup-restore: it reports a result once, and is slow or wrong where a test wants it. A test
-// scripts it before the process starts.
+// Sidecar imitates etcd-backup-restore: it reports each result only once, and can be made slow or faulty. Tests
+// must script it before the process starts.
 type Sidecar struct {
 	t       *testing.T
-	Port    int // 0 until it listens, unless it is late
+	Port    int // 0 until Listen is called, unless the sidecar is stopped
 	config  func() map[string]any
 	server  *http.Server
 	handler http.Handler
-	stopped bool // a test opens the port, not the start of the first process
+	stopped bool // the test calls Listen, not the start of the first process
 	once    sync.Once
 	closed  chan struct{}
 	cleared chan struct{} // closed by ClearFaults
 
 	tls     *tls.Config        // nil for plain HTTP
-	Results []string           // of the next validations; later ones are Successful
-	Takes   time.Duration      // of a validation
-	Slow    time.Duration      // before the first byte of the configuration
-	Faults  map[string][]Fault // by path; each is used once
-	Broken  map[string]Fault   // by path, after Faults
+	Results []string           // results of the next validations; later validations are Successful
+	Takes   time.Duration      // duration of a validation
+	Slow    time.Duration      // delay before the first byte of the configuration
+	Faults  map[string][]Fault // one-time faults by path
+	Broken  map[string]Fault   // permanent faults by path, used after Faults
 
 	mu       sync.Mutex
 	state    string
@@ -55,8 +55,8 @@ type Request struct {
 	At     time.Time
 	Method string
 	Path   string
-	mode   string // as asked for
-	status string // the status word that was served
+	mode   string // requested mode
+	status string // status word that was served
 }
 
 func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
@@ -72,7 +72,7 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	return s
 }
 
-// Listen opens the port, once; before that, connections are refused.
+// Listen opens the port, unless it is open already. Before the first call, connections are refused.
 func (s *Sidecar) Listen() {
 	s.t.Helper()
 	s.once.Do(func() {
@@ -86,11 +86,11 @@ func (s *Sidecar) Listen() {
 			close(s.closed)
 			_ = s.server.Close() // an error here has no effect on the test
 		})
-		go func() { _ = s.server.Serve(listener) }() // ends with Close
+		go func() { _ = s.server.Serve(listener) }() // returns after Close
 	})
 }
 
-// handle records a request and replies with a fault if one is due.
+// handle records a request and responds, with a fault if one is due.
 func (s *Sidecar) handle(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -108,7 +108,7 @@ func (s *Sidecar) handle(next http.Handler) http.Handler {
 	})
 }
 
-// status reports a result once, for every method.
+// status reports a result once, for any HTTP method.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state
@@ -123,7 +123,7 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, word)
 }
 
-// start starts a validation if none was requested. It ignores other requests, with status 200.
+// start starts a validation unless one is already requested. It also responds to ignored requests with status 200.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// Finish waits for the start of a validation that takes Forever, and ends it.
+// Finish waits until a validation that takes Forever has started, and finishes it.
 func (s *Sidecar) Finish() {
 	s.t.Helper()
 	Eventually(s.t, "a validation starts", func() bool {
@@ -167,7 +167,7 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
-	_, _ = w.Write(text) // a client that is gone sends the request again
+	_, _ = w.Write(text) // a disconnected client sends the request again
 }
 
 // Requests returns the requests for a path, in order.
@@ -175,7 +175,7 @@ func (s *Sidecar) Requests(path string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.Path == path })
 }
 
-// Statuses returns the replies with this status word, in order.
+// Statuses returns the records of serving the status word, in order.
 func (s *Sidecar) Statuses(word string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.status == word })
 }
@@ -201,7 +201,7 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// ClearFaults removes all faults and replies to blocked requests.
+// ClearFaults removes all faults and responds to blocked requests.
 func (s *Sidecar) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,10 +217,10 @@ func (s *Sidecar) Await(path string) {
 	Eventually(s.t, "the sidecar receives a request for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
-// Fault is a faulty response of the sidecar.
+// Fault sends a faulty response of the sidecar.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// Block accepts a request and replies after ClearFaults.
+// Block accepts a request but responds only after ClearFaults.
 func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	healing := s.cleared
@@ -233,10 +233,10 @@ func Block(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Serve replies without a fault.
+// Serve responds without a fault.
 func (s *Sidecar) Serve(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Reply returns a fault that replies with this status code and body.
+// Reply returns a fault that responds with the status code and body.
 func Reply(code int, body string) Fault {
 	return func(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)

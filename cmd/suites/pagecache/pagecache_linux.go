@@ -1,4 +1,4 @@
-// Package pagecache measures, for tests, how much of a file the kernel has in memory.
+// Package pagecache lets tests measure how much of a file is in the page cache.
 package pagecache
 
 import (
@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Share is the part of a file's pages that is in memory, from 0 to 1. The file must not be empty.
+// Share returns the share of a file's pages that is in memory, from 0 to 1. The file must not be empty.
 func Share(t testing.TB, path string) float64 {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	about, err := file.Stat()
 	require.NoError(t, err)
 	content, err := unix.Mmap(int(file.Fd()), 0, int(about.Size()), unix.PROT_READ, unix.MAP_SHARED)
@@ -28,7 +28,7 @@ func Share(t testing.TB, path string) float64 {
 	return float64(bytes.Count(pages, []byte{1})) / float64(len(pages))
 }
 
-// RequireDisk skips a test whose directory is nowhere else than in memory.
+// RequireDisk skips the test if the directory is on a file system in memory.
 func RequireDisk(t testing.TB, dir string) {
 	t.Helper()
 	var system unix.Statfs_t

@@ -1,5 +1,6 @@
-// Package ports leases TCP ports to tests that no other process binds: neither other tests nor the kernel for
-// outgoing connections. It is for programs that need a port number; a test that can pass a listener listens on port 0.
+// Package ports leases TCP ports to tests. A leased port is not used by other tests, nor by the kernel for outgoing
+// connections. The package is for programs that need a port number; a test that can pass a listener should listen
+// on port 0.
 package ports
 
 import (
@@ -17,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowest is the first port that is leased; those below are for well-known services.
+// lowest is the first port to lease; lower ports are for well-known services.
 const lowest = 10000
 
 var leases struct {
 	sync.Mutex
 	next  int        // offset of the next candidate
-	files []*os.File // one a lease: open, and so locked, until this process ends
+	files []*os.File // one per lease: an open file keeps the lock until this process exits
 }
 
-// Lease returns a port that can be bound on every address. It is this process' own until that ends, so that no late
-// connection of one test reaches the server of another.
+// Lease returns a port that can be bound on every address. The port stays reserved until this process exits, so
+// that a late connection of one test cannot reach the server of another.
 func Lease(t testing.TB) int {
 	t.Helper()
 	leases.Lock()
@@ -46,7 +47,7 @@ func Lease(t testing.TB) int {
 	return 0
 }
 
-// lock takes a port for this process, if no other test has it and no other program listens there.
+// lock reserves a port for this process, unless another test has reserved it or another program is listening there.
 func lock(t testing.TB, port int) bool {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("etcd-wrapper-test-ports-%d", os.Getuid()))
@@ -54,7 +55,7 @@ func lock(t testing.TB, port int) bool {
 	file, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(port)), os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || !canBind(port) {
-		_ = file.Close() // nothing was written
+		_ = file.Close() // the file was only read
 		return false
 	}
 	leases.files = append(leases.files, file)
@@ -66,7 +67,8 @@ func canBind(port int) bool {
 	return err == nil && listener.Close() == nil
 }
 
-// outsideEphemeral is the larger range of ports, above lowest, that the kernel gives to no outgoing connection.
+// outsideEphemeral returns the larger range of ports above lowest that the kernel does not use for outgoing
+// connections.
 func outsideEphemeral(t testing.TB) (first, count int) {
 	t.Helper()
 	file, err := os.Open("/proc/sys/net/ipv4/ip_local_port_range")

@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// leaseMany in the environment makes the test binary lease ports, print them and hold them until its input ends.
+// leaseMany is the environment variable that makes the test binary lease ports, print them and keep them until its
+// input ends.
 const leaseMany = "TEST_LEASES_PORTS"
 
 const many = 50
@@ -49,7 +50,7 @@ func leaseAndHold(t *testing.T) {
 		fmt.Println(ports.Lease(t))
 	}
 	fmt.Println("held")
-	_, _ = fmt.Scanln() // until the end of the input
+	_, _ = fmt.Scanln() // blocks until the end of the input
 }
 
 // leasedByAnotherProcess starts a process that leases ports until the end of the test.
