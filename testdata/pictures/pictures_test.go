@@ -46,7 +46,7 @@ func TestPictures_matchTheirSources(t *testing.T) {
 	}
 }
 
-// draw renders a D2 text with light colours, and with dark ones for readers who prefer these.
+// draw renders a D2 text with light colors, and with dark colors for readers who prefer a dark theme.
 func draw(t *testing.T, text string) []byte {
 	t.Helper()
 	ruler, err := textmeasure.NewRuler()

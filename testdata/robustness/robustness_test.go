@@ -103,7 +103,7 @@ func (c *cluster) withstand(troubles []trouble, round int) {
 	validate.ValidateAndReturnVisualize(c.T, zap.NewNop(), config, reports, persisted, 5*time.Minute)
 }
 
-// simulate runs clients that write, read and watch, and calls cause meanwhile.
+// simulate runs clients that write, read and watch, and calls cause in the meantime.
 func (c *cluster) simulate(by traffic.Traffic, profile traffic.Profile, cause func()) []report.ClientReport {
 	c.Helper()
 	c.began = time.Now()

@@ -59,8 +59,8 @@ var troublesOfOne = []trouble{
 
 // restore describes a restore of a single member.
 type restore struct {
-	lost         string // data directory that the restore has replaced
-	last, first  int64  // the restored revision, and the first revision after the restore; those between them are skipped
+	lost         string // data directory that was replaced by the restore
+	last, first  int64  // restored revision, and first revision after the restore; the revisions in between are skipped
 	began, ended time.Duration
 }
 
@@ -79,7 +79,8 @@ func (c *cluster) restore() {
 }
 
 // joinLogs returns the persisted requests of all logs, without those that were not yet in the store at a restore.
-// etcd's model has no restores, so they become compactions, and revisions are renumbered as if none was skipped.
+// etcd's model has no restores, so restores become compactions, and revisions are renumbered as if none was
+// skipped.
 func (c *cluster) joinLogs(reports []report.ClientReport) ([]report.ClientReport, []model.EtcdRequest) {
 	c.Helper()
 	c.renumberReports(reports)

@@ -24,8 +24,8 @@ const folder = "../../deploy/chart/files/"
 // pod is the start of a selector with the labels of a member.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
-// series holds, by alert, input series in promtool's notation. They have a sample per minute, and the rules are
-// evaluated after ten days.
+// series contains, for each alert, input series in promtool's notation. They have one sample per minute, and the
+// rules are evaluated after ten days.
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {
 		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,

@@ -20,8 +20,8 @@ const infoLevel = "--log-level=info"
 // lifetime is the number of rounds of a cluster.
 const lifetime = 12
 
-// TestChaos_singleMember injects faults into a single member under load, one after the other. After each, it compares the data
-// with the ledger of acknowledged writes.
+// TestChaos_singleMember injects faults into a single member under load, one after the other. After each fault, it
+// compares the data with the ledger of acknowledged writes.
 func TestChaos_singleMember(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })
@@ -45,7 +45,7 @@ func chaos(t *testing.T, kept func(t *testing.T, prefix string) store) {
 	})
 }
 
-// runClusters runs all rounds, at most lifetime of them on a cluster.
+// runClusters runs all rounds, with at most lifetime rounds per cluster.
 func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disasters int)) {
 	t.Helper()
 	seed := *seeded
@@ -60,22 +60,22 @@ func runClusters(t *testing.T, life func(t *testing.T, dice *rand.Rand, disaster
 	}
 }
 
-// A cluster is a single member, and the record of its clients' writes.
+// A cluster is a single member with the record of its clients' writes.
 type cluster struct {
 	*harness.Pod
 	store    store
 	dice     *rand.Rand
 	book     *ledger
 	informer *informer
-	watching int // the number of the informer's listings at the last verification
+	watching int // number of the informer's lists at the last verification
 
-	etcd      *clientv3.Client // of the test itself
+	etcd      *clientv3.Client // client of the test itself
 	run       *harness.Run
-	id        string // of the cluster
-	stored    int64  // the revision that the program reported as stored
-	restored  int64  // the revision that the program reported as restored since the fault; 0 if none
-	user      int64  // the revision at which the user was added
-	oldVolume string // a copy of the volume; empty if there is none
+	id        string // ID of the cluster
+	stored    int64  // revision that the program reported as stored
+	restored  int64  // revision that the program reported as restored since the fault; 0 if none
+	user      int64  // revision at which the user was added
+	oldVolume string // copy of the volume; empty if there is none
 }
 
 func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
@@ -89,7 +89,7 @@ func newCluster(t *testing.T, kept store, dice *rand.Rand) *cluster {
 	reply, err := c.etcd.Put(t.Context(), "brief/first", "")
 	require.NoError(t, err)
 	c.user = reply.Header.Revision
-	harness.Eventually(t, "the user is in the store", func() bool { // in a segment that ends there
+	harness.Eventually(t, "the user is in the store", func() bool { // the user is in the segment that ends at this revision
 		c.readStatus()
 		return c.stored >= c.user
 	})
@@ -121,8 +121,8 @@ func (c *cluster) choose() disaster {
 	})
 }
 
-// choose returns a random element whose name contains part and that is possible now. It draws from all elements, so that
-// the sequence of a seed does not depend on which of them are possible.
+// choose returns a random element whose name contains part and that is currently possible. It draws from all
+// elements, so that the random sequence of a seed does not depend on which elements are possible.
 func choose[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
 	t.Helper()
 	fits := func(one T) bool {
@@ -164,10 +164,10 @@ func (c *cluster) readStatus() {
 // outcome describes what may be lost after a fault.
 type outcome struct {
 	whole   bool  // the volume is intact, so nothing may be lost
-	exactly int64 // the restored revision, if a restore was requested
+	exactly int64 // restored revision, if a restore was requested
 }
 
-// recover starts the program and waits until it is ready. It kills some starts before that.
+// recover starts the program and waits until it is ready. Before that, it kills some of the starts.
 func (c *cluster) recover(flags ...string) {
 	c.T.Helper()
 	for range c.dice.IntN(3) {
@@ -186,7 +186,7 @@ func (c *cluster) killRecovery() {
 	sum.add(func(f *figures) { f.killed++ })
 }
 
-// awaitSteps waits until recovery has taken that many steps, or the member is ready.
+// awaitSteps waits until recovery has taken the given number of steps or the member is ready.
 func (c *cluster) awaitSteps(count int) {
 	c.T.Helper()
 	harness.Eventually(c.T, "recovery takes its next step", func() bool {
@@ -194,7 +194,8 @@ func (c *cluster) awaitSteps(count int) {
 	})
 }
 
-// readRestored records the revision that a run reports as restored. A later run of the same recovery may find a higher one.
+// readRestored records the revision that a run reports as restored. A later run of the same recovery may find a
+// higher revision.
 func (c *cluster) readRestored() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {

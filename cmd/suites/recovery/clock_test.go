@@ -16,10 +16,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// clockAhead names the environment variable that sets how many seconds the clock of a skewed program is ahead.
+// clockAhead is the environment variable that sets the number of seconds by which the clock of a skewed program is
+// ahead.
 const clockAhead = "CLOCK_AHEAD"
 
-// The change of time.Now that adds the seconds.
+// The patch for time.Now that adds the seconds.
 const (
 	asks     = "\tsec, nsec, mono := runtimeNow()\n"
 	asksWith = asks + "\tsec += clockAhead\n"
@@ -44,8 +45,9 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with a clock that can be set, once for all suites. A static program reads the time from the
-// kernel, so it cannot be changed from outside. The first build takes minutes, because every package depends on time.
+// skewed builds the program with an adjustable clock, once for all suites. A static program reads the time from the
+// kernel, so it cannot be changed from outside. The first build takes minutes, because every package depends on
+// package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return harness.BuildCustom("skewed", func(folder string) ([]string, error) {
 		overlay, err := clockOverlay(folder)
@@ -61,7 +63,8 @@ func setClock(p *harness.Pod, ahead time.Duration) {
 	p.Program, p.Env = program, append(p.Env, fmt.Sprintf("%s=%.0f", clockAhead, ahead.Seconds()))
 }
 
-// clockOverlay writes the changed files of package time, and the list of them for go build, to a folder.
+// clockOverlay writes the patched files of package time, and the overlay file that lists them for go build, to a
+// folder.
 func clockOverlay(folder string) (path string, err error) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
 	if err != nil {
@@ -76,7 +79,7 @@ func clockOverlay(folder string) (path string, err error) {
 	if altered == string(source) {
 		return "", errors.New("package time no longer reads the clock in the expected way")
 	}
-	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // with other endings, so that go build ./... ignores them
+	now, ours := filepath.Join(folder, "time.txt"), filepath.Join(folder, "ahead.txt") // not .go, so that go build ./... ignores the files
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {
 		original: now, filepath.Join(filepath.Dir(original), "ahead.go"): ours,
 	}})

@@ -14,14 +14,15 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A condition lasts while a fault is injected. A cluster that survives each of the two may not survive both.
+// A condition lasts while a fault is injected. A cluster that survives a condition and a fault separately may not
+// survive both together.
 type condition struct {
 	name  string
 	start func(c *threeMembers, victim *member) (ends func())
 }
 
 var conditions = []condition{
-	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // and then reachable again, as an empty volume waits for it
+	{"the store is unreachable for a while", func(c *threeMembers, _ *member) func() { // only for a while, because an empty volume waits for the store
 		c.depot.disconnect()
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			sleep(ctx, time.Duration(dice.Int64N(int64(20*time.Second))))
@@ -30,17 +31,17 @@ var conditions = []condition{
 	}},
 	{"there is no space", func(c *threeMembers, victim *member) func() {
 		c.raiseNoSpace(c.other(victim))
-		return func() {} // there is space, so the alarm is lifted
+		return func() {} // there is enough space, so the alarm gets disarmed
 	}},
 	{"another member is suspended for a while", func(c *threeMembers, victim *member) func() {
 		still := c.other(victim).run
 		still.Signal(syscall.SIGSTOP)
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			sleep(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
-			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // it may have been killed
+			_ = still.Cmd.Process.Signal(syscall.SIGCONT) // the process may have been killed
 		}, c.dice)
 	}},
-	{"its disk is slow", func(_ *threeMembers, victim *member) func() { // from its next start until the condition ends
+	{"its disk is slow", func(_ *threeMembers, victim *member) func() { // from the next start until the condition ends
 		before := victim.Under
 		victim.Under = slices.Concat(before, slowDisk)
 		return func() { victim.Under = before }
@@ -48,15 +49,15 @@ var conditions = []condition{
 	{"values are huge", func(c *threeMembers, _ *member) func() {
 		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for value := strings.Repeat("huge", 300<<10); ctx.Err() == nil; sleep(ctx, 250*time.Millisecond) {
-				_, _ = c.etcd.Put(ctx, "brief/huge", value) // there may be no quorum
+				_, _ = c.etcd.Put(ctx, "brief/huge", value) // the cluster may have no quorum
 			}
 		}, c.dice)
 	}},
-	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // until it is removed, no member is replaced
+	{"a member that never starts is added and removed", func(c *threeMembers, _ *member) func() { // no member can be replaced until it is removed
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
 			asked, cancel := context.WithTimeout(ctx, patience)
-			_, _ = c.etcd.MemberAddAsLearner(asked, []string{nowhere}) // there may be no quorum
+			_, _ = c.etcd.MemberAddAsLearner(asked, []string{nowhere}) // the cluster may have no quorum
 			cancel()
 			sleep(ctx, time.Duration(dice.Int64N(int64(6*time.Second))))
 			for watch := harness.StartWatch(); c.remove(nowhere) != nil && watch.Duration() < recoveryTimeout; {
@@ -74,14 +75,14 @@ var conditions = []condition{
 	{"databases are defragmented", func(c *threeMembers, _ *member) func() {
 		return inBackground(func(ctx context.Context, dice *rand.Rand) {
 			for ; ctx.Err() == nil; sleep(ctx, time.Second) {
-				_, _ = c.etcd.Defragment(ctx, c.members[dice.IntN(len(c.members))].Endpoint()) // it may be down
+				_, _ = c.etcd.Defragment(ctx, c.members[dice.IntN(len(c.members))].Endpoint()) // the member may be down
 			}
 		}, c.dice)
 	}},
 	{"leases come and go", func(c *threeMembers, _ *member) func() {
 		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for ; ctx.Err() == nil; sleep(ctx, 10*time.Millisecond) {
-				_, _ = c.etcd.Grant(ctx, 1) // there may be no quorum
+				_, _ = c.etcd.Grant(ctx, 1) // the cluster may have no quorum
 			}
 		}, c.dice)
 	}},
@@ -89,15 +90,15 @@ var conditions = []condition{
 		return inBackground(func(ctx context.Context, _ *rand.Rand) {
 			for ; ctx.Err() == nil; sleep(ctx, time.Second) {
 				if now, err := c.etcd.Get(ctx, "any", clientv3.WithCountOnly()); err == nil {
-					_, _ = c.etcd.Compact(ctx, now.Header.Revision) // there may be no quorum
+					_, _ = c.etcd.Compact(ctx, now.Header.Revision) // the cluster may have no quorum
 				}
 			}
 		}, c.dice)
 	}},
 }
 
-// chooseCondition starts a condition for a fault: none in half of the rounds, and none if the cluster has to be restored from its
-// store.
+// chooseCondition starts a condition for a fault. It chooses none in half of the rounds, nor if the cluster must be
+// restored from its store.
 func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name string, ends func()) {
 	also := choose(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
@@ -108,7 +109,7 @@ func (c *threeMembers) chooseCondition(drawn memberFault, victim *member) (name 
 	return drawn.name + ", while " + also.name, also.start(c, victim)
 }
 
-// inBackground runs a function until stop is called, which waits for its end.
+// inBackground runs a function until ends is called, which waits for the function to return.
 func inBackground(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryTimeout)
@@ -130,11 +131,11 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// slowDisk runs a program whose fsync and fdatasync calls take 20 ms longer. The output of strace is discarded.
+// slowDisk delays the fsync and fdatasync calls of a program by 20 ms each. The output of strace is discarded.
 var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
 	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
 
-// remove removes the member with a peer URL from the cluster.
+// remove removes the member with the given peer URL from the cluster.
 func (c *threeMembers) remove(at string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -150,7 +151,7 @@ func (c *threeMembers) remove(at string) error {
 	return err
 }
 
-// moveLeader makes the leader, if there is one, hand over to another member.
+// moveLeader makes the leader, if there is one, transfer its leadership to another member.
 func (c *threeMembers) moveLeader(ctx context.Context, dice *rand.Rand) {
 	asked, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -161,7 +162,7 @@ func (c *threeMembers) moveLeader(ctx context.Context, dice *rand.Rand) {
 	to := list.Members[dice.IntN(len(list.Members))].ID
 	for _, m := range c.members {
 		if client, err := clientv3.New(clientv3.Config{Endpoints: []string{m.Endpoint()}, DialTimeout: time.Second}); err == nil {
-			_, _ = client.MoveLeader(asked, to) // only the leader does
+			_, _ = client.MoveLeader(asked, to) // only the leader accepts this
 			_ = client.Close()
 		}
 	}

@@ -24,14 +24,15 @@ func (l *storedMember) copied() *harness.Pod {
 	return other
 }
 
-// Both copies have the same rows at first. The one that writes second finds the other one's rows in the store.
+// Initially, both copies have the same rows. The copy that writes second finds the rows of the other one in the
+// store.
 func TestCopies_oneContinues(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
 	pods := []*harness.Pod{l.Pod, l.copied()}
 	runs := []*harness.Run{pods[0].StartReady(), pods[1].StartReady()}
 	pods[0].Put("key", "of the first")
-	_ = pods[1].TryPut("key", "of the second", 5*time.Second) // fails if the process has ended
+	_ = pods[1].TryPut("key", "of the second", 5*time.Second) // fails if the process has exited
 	stopped, running := 0, 1
 	select {
 	case <-runs[0].Ended:
@@ -49,7 +50,7 @@ func TestCopies_oneContinues(t *testing.T) {
 	runs[running].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// The data of a copy are kept, and --adopt adds them to the store once.
+// The data of a copy is kept, and --adopt adds it to the store once.
 func TestCopies_adoption(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

@@ -13,11 +13,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A damagedMember is a stopped single member with a damaged volume. It can be reset and recovered repeatedly.
+// A damagedMember is a stopped single member with a damaged volume, which can be reset and recovered repeatedly.
 type damagedMember struct {
 	*harness.Pod
 	depot
-	copies int // preserved copies after the recovery
+	copies int // number of preserved copies after the recovery
 }
 
 // damages list ways to damage a volume, and the number of preserved copies after the recovery.
@@ -30,7 +30,7 @@ var damages = []struct {
 	{"database broken", breakDatabase, 1},
 }
 
-// newDamagedMember returns a member whose store has all writes, and damages its volume.
+// newDamagedMember returns a member whose store has all writes and whose volume is damaged.
 func newDamagedMember(t *testing.T, damage func(p *harness.Pod), copies int) *damagedMember {
 	t.Helper()
 	s := &damagedMember{Pod: harness.NewStandalonePod(t, nil), depot: newDepot(t), copies: copies}

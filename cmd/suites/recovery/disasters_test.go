@@ -10,11 +10,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A disaster is a fault of a single member, which is under load until inject calls stop. inject returns when the member
-// has recovered.
+// A disaster is a fault of a single member. The member is under load until inject calls stop. inject returns after
+// the member has recovered.
 type disaster struct {
 	name       string
-	isPossible func(c *cluster) bool // nil for always
+	isPossible func(c *cluster) bool // nil means always possible
 	inject     func(c *cluster, stop func()) outcome
 }
 
@@ -36,7 +36,7 @@ var disasters = []disaster{
 	}},
 	{"volume lost after an orderly stop", nil, func(c *cluster, stop func()) outcome {
 		c.shutdown(stop)
-		c.stored = c.book.highest() // everything is in the store
+		c.stored = c.book.highest() // the store has everything
 		emptyVolume(c.Pod)
 		return c.recoverAll()
 	}},
@@ -73,7 +73,7 @@ var disasters = []disaster{
 		c.loseStore()
 		c.kill(stop)
 		breakDatabase(c.Pod)
-		c.waitForStore() // only valid data start without the store
+		c.waitForStore() // without the store, only valid data starts
 		return c.recoverAll()
 	}},
 	{"store slow, volume lost", (*cluster).canBeSlow, func(c *cluster, stop func()) outcome {
@@ -110,8 +110,9 @@ func (c *cluster) copyVolume() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store has a revision that the copy of the volume lacks. Until then, a volume that is
-// rolled back to the copy cannot be distinguished from one whose etcd was killed when the copy was made.
+// awaitNewerThanCopy waits until the store has a revision that the copy of the volume lacks. Until then, a volume
+// that was rolled back to the copy cannot be distinguished from the volume of an etcd that was killed when the copy
+// was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()
 	copied := highestRevision(c.Pod, c.oldVolume)
@@ -121,7 +122,7 @@ func (c *cluster) awaitNewerThanCopy() {
 	})
 }
 
-// shutdown stops the clients and then the program, which uploads all acknowledged writes.
+// shutdown stops the clients, then the program, which uploads all acknowledged writes.
 func (c *cluster) shutdown(stop func()) {
 	c.T.Helper()
 	stop()
@@ -129,7 +130,7 @@ func (c *cluster) shutdown(stop func()) {
 	c.run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
-// damage inverts bytes at the start of a file, or anywhere in it.
+// damage inverts bytes at the start or at a random place of a file.
 func (c *cluster) damage(path string) {
 	c.T.Helper()
 	info, err := os.Stat(path)
@@ -150,7 +151,7 @@ func (c *cluster) loseStore() {
 	c.sleep(2 * time.Second)
 }
 
-// waitForStore checks that a start waits for the store, and makes the store reachable again.
+// waitForStore checks that a start waits for the store, then makes the store reachable again.
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(infoLevel)

@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// sum counts the results of the long runs, which are printed at the end.
+// sum collects the results of the long runs, which are printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {
 	mu        sync.Mutex
 	disasters map[string]int
 	rounds    int
-	writes    int // acknowledged
-	undone    int // acknowledged, and only on a volume that was lost
+	writes    int // acknowledged writes
+	undone    int // writes that were acknowledged but existed only on a volume that was lost
 	restores  int
 	killed    int // recoveries that were killed
 	longest   time.Duration
 
 	takeovers          int
-	kept, lost         int           // writes that the program reported as stored, and those of them that are missing after a takeover
-	longestOverlap     time.Duration // the longest time from the return of a pod to its exit
-	longestOverlapIdle time.Duration // the same, by a clock that is slower while the machine is busy
+	kept, lost         int           // writes that the program reported as stored, and how many of them are missing after a takeover
+	longestOverlap     time.Duration // longest time from the return of a pod to its exit
+	longestOverlapIdle time.Duration // the same, measured by a clock that runs slower on a busy machine
 }
 
 func (f *figures) add(change func(*figures)) {

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout bounds how long a gate connects to an unreachable server.
+// dialTimeout bounds the time to connect to an unreachable server.
 const dialTimeout = 2 * time.Second
 
-// A gate is a proxy in front of a server. It can delay data and refuse connections.
+// A gate is a proxy in front of a server that can delay data and refuse connections.
 type gate struct {
 	listener net.Listener
 	server   string // host and port
@@ -20,7 +20,7 @@ type gate struct {
 
 	mu    sync.Mutex
 	shut  bool
-	pause time.Duration // before each piece of data is forwarded
+	pause time.Duration // delay before each piece of data is forwarded
 	conns map[net.Conn]bool
 }
 
@@ -46,13 +46,13 @@ func newGateAt(t *testing.T, address, server string) *gate {
 // address returns the address at which the gate listens.
 func (g *gate) address() string { return g.listener.Addr().String() }
 
-// cut closes every connection, and refuses new ones.
+// cut closes all connections and refuses new ones.
 func (g *gate) cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.shut = true
 	for conn := range g.conns {
-		_ = conn.Close() // both ends notice
+		_ = conn.Close() // the client and the server notice
 	}
 }
 
@@ -63,7 +63,7 @@ func (g *gate) slow(pause time.Duration) {
 	g.pause = pause
 }
 
-// open allows new connections again, and ends the delay.
+// open accepts connections again and ends the delay.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +80,7 @@ func (g *gate) serve() {
 	}
 }
 
-// connect connects a client with the server.
+// connect connects a client to the server.
 func (g *gate) connect(client net.Conn) {
 	server, err := net.DialTimeout("tcp", g.server, dialTimeout)
 	if err != nil {

@@ -23,12 +23,12 @@ type informer struct {
 
 	mu       sync.Mutex
 	cache    map[string]string
-	revision int64 // of the cache
+	revision int64 // revision of the cache
 	listings int
 	wrong    []string
 }
 
-// newInformer starts an informer, which ends with the test.
+// newInformer starts an informer that stops when the test ends.
 func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	i := &informer{t: t, etcd: etcd}
 	ctx, stop := context.WithCancel(context.Background())
@@ -48,7 +48,7 @@ func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	return i
 }
 
-// list replaces the cache with all keys. It reports whether that succeeded.
+// list replaces the cache with all keys, and reports whether it succeeded.
 func (i *informer) list(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -73,7 +73,8 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch applies events to the cache until the next revision is compacted. If the watch ends otherwise, it is resumed.
+// watch applies events to the cache until the next revision is compacted. If the watch ends for another reason, it
+// is resumed.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
@@ -118,7 +119,7 @@ func (i *informer) listed() int {
 	return i.listings
 }
 
-// requireRight waits until the cache equals etcd's data, and checks that its revision never decreased.
+// requireRight waits until the cache is equal to etcd's data, and checks that its revision never decreased.
 func (i *informer) requireRight() {
 	i.t.Helper()
 	harness.Eventually(i.t, "the cache equals etcd's data", func() bool {

@@ -33,8 +33,8 @@ func TestKilledRecovery_sameResult(t *testing.T) {
 	}
 }
 
-// spots returns the system calls of a recovery that change its record, the directories that it builds and moves, or the
-// store.
+// spots returns the system calls of a recovery that change its record, the directories that it builds and moves, or
+// the store.
 func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 	t.Helper()
 	for _, at := range s.Trace(changing, func() { s.StartReady().Kill() }, s.dir) {
@@ -42,13 +42,13 @@ func (s *damagedMember) spots(t *testing.T) (spots []harness.CallPoint) {
 			spots = append(spots, at)
 		}
 	}
-	// strace lists a rename under both of its paths, and the data directory's path is not one of the above.
+	// strace lists a rename under both paths, and the path of the data directory is not among those above.
 	return append(spots, harness.CallPoint{Call: "renameat", Path: s.DataDir(), Count: 1})
 }
 
 func (s *damagedMember) ofRecovery(path string) bool {
 	own := []string{s.Volume, filepath.Join(s.Volume, "recovery.json"), filepath.Join(s.Volume, "recovery.json.tmp")}
-	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a random name, which differs in the next run
+	named := !strings.HasPrefix(filepath.Base(path), ".new-") // a random name that differs in the next run
 	return slices.Contains(own, path) || strings.HasPrefix(path, s.DataDir()+".") || strings.HasPrefix(path, s.dir) && named
 }
 
@@ -71,14 +71,14 @@ func (s *damagedMember) dieAt(t *testing.T, at harness.CallPoint) {
 	})
 	run.Kill()
 	s.Under = nil
-	if at.Count == 1 { // strace counts calls per thread, so a later call may not be reached
+	if at.Count == 1 { // strace counts calls per thread, so later calls may not be reached
 		assert.True(t, died, where)
 	}
 	s.requireRecovered(t, where)
 }
 
-// TestRecovery_syncOrder checks the order of system calls: the restored data and the record are synced to disk before the
-// old data are replaced. A simulated power loss may not reveal a wrong order.
+// TestRecovery_syncOrder checks the order of system calls: the restored data and the record must be synced to disk
+// before the old data is replaced. A simulated power loss may not reveal a wrong order.
 func TestRecovery_syncOrder(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)
@@ -101,7 +101,7 @@ func TestRecovery_syncOrder(t *testing.T) {
 	require.Less(t, installed, indexFrom(calls, installed, "fdatasync", s.DBPath()), "etcd opens the data last")
 }
 
-// next returns the index of the first such call at or after an index.
+// next returns the index of the first matching call at or after an index.
 func next(t *testing.T, calls []harness.CallPoint, from int, call, path string) int {
 	t.Helper()
 	at := indexFrom(calls, from, call, path)

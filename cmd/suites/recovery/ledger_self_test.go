@@ -8,7 +8,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// exampleLedger returns a ledger with one key: it was put at revision 5, deleted at 9, and one put has an unknown result.
+// exampleLedger returns a ledger with one key that was put at revision 5 and deleted at revision 9, and one put
+// with an unknown result.
 func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	l = newLedger()
 	first, perhaps, last = l.attempt("k", false, 0), l.attempt("k", false, 0), l.attempt("k", true, 0)
@@ -17,7 +18,7 @@ func exampleLedger() (l *ledger, first, perhaps, last *attempt) {
 	return l, first, perhaps, last
 }
 
-// contentAfter returns the contents if the attempt was the last one and was done at a revision.
+// contentAfter returns the contents after an attempt that was the last one and was done at a revision.
 func contentAfter(a *attempt, revision int64) contents {
 	have := contents{markPrefix + "k": {Value: []byte(a.token), ModRevision: revision}}
 	if !a.deletes {
@@ -48,7 +49,7 @@ func TestLedger_acceptsValidResults(t *testing.T) {
 	assert.Empty(t, wrong)
 }
 
-// The chaos tests detect only violations that the ledger finds.
+// The chaos tests can detect only the violations that the ledger finds.
 func TestLedger_findsViolations(t *testing.T) {
 	for name, test := range map[string]struct {
 		have    func(first, perhaps, last *attempt) contents

@@ -8,26 +8,26 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// markPrefix is the prefix of a second key that is written in the same transaction. It shows the last attempt even if that
-// deleted the key.
+// markPrefix is the prefix of a second key that is written in the same transaction. It identifies the last attempt
+// even if that attempt deleted the key.
 const markPrefix = "beside/"
 
 // An attempt is a change of a key that a client requested.
 type attempt struct {
 	token    string // unique
 	deletes  bool
-	lease    clientv3.LeaseID // 0 for none
-	revision int64            // 0 until it is known to be done
-	failed   bool             // it is known that it was not done, or was undone
+	lease    clientv3.LeaseID // 0 for no lease
+	revision int64            // 0 until the change is known to be done
+	failed   bool             // known to be not done or undone
 }
 
-// A ledger records all attempts of clients for each key, in order. Only one client changes a key at a time.
+// A ledger records all attempts of clients for each key in order. Each key is changed by only one client at a time.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
 	tries int
 	acked int
-	seen  int64 // the highest revision that a client received
+	seen  int64 // highest revision that a client received
 }
 
 func newLedger() *ledger { return &ledger{keys: map[string][]*attempt{}} }
@@ -73,9 +73,9 @@ func (l *ledger) acknowledged() int {
 // contents are etcd's keys and values by key.
 type contents map[string]*mvccpb.KeyValue
 
-// verify compares the data with the data that must or may exist at a revision, and returns the differences. It records the
-// outcome of attempts that were not acknowledged; over means that none of them can still succeed. undone is the number of
-// acknowledged changes that were rolled back.
+// verify compares the data with the data that must or may exist at a revision, and returns the differences. It
+// records the outcome of unacknowledged attempts; over means that none of them can still succeed. undone is the
+// number of acknowledged changes that were rolled back.
 func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *ledger) verify(have contents, at int64, over bool) (wrong []string, und
 	return wrong, undone
 }
 
-// markUndone marks the attempts that were rolled back or never done, and counts acknowledged ones.
+// markUndone marks the attempts that were rolled back or never done, and counts the acknowledged ones among them.
 func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	newest := newestOf(attempts, at)
 	for i, each := range attempts {
@@ -107,7 +107,7 @@ func markUndone(attempts []*attempt, at int64, over bool) (undone int) {
 	return undone
 }
 
-// newestOf returns the index of the last attempt that is known to be done at a revision; -1 if there is none.
+// newestOf returns the index of the last attempt that is known to be done at a revision, or -1 if there is none.
 func newestOf(attempts []*attempt, at int64) int {
 	newest := -1
 	for i, each := range attempts {
@@ -118,8 +118,8 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// verifyKey describes what is wrong with a key; empty if nothing. An attempt without a response may have been done after
-// later attempts.
+// verifyKey describes the inconsistency of a key, or returns an empty string. An attempt without a response may
+// have been done after later attempts.
 func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
@@ -146,7 +146,7 @@ func verifyKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch describes what is wrong with a key whose last change is the attempt; empty if nothing.
+// mismatch describes the inconsistency of a key whose last change is this attempt, or returns an empty string.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
 		a.revision = mark.ModRevision

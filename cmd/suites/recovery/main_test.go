@@ -1,6 +1,6 @@
-// Package recovery_test checks the promises of recovery with the built program: after faults of volumes and stores, all
-// acknowledged writes that had to survive exist, no other data do, and no client sees a revision decrease. A short selection
-// runs by default, and all tests with -whole.
+// Package recovery_test checks the guarantees of recovery with the built program: after faults of volumes and
+// stores, all acknowledged writes that must survive exist, no other data exists, and no client sees a revision
+// decrease. A short selection runs by default, and all tests run with -whole.
 package recovery_test
 
 import (

@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A memberFault is a fault of one or more members of three. inject returns when all three are running.
+// A memberFault is a fault of one or more of three members. inject returns when all three members are running.
 type memberFault struct {
 	name       string
-	isPossible func(c *threeMembers) bool // nil for always
+	isPossible func(c *threeMembers) bool // nil means always possible
 	inject     func(c *threeMembers, victim *member)
 	restores   bool // the cluster is restored from the store
 }
@@ -163,8 +163,8 @@ var memberFaults = []memberFault{
 	}, true},
 }
 
-// rollBack kills members and restores earlier copies of their volumes. A member without a copy is copied now, and clients write
-// before its volume is rolled back.
+// rollBack kills members and restores earlier copies of their volumes. The volume of a member without a copy is
+// copied now, and clients write before it is rolled back.
 func (c *threeMembers) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -186,12 +186,12 @@ func (c *threeMembers) rollBack(victims ...*member) {
 	}
 }
 
-// raiseNoSpace makes a member raise the alarm, until there is room again.
+// raiseNoSpace makes a member raise the NOSPACE alarm, and returns once there is enough space again.
 func (c *threeMembers) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)
 	require.NoError(c.t, err)
-	harness.Eventually(c.t, "the alarm is raised", func() bool { // there may be no leader for a moment
+	harness.Eventually(c.t, "the alarm is raised", func() bool { // there may briefly be no leader
 		_, err := etcdserverpb.NewMaintenanceClient(c.etcd.ActiveConnection()).Alarm(c.t.Context(), &etcdserverpb.AlarmRequest{
 			Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: id,
 		})
@@ -199,7 +199,7 @@ func (c *threeMembers) raiseNoSpace(m *member) {
 	})
 }
 
-// writeUntilStored makes clients write until the store has a higher revision.
+// writeUntilStored lets clients write until the store has a higher revision.
 func (c *threeMembers) writeUntilStored(revision int64) {
 	c.t.Helper()
 	stop := c.book.startWriting(c.client(), c.dice)
@@ -210,7 +210,8 @@ func (c *threeMembers) writeUntilStored(revision int64) {
 	})
 }
 
-// requestRestoreOfAll restarts all members with the same restore request, as the runbook describes for a lost quorum.
+// requestRestoreOfAll restarts all members with the same restore request, as the runbook describes for a lost
+// quorum.
 func (c *threeMembers) requestRestoreOfAll() {
 	c.sleep(4 * time.Second)
 	for _, each := range c.members {
@@ -219,7 +220,7 @@ func (c *threeMembers) requestRestoreOfAll() {
 	c.startAll("--restore-to=latest", fmt.Sprintf("--restore-id=at-%d", c.book.highest()))
 }
 
-// startAll starts all members, and kills and starts some of them once more.
+// startAll starts all members, then kills and restarts some of them.
 func (c *threeMembers) startAll(flags ...string) {
 	flags = append(flags, infoLevel)
 	for _, each := range c.members {
@@ -235,7 +236,7 @@ func (c *threeMembers) startAll(flags ...string) {
 	}
 }
 
-// start starts a member and waits until it is ready. It kills some starts before that.
+// start starts a member and waits until it is ready. Before that, it kills some of the starts.
 func (c *threeMembers) start(m *member) {
 	m.T.Helper()
 	for range c.dice.IntN(3) {

@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A network connects the members of a cluster: each has a network namespace, and one bridge connects them.
+// A network connects the members of a cluster: each member has a network namespace, and a bridge connects the
+// namespaces.
 type network struct {
 	t      *testing.T
 	name   string // prefix of all names
@@ -24,7 +25,7 @@ type network struct {
 // networks counts the networks of this process.
 var networks atomic.Int32
 
-// newNetwork creates a network. It skips the test if that is impossible, as without root.
+// newNetwork creates a network. It skips the test if that is impossible, for example without root.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	number := int(networks.Add(1))
@@ -49,7 +50,8 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// addNamespace runs a pod in its own namespace. Processes outside reach it at the same ports of 127.0.0.1.
+// addNamespace runs a pod in its own namespace. Processes outside the namespace reach it at the same ports of
+// 127.0.0.1.
 func (n *network) addNamespace(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"

@@ -16,9 +16,9 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and deletes
-// volumes while clients write. As in a release, a restore waits until the backups have not been extended for 90 s, and here
-// they are extended all the time.
+// TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
+// deletes volumes while clients write. As in a release, a restore waits until the backups have not grown for 90 s,
+// but in this test they grow all the time.
 func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -63,16 +63,16 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 	}
 }
 
-// A restoredCluster is a cluster under load that was restored, and whose restore flags are still set.
+// A restoredCluster is a cluster under load that was restored and whose restore flags are still set.
 type restoredCluster struct {
 	t       *testing.T
-	members int // that initial-cluster names
+	members int // number of members in initial-cluster
 	pods    []*harness.Pod
 	runs    []*harness.Run
 	flags   []string
 	etcd    *clientv3.Client
 	written atomic.Int64 // number of acknowledged keys
-	paused  atomic.Bool  // no key is written
+	paused  atomic.Bool  // clients write no keys
 }
 
 func newRestoredCluster(t *testing.T, members int) *restoredCluster {
@@ -142,7 +142,7 @@ func (l *restoredCluster) requireWrites() {
 	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
 }
 
-// start runs members whose configuration names the given number of them.
+// start runs members whose initial-cluster has the given number of members.
 func (l *restoredCluster) start(members int, which ...int) {
 	l.t.Helper()
 	l.members = members
@@ -164,8 +164,8 @@ func (l *restoredCluster) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. Without a quorum, a write that the first member has not applied would be
-// lost, so the test waits until that member and the store have everything.
+// lose kills members and removes their volumes. Without a quorum, a write that the first member has not applied
+// would be lost, so the test waits until this member and the store have all writes.
 func (l *restoredCluster) lose(which ...int) {
 	l.t.Helper()
 	if l.members-len(which) <= l.members/2 {
@@ -200,7 +200,7 @@ func (l *restoredCluster) requireReason(member int, part string) {
 	})
 }
 
-// restoreAll follows the way out that the members report.
+// restoreAll performs the way out that the members report.
 func (l *restoredCluster) restoreAll(id string) {
 	l.t.Helper()
 	for i := range l.members {
@@ -211,7 +211,7 @@ func (l *restoredCluster) restoreAll(id string) {
 	l.requireReady()
 }
 
-// requireAcknowledged checks that no acknowledged write is missing, and that clients can write.
+// requireAcknowledged checks that no acknowledged write is missing and that clients can write.
 func (l *restoredCluster) requireAcknowledged() {
 	l.t.Helper()
 	l.requireWrites()

@@ -51,7 +51,7 @@ func TestSpool_survivesLostData(t *testing.T) {
 	}
 }
 
-// Valid data that a user restored from an old copy lack the segments in the spool.
+// Data that a user restored from an old copy is valid but lacks the segments in the spool.
 func TestSpool_survivesManualRestore(t *testing.T) {
 	t.Parallel()
 	p, d := newSpoolPod(t)

@@ -20,16 +20,16 @@ type store struct {
 	url                   string
 	env                   []string // credentials
 	disconnect, reconnect func()
-	slow                  func() // until reconnect; nil if the store cannot be slow
+	slow                  func() // slows the store down until reconnect; nil if the store cannot be slow
 }
 
-// configure makes a pod store its backups there.
+// configure makes a pod store its backups in this store.
 func (s store) configure(p *harness.Pod) {
 	p.Flags = append(p.Flags, "--backup-store="+s.url, "--backup-interval=200ms")
 	p.Env = append(p.Env, s.env...)
 }
 
-// A depot is a folder as a store. Its parent stands for a mounted volume.
+// A depot is a store in a folder. The parent of the folder represents a mounted volume.
 type depot struct {
 	t     *testing.T
 	mount string
@@ -68,10 +68,11 @@ func (d depot) generations() []archive.Generation {
 	return all
 }
 
-// slowTransfer is the duration of each transfer with a slow store.
+// slowTransfer is the duration of each transfer to or from a slow store.
 const slowTransfer = 20 * time.Millisecond
 
-// bucket starts an S3 server and returns a function that makes stores in it, each with its own prefix and proxy.
+// bucket starts an S3 server and returns a function that creates stores in one bucket, each with its own prefix and
+// proxy.
 func bucket(t *testing.T) func(t *testing.T, prefix string) store {
 	t.Helper()
 	server := servers.S3(t)

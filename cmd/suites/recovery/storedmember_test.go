@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A storedMember is a stopped single member with a key in its data and its store, and a copy of its volume with an older
-// value of the key.
+// A storedMember is a stopped single member whose volume and store contain a key. It has a copy of the volume with
+// an older value of the key.
 type storedMember struct {
 	*harness.Pod
 	depot
@@ -40,7 +40,7 @@ func newStoredMember(t *testing.T) *storedMember {
 	return l
 }
 
-// volumes lists the states of a volume.
+// volumes lists the states of a volume to test.
 var volumes = map[string]func(l *storedMember){
 	"valid":       func(*storedMember) {},
 	"rolled back": func(l *storedMember) { restoreVolume(l.Pod, l.oldVolume) },
@@ -52,7 +52,7 @@ var volumes = map[string]func(l *storedMember){
 	},
 }
 
-// stores lists the states of a store.
+// stores lists the states of a store to test.
 var stores = map[string]func(l *storedMember){
 	"this cluster's": func(*storedMember) {},
 	"empty": func(l *storedMember) {
@@ -90,7 +90,7 @@ func (l *storedMember) count() int64 {
 	return reply.Count
 }
 
-// requireRefused checks that a start fails with a reason and changes nothing.
+// requireRefused checks that a start fails with the given reason and changes nothing.
 func (l *storedMember) requireRefused(why string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()
@@ -103,7 +103,7 @@ func (l *storedMember) requireRefused(why string) {
 	assert.Equal(l.T, before, l.files(), "nothing is moved")
 }
 
-// files returns the files of the data directory, and those next to it.
+// files returns the files in the data directory and next to it.
 func (l *storedMember) files() (all []string) {
 	l.T.Helper()
 	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The results of a start that is not refused.
+// Results of a start that is not refused.
 const (
 	starts         = "starts with its data"
 	restores       = "is restored from the store"
@@ -29,8 +29,8 @@ const (
 	backupsFail    = "starts with its data, and reports that its backups fail"
 )
 
-// cells are the rows of docs/restore.md for a single member: the state of the volume, that of the store, and the result, which
-// is one of the above or a part of the refusal.
+// cells contains the rows of docs/restore.md for a single member: the state of the volume, the state of the store,
+// and the result, which is one of the constants above or part of the refusal.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
 	{"valid", "empty", starts},
@@ -78,7 +78,7 @@ func TestRecoveryTable(t *testing.T) {
 	}
 }
 
-// ends lists the results of a start that is not refused.
+// ends checks the results of starts that are not refused.
 var ends = map[string]func(l *storedMember){
 	starts: func(l *storedMember) {
 		run := l.StartReady()
@@ -128,7 +128,7 @@ var ends = map[string]func(l *storedMember){
 	},
 }
 
-// A missing folder may be on a volume that is not mounted, so the user has to create it.
+// A missing folder may be on a volume that is not mounted, so the user must create it.
 func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -142,8 +142,8 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	run.AwaitReady()
 }
 
-// A database may have been corrupt before it was backed up. Opening it can crash the process, so recovery must open it in
-// another one.
+// A database may have been corrupt before it was backed up. Opening it can crash the process, so recovery must open
+// it in a child process.
 func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)
@@ -164,11 +164,11 @@ func TestDamagedBackup_crashesItsReader(t *testing.T) {
 	require.NoError(t, err)
 	l.Flags = append(l.Flags, other.flag())
 	volumes["broken"](l)
-	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // it belongs to the first store
+	require.NoError(t, os.RemoveAll(filepath.Join(l.Volume, "backup.spool"))) // the spool belongs to the first store
 	l.requireRefused("the backups are damaged")
 }
 
-// If a full snapshot is damaged, an older one and its segments restore the same revision.
+// If a full snapshot is damaged, an older full snapshot and its segments restore the same revision.
 func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

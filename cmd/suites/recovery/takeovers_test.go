@@ -17,11 +17,12 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// takeoversPerCluster is the number of pods that take over a cluster, each from the previous one. They mostly wait, so all
-// clusters run in parallel.
+// takeoversPerCluster is the number of pods that take over a cluster, each from its predecessor. They mostly wait,
+// so all clusters run in parallel.
 const takeoversPerCluster = 25
 
-// TestTakenOverMember_exits suspends a pod, restores its backups in another one and resumes the first, which must exit.
+// TestTakenOverMember_exits suspends a pod, restores its backups in another pod and resumes the first pod, which
+// must exit.
 func TestTakenOverMember_exits(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -34,7 +35,8 @@ func TestTakenOverMember_exits(t *testing.T) {
 	)
 }
 
-// TestTakenOverMember_disconnectedFromServer does the same with a pod that keeps running under load but cannot reach the store.
+// TestTakenOverMember_disconnectedFromServer does the same with a pod that keeps running under load without a
+// connection to the store.
 func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	t.Parallel()
 	buckets := bucket(t)
@@ -45,7 +47,7 @@ func TestTakenOverMember_disconnectedFromServer(t *testing.T) {
 	)
 }
 
-// takeOvers runs all takeovers. kept returns a function that makes the store of each pod of a cluster.
+// takeOvers runs all takeovers. kept returns a function that creates the store of each pod of a cluster.
 func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner backupWriter)) {
 	t.Helper()
 	for done := 0; done < *rounds; done += takeoversPerCluster {
@@ -59,11 +61,11 @@ func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store
 	}
 }
 
-// successions are the pods that take over one cluster, each from the previous one.
+// successions contains the pods that take over one cluster, each from its predecessor.
 type successions struct {
 	t            *testing.T
 	newStore     func() store
-	backupWriter // the current writer
+	backupWriter // current writer
 	count        int
 	confirmed    []string // keys that the program reported as stored
 }
@@ -89,7 +91,7 @@ func (h *successions) startWriter() backupWriter {
 	return backupWriter{pod, kept, pod.StartReady(infoLevel)}
 }
 
-// takeOver disconnects the current pod, which is under load, starts another one and reconnects the first.
+// takeOver disconnects the current pod, which is under load, starts another pod and reconnects the first.
 func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	h.t.Helper()
 	owner := h.backupWriter
@@ -119,7 +121,7 @@ func (h *successions) takeOver(leave, comeBack func(owner backupWriter)) {
 	require.NoError(h.t, os.RemoveAll(owner.Volume), "many volumes need much space")
 }
 
-// missingKeys returns the confirmed keys that do not exist.
+// missingKeys returns the confirmed keys that no longer exist.
 func (h *successions) missingKeys() (keys []string) {
 	h.t.Helper()
 	reply, err := h.Etcd().Get(h.t.Context(), "written/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -131,17 +133,17 @@ func (h *successions) missingKeys() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes records the writes to one pod, and the revision that it reported as stored.
+// writes records the writes to one pod and the revision that the pod reported as stored.
 type writes struct {
 	end, ended chan struct{}
 
 	mu       sync.Mutex
 	keys     []string
 	revision []int64 // of each
-	stored   int64   // the revision that the program reported as stored
+	stored   int64   // revision that the program reported as stored
 }
 
-// startWriting writes until it is stopped or the pod has ended.
+// startWriting starts a client that writes until it is stopped or the pod has exited.
 func (p backupWriter) startWriting(prefix string) *writes {
 	w := &writes{end: make(chan struct{}), ended: make(chan struct{})}
 	client := p.Etcd()
@@ -163,11 +165,12 @@ func (p backupWriter) startWriting(prefix string) *writes {
 	return w
 }
 
-// writePause is the pause between two writes to a pod. Many pods are under load at the same time.
+// writePause is the pause between two writes to a pod. It is long, because many pods are under load at the same
+// time.
 const writePause = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a paused process does not answer
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a suspended process does not respond
 	defer cancel()
 	reply, err := client.Put(ctx, key, "value")
 	if err != nil {
@@ -199,9 +202,9 @@ func (w *writes) confirmed() (keys []string) {
 	return keys
 }
 
-// stop ends the writes and returns the number of acknowledged ones.
+// stop stops the client and returns the number of acknowledged writes.
 func (w *writes) stop() int {
 	close(w.end)
-	<-w.ended // each of its writes has a deadline
+	<-w.ended // each write has a deadline
 	return len(w.keys)
 }

@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestRestoreTargets_outsideTheWindow requests targets outside the window, which are refused, and then its first revision.
+// TestRestoreTargets_outsideTheWindow requests targets outside the window, which must be refused, then the first
+// revision of the window.
 func TestRestoreTargets_outsideTheWindow(t *testing.T) {
 	t.Parallel()
 	l := newStoredMember(t)

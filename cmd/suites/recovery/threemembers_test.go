@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has its own network namespace.
-// Afterwards all members have every acknowledged write.
+// TestChaos_threeMembers injects faults into the members of a cluster under load. Each member has its own network
+// namespace. After each fault, all members must have every acknowledged write.
 func TestChaos_threeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
@@ -31,7 +31,7 @@ func TestChaos_threeMembers(t *testing.T) {
 	})
 }
 
-// threeMembers are the members of a cluster, and the record of its clients' writes.
+// threeMembers is a cluster of three members with the record of its clients' writes.
 type threeMembers struct {
 	t        *testing.T
 	net      *network
@@ -39,20 +39,20 @@ type threeMembers struct {
 	dice     *rand.Rand
 	members  []*member
 	book     *ledger
-	etcd     *clientv3.Client // of the test itself
+	etcd     *clientv3.Client // client of the test itself
 	informer *informer
-	id       uint64 // of the cluster
-	watching int    // the number of the informer's listings at the last verification
-	stored   int64  // the revision that the members reported as stored
-	restored int64  // the highest revision that members reported as restored since the fault
+	id       uint64 // ID of the cluster
+	watching int    // number of the informer's lists at the last verification
+	stored   int64  // revision that the members reported as stored
+	restored int64  // highest revision that the members reported as restored since the fault
 }
 
-// A member is a member of the cluster.
+// A member is one of the three members.
 type member struct {
 	*harness.Pod
 	number    int
 	run       *harness.Run
-	oldVolume string // a copy of the volume; empty if there is none
+	oldVolume string // copy of the volume; empty if there is none
 }
 
 func newThreeMembers(t *testing.T, dice *rand.Rand) *threeMembers {
@@ -74,7 +74,7 @@ func newThreeMembers(t *testing.T, dice *rand.Rand) *threeMembers {
 	return c
 }
 
-// client returns a client for all members.
+// client returns a client of all members.
 func (c *threeMembers) client() *clientv3.Client {
 	c.t.Helper()
 	var endpoints []string
@@ -91,8 +91,8 @@ func (c *threeMembers) awaitReady() {
 	}
 }
 
-// recoveryTimeout bounds how long a member takes to become ready. It may have to watch another member for a minute first,
-// which it checks every 30 s.
+// recoveryTimeout bounds the time until a member is ready. The member may first have to watch another member for a
+// minute, which it checks every 30 s.
 const recoveryTimeout = 3 * time.Minute
 
 func (m *member) awaitReady() {
@@ -100,7 +100,8 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Duration(), recoveryTimeout, "%s is ready again", m.Config["name"])
 		select {
-		case <-m.run.Ended: // the only member that could describe the cluster was killed; an orchestrator would restart this one
+		// The only member that could describe the cluster was killed. An orchestrator would restart this one.
+		case <-m.run.Ended:
 			require.NotEmpty(m.T, m.run.Log.FindText("the next start asks them again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:

@@ -15,7 +15,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored checks that the new cluster has the stored data, and that clients of the old one have to list again.
+// requireRestored checks that the new cluster has the stored data, and that clients of the old cluster must list
+// again.
 func (c *threeMembers) requireRestored() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -39,7 +40,8 @@ func (c *threeMembers) requireRestored() {
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
 }
 
-// readRestored records the revision that a member reports as restored. All members find the same one in the store.
+// readRestored records the revision that a member reports as restored. All members must find the same revision in
+// the store.
 func (c *threeMembers) readRestored(m *member) {
 	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {
@@ -59,7 +61,7 @@ func lasting(kvs []*mvccpb.KeyValue) contents {
 	return have
 }
 
-// verify compares the data with the clients' ledger. No client writes meanwhile.
+// verify compares the data with the clients' ledger. Clients must not write during the comparison.
 func (c *threeMembers) verify() {
 	c.t.Helper()
 	c.requireVoters()
@@ -82,7 +84,7 @@ func (c *threeMembers) verify() {
 	c.requireTidy()
 }
 
-// requireVoters waits until all three have a vote.
+// requireVoters waits until all three members are voters.
 func (c *threeMembers) requireVoters() {
 	c.t.Helper()
 	harness.Eventually(c.t, "there are three voters", func() bool {
@@ -101,7 +103,8 @@ func (c *threeMembers) requireVoters() {
 	})
 }
 
-// requireEqual checks that all members have the same data: etcd hashes all revisions since the last compaction.
+// requireEqual checks that all members have the same data. etcd's hash covers all revisions since the last
+// compaction.
 func (c *threeMembers) requireEqual() {
 	c.t.Helper()
 	var seen []string
@@ -127,7 +130,8 @@ func (c *threeMembers) requireEqual() {
 	})
 }
 
-// requireTidy checks that no restore is unfinished. It removes the preserved copies, each of which is as large as the data.
+// requireTidy checks that no unfinished restore is left. It removes the preserved copies, each of which is as large
+// as the data.
 func (c *threeMembers) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// verify compares the data with the clients' ledger. No client writes meanwhile.
+// verify compares the data with the clients' ledger. Clients must not write during the comparison.
 func (c *cluster) verify(after *outcome) {
 	c.T.Helper()
 	have, revision, cluster := c.content()
@@ -44,7 +44,7 @@ func (c *cluster) verify(after *outcome) {
 	c.removeCopies()
 }
 
-// content returns etcd's keys without those that expire soon.
+// content returns etcd's keys, except those that expire soon.
 func (c *cluster) content() (have contents, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -54,7 +54,7 @@ func (c *cluster) content() (have contents, revision int64, cluster string) {
 	return lasting(reply.Kvs), reply.Header.Revision, fmt.Sprintf("%x", reply.Header.ClusterId)
 }
 
-// requireAcknowledged checks that the restored revision has every write that had to survive.
+// requireAcknowledged checks that the restored revision has every write that must survive.
 func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	c.T.Helper()
 	switch {
@@ -68,7 +68,7 @@ func (c *cluster) requireAcknowledged(after outcome, restored bool, at int64) {
 	}
 }
 
-// requireNewHistory checks that clients of the old cluster have to list again after a restore.
+// requireNewHistory checks that clients of the old cluster must list again after a restore.
 func (c *cluster) requireNewHistory(revision int64) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -83,7 +83,8 @@ func (c *cluster) requireNewHistory(revision int64) {
 	harness.Eventually(c.T, "the informer has listed again", func() bool { return c.informer.listed() > c.watching })
 }
 
-// requireLeases checks that keys have their leases with the granted time, and that keys with an expired lease are deleted.
+// requireLeases checks that keys have their leases with the granted TTL, and that keys with an expired lease are
+// deleted.
 func (c *cluster) requireLeases(have contents) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -115,10 +116,11 @@ func (c *cluster) requireLeases(have contents) {
 	})
 }
 
-// unstated is the granted time, in seconds, that a restore gives at least to a lease that the store lacks.
+// unstated is the minimum TTL, in seconds, that a restore grants to a lease that the store lacks.
 const unstated = 60
 
-// requireUser checks that the user exists. Once the cluster was restored to a revision before the user, it does not.
+// requireUser checks that the user exists, or that it does not exist if the cluster was restored to a revision
+// before its creation.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {
@@ -130,7 +132,7 @@ func (c *cluster) requireUser(at int64) {
 	require.Equal(c.T, []string{"somebody"}, users.Users)
 }
 
-// removeCopies removes all preserved copies but the newest. Each is as large as the data.
+// removeCopies removes all preserved copies except the newest, because each is as large as the data.
 func (c *cluster) removeCopies() {
 	c.T.Helper()
 	all := preservedCopies(c.Pod)

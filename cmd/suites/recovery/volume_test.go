@@ -24,7 +24,7 @@ func breakDatabase(p *harness.Pod) {
 	harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 }
 
-// copyVolume copies the volume of a process that has ended.
+// copyVolume copies the volume of a process that has exited.
 func copyVolume(p *harness.Pod) (old string) {
 	p.T.Helper()
 	old = filepath.Join(p.Dir, "old")
@@ -33,7 +33,7 @@ func copyVolume(p *harness.Pod) (old string) {
 	return old
 }
 
-// highestRevision returns the highest revision in a copy of the volume, its log included.
+// highestRevision returns the highest revision in a copy of the volume, including its log.
 func highestRevision(p *harness.Pod, old string) int64 {
 	p.T.Helper()
 	position, err := datadir.ReadPosition(filepath.Join(old, filepath.Base(p.DataDir())))
@@ -41,14 +41,14 @@ func highestRevision(p *harness.Pod, old string) int64 {
 	return position.HighestRevision
 }
 
-// restoreVolume replaces the volume by a copy.
+// restoreVolume replaces the volume with a copy.
 func restoreVolume(p *harness.Pod, old string) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
 	copyDirectory(p, old, p.Volume)
 }
 
-// copyDirectory makes sparse copies, as etcd preallocates its log with zeros.
+// copyDirectory makes sparse copies, because etcd preallocates its log with zeros.
 func copyDirectory(p *harness.Pod, from, to string) {
 	p.T.Helper()
 	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()

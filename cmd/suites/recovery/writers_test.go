@@ -14,12 +14,12 @@ const (
 	writers   = 3
 	keys      = 30 // of each
 	leaseTime = 3600
-	briefly   = 3 // seconds until the lease of a key expires
+	briefly   = 3 // TTL, in seconds, of the leases of short-lived keys
 	pace      = 2 * time.Millisecond
-	patience  = 5 * time.Second // of a client with a request
+	patience  = 5 * time.Second // timeout of a client request
 )
 
-// A client writes to its own keys, concurrently with others.
+// A client writes to its own keys, concurrently with other clients.
 type client struct {
 	etcd  *clientv3.Client
 	book  *ledger
@@ -48,7 +48,7 @@ func (l *ledger) startWriting(etcd *clientv3.Client, dice *rand.Rand) (stop func
 	return func() {
 		cancel()
 		writing.Wait()
-		_ = etcd.Close() // its server may be dead
+		_ = etcd.Close() // the server may be down
 	}
 }
 
@@ -58,11 +58,11 @@ func (w *client) prepare(ctx context.Context) {
 		w.lease = long.ID
 	}
 	if short, err := w.etcd.Grant(ctx, briefly); err == nil {
-		_, _ = w.etcd.Put(ctx, fmt.Sprintf("brief/%d", w.name), "soon gone", clientv3.WithLease(short.ID)) // it may fail
+		_, _ = w.etcd.Put(ctx, fmt.Sprintf("brief/%d", w.name), "soon gone", clientv3.WithLease(short.ID)) // the put may fail
 	}
 }
 
-// change puts or deletes a key, or compacts. Without a response its outcome is unknown.
+// change puts or deletes a key, or compacts. Without a response, the outcome is unknown.
 func (w *client) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -61,7 +61,7 @@ func rendered(t *testing.T, values, release, namespace string) map[string]docume
 
 type document = map[string]any
 
-// objects returns the objects that a chart renders, by kind and name.
+// objects returns the objects that a chart renders, keyed by kind and name.
 func objects(t *testing.T, chart, values, release, namespace string) map[string]document {
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
@@ -90,7 +90,7 @@ func TestHelmHasNothingToSay(t *testing.T) {
 	assert.NotContains(t, said, "WARNING")
 }
 
-// The tests of deploy compare these renderings with the program, so that they do not need helm.
+// The tests of deploy compare these renderings with the program, so those tests do not need helm.
 func TestExamples_matchTheChart(t *testing.T) {
 	files, err := filepath.Glob(path("examples", "*.values.yaml"))
 	require.NoError(t, err)

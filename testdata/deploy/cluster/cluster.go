@@ -1,5 +1,5 @@
-// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. It stores its data in
-// etcd-wrapper. Call Build before Start.
+// Package cluster runs a real Kubernetes control plane on loopback for the tests of deploy. The control plane
+// stores its data in etcd-wrapper. Build must be called before Start.
 package cluster
 
 import (
@@ -73,13 +73,13 @@ func (c *Cluster) start(ctx context.Context) error {
 // log to it.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
-		_ = command.Process.Kill() // it may have ended
+		_ = command.Process.Kill() // the process may have exited already
 		_ = command.Wait()
 		if logs != nil {
 			_, _ = fmt.Fprintf(logs, "the end of the log of %s:\n%s\n", filepath.Base(command.Path), tail(c.log(command.Path)))
 		}
 	}
-	_ = os.RemoveAll(c.dir) // leftovers are in the system's temporary folder
+	_ = os.RemoveAll(c.dir) // leftovers are in the system's temporary directory
 }
 
 // startEtcd runs the program under test as the API server's etcd.
@@ -101,7 +101,7 @@ func (c *Cluster) startServer(etcd, port int) error {
 	tokens, accounts := filepath.Join(c.dir, "tokens.csv"), filepath.Join(c.dir, "accounts.key")
 	c.Config = &rest.Config{
 		Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, QPS: 500, Burst: 1000,
-		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // the certificate is created at start
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, // the certificate is created at startup
 	}
 	return errors.Join(
 		c.write(tokens, token+",admin,admin,system:masters\n"), c.writeKey(accounts), c.writeKubeconfig(),
@@ -124,8 +124,8 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
 }
 
-// controllers lists the controllers that the stories need. The node controllers are not among them, because no node
-// sends heartbeats here. The names are those from before Kubernetes 1.28, which later versions still accept.
+// controllers lists the controllers that the stories need. It excludes the node controllers, because no node sends
+// heartbeats here. It uses the names from before Kubernetes 1.28, which later versions still accept.
 const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
 	"persistentvolume-binder,garbagecollector,namespace,podgc"
 

@@ -23,14 +23,14 @@ func Checkout() string {
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
 // which returns the Kubernetes version to build and run, from the environment variable KUBERNETES: "newest" (the
-// default) or "oldest", the oldest version that the chart supports. Each has its own module.
+// default) or "oldest", the oldest version that the chart supports. Each version has its own module.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
 // ofKubernetes lists the programs that differ between the two versions.
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
-// stamp returns linker flags that set the version of the Kubernetes programs, read from their module. The flags are
-// always in the same order, because another order would make Go link the programs again.
+// stamp returns linker flags that set the version of the Kubernetes programs, which is read from their module. The
+// order of the flags is fixed, because a different order would make Go link the programs again.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is the environment variable in which the copy that Contain starts finds the process ID of its parent.
+// containedBy is the environment variable that contains the process ID of the parent in the copy that Contain
+// starts.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
-// Contain runs do in a copy of this process with its own PID and mount namespaces. However the copy ends, the kernel
-// then ends its processes and removes its mounts and network namespaces. Temporary files are removed as well. Without
-// root, do runs in this process. Contain returns the exit status for TestMain.
+// Contain runs do in a copy of this process with separate PID and mount namespaces. However the copy exits, the
+// kernel then kills its processes and removes its mounts and network namespaces. Temporary files are removed as
+// well. Without root, do runs in this process. Contain returns the exit status for TestMain.
 func Contain(do func() int) int {
 	switch {
 	case !Root():
@@ -31,7 +32,7 @@ func Contain(do func() int) int {
 		}
 		return do()
 	}
-	runtime.LockOSThread() // the copy is killed when the thread that started it ends
+	runtime.LockOSThread() // the kernel kills the copy when the thread that started it exits
 	sweep()
 	defer sweep()
 	folder, err := ownFolder()
@@ -69,7 +70,7 @@ func ownMounts() error {
 	)
 }
 
-// left is the prefix of the names of a run's control group and directory. The rest of the name is the process ID.
+// left is the prefix of the names of a run's control group and directory, followed by the process ID.
 const left = "test-deploy-"
 
 // group returns the name of this run's control group.
@@ -90,7 +91,7 @@ func sweep() {
 	folders, _ := filepath.Glob(filepath.Join(os.TempDir(), left+"[0-9]*"))
 	for _, folder := range folders {
 		if pid, ok := owner(folder); ok && !lives(pid) {
-			_ = os.RemoveAll(folder) // leftovers are in the system's temporary folder
+			_ = os.RemoveAll(folder) // leftovers are in the system's temporary directory
 		}
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/" + left + "[0-9]*")

@@ -69,7 +69,7 @@ func TestKilledRun_isCleanedUp(t *testing.T) {
 	require.NoError(t, run.Process.Kill())
 	_, err = io.ReadAll(lines)
 	require.NoError(t, err, "the pipe is closed when the last process that could write to it has ended")
-	_ = run.Wait() // it was killed
+	_ = run.Wait() // the process was killed
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
 	assert.NotContains(t, string(mounts), folder)

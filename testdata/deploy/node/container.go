@@ -20,7 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A kubelet waits 10 s before the second restart and up to 5 min before later ones, which is too long for tests.
+// The kubelet waits 10 s before the second restart and up to 5 min before later restarts, which is too long for
+// tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
@@ -100,7 +101,7 @@ func (c *container) last(ended *corev1.ContainerStateTerminated, err error, fold
 	}
 	words, _ := os.ReadFile(filepath.Join(folder, "termination-log")) // the file may be missing
 	ended.Message = string(bytes.TrimSpace(words))
-	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // it may be gone
+	_ = exec.Command(c.node.runc, "--root", c.node.State(), "delete", "--force", c.id).Run() // the container may be gone
 	return ended
 }
 
@@ -137,7 +138,7 @@ func (c *container) current() corev1.ContainerStatus {
 }
 
 func (c *container) signal(name string) {
-	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // it may have ended
+	_ = exec.Command(c.node.runc, "--root", c.node.State(), "kill", c.id, name).Run() // the container may have exited
 }
 
 // stop sends SIGTERM, and SIGKILL after the grace period. It returns when ended is closed.

@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// Timeouts of a kubectl stream, the same as in a kubelet.
+// Timeouts of a kubectl stream, as in the kubelet.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second

@@ -52,7 +52,7 @@ func (m *Machines) offerStorage(ctx context.Context) error {
 	return err
 }
 
-// Offer adds count machines named NAME-0, NAME-1 and so on, each in another zone, with the given taints.
+// Offer adds count machines named NAME-0, NAME-1 and so on, each in a different zone, with the given taints.
 func (m *Machines) Offer(ctx context.Context, name string, count int, taints ...corev1.Taint) (err error) {
 	for i := range count {
 		err = errors.Join(err, m.offerOne(ctx, name, i, taints))
@@ -104,9 +104,9 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no pods of %s are run here", namespace)
 }
 
-// Lose switches a machine off permanently: its containers end, and it no longer reports to the API server. Lose then
-// does what the node controllers, which do not run here, would do after some minutes: it marks the node unreachable
-// and deletes its pods.
+// Lose permanently switches off a machine: its containers exit, and it no longer reports to the API server. Lose
+// then acts like the node controllers, which do not run here, would some minutes later: it marks the node
+// unreachable and deletes its pods.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
 	n.lost[machine] = true

@@ -93,8 +93,8 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	return ips
 }
 
-// endpoints returns the ready endpoints of a Service. The controller also marks endpoints as ready if the Service
-// publishes addresses that are not ready.
+// endpoints returns the ready endpoints of a Service. If the Service publishes addresses that are not ready, the
+// controller marks those endpoints as ready, too.
 func (n *Node) endpoints(ctx context.Context, namespace, service string) (found []discoveryv1.Endpoint) {
 	slices, err := n.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,

@@ -21,7 +21,7 @@ import (
 // network is a bridge in a network namespace, with an address for each pod. Pods cannot reach the host, and the
 // host's network is not changed.
 type network struct {
-	name string // of the network namespace with the bridge
+	name string // name of the network namespace with the bridge
 	used map[byte]bool
 }
 
@@ -72,7 +72,7 @@ func (n *network) sandbox(name string) (ip string, err error) {
 	return ip, n.within(func() error { return plug("v" + ip[len(subnet):]) })
 }
 
-// nextIP never returns an address twice, so that no client of a deleted pod reaches another pod.
+// nextIP never returns an address twice, so that a client of a deleted pod never reaches a different pod.
 func (n *network) nextIP() string {
 	for last := byte(2); last < 255; last++ {
 		if !n.used[last] {
@@ -212,8 +212,8 @@ func plug(name string) error {
 // Root reports whether this process may create namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
-// Forward forwards a port of the nodes' address, which pods can reach, to an address of the host, which they cannot
-// reach otherwise. It returns the nodes' address. Forwarding ends with the test.
+// Forward forwards a port of the nodes' address, which pods can reach, to an address of the host, which pods could
+// not reach otherwise. It returns the nodes' address. Forwarding stops when the test ends.
 func (n *Node) Forward(t testing.TB, port, to string) (address string) {
 	t.Helper()
 	var listener net.Listener
@@ -268,7 +268,7 @@ func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))
 	t.Cleanup(func() {
-		_ = command.Process.Kill() // it may have ended
+		_ = command.Process.Kill() // the process may have exited already
 		_ = command.Wait()
 	})
 	require.EventuallyWithT(t, func(collect *assert.CollectT) {

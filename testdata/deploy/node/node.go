@@ -1,10 +1,10 @@
 // Package node implements a small kubelet. It runs the containers of pods with runc, each pod in its own network
-// namespace, on three Node objects that are all this machine. It supports the features that the manifests of deploy
-// use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps, Secrets,
-// service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
+// namespace, on three Node objects that all represent this machine. It supports the features that the manifests of
+// deploy use: probes, grace periods, read-only root file systems, users, persistent volume claims, ConfigMaps,
+// Secrets, service account tokens, environment variables, kubectl exec and port-forward, and DNS names of Services.
 //
-// It differs from a kubelet in three points: it loads no seccomp profiles, restarts containers sooner, and resolves a
-// Service to the addresses of its pods.
+// It differs from a real kubelet in three points: it loads no seccomp profiles, it restarts containers sooner, and
+// it resolves a Service to the addresses of its pods.
 package node
 
 import (

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The steps are those of docs/operations.md. The client also trusts both authorities before the members use the new
-// one, and it uses a certificate of the new one before the old one is removed.
+// The steps are those of docs/operations.md. In addition, the client trusts both authorities before the members use
+// the new one, and it switches to a certificate of the new authority before the old one is removed.
 func TestCARotation_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)

@@ -18,7 +18,8 @@ const (
 	threeWithSidecars = three + "\n" + oneWithSidecar
 )
 
-// apply installs the chart or upgrades it. As for users, the release then has these values and no earlier ones.
+// apply installs or upgrades the chart. As with a user's command, only the given values apply, and earlier values
+// are dropped.
 func (w *world) apply(values ...string) {
 	w.t.Helper()
 	out, err := w.upgrade(values...)

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The store changes together with the number of members, because a single member has its backups on a volume.
+// The store changes together with the number of members, because a single member stores its backups on a volume.
 func TestOneMember_growsToThree(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one)
@@ -28,7 +28,7 @@ func TestOneMember_growsToThree(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
-// New members do not create another cluster while they cannot reach the first member.
+// New members must not create a new cluster while they cannot reach the first member.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
@@ -40,7 +40,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w.apply(three)
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
-			out, _ := w.tryExec(name, "status") // the status of a member that is not ready is an error
+			out, _ := w.tryExec(name, "status") // status fails for a member that is not ready
 			return contains(out, "etcd-main-0 does not answer")
 		})
 	}
@@ -58,8 +58,8 @@ func TestLostVolume_memberRejoins(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A machine is lost together with a pod's volume. The pod remains until the node is deleted, because nothing reports
-// that it has ended. The story has its own machines, because other stories continue to use theirs.
+// A machine is lost together with a pod's volume. The pod object remains until the node is deleted, because nothing
+// reports that the pod has ended. This story uses separate machines, because other stories keep using theirs.
 func TestLostNode_memberMoves(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -97,8 +97,8 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// Only this story restores all three members in pods of the chart, with its settings for the bucket, the keys and the
-// volumes.
+// Only this story restores all three members in pods of the chart, with the chart's settings for the bucket, the
+// keys and the volumes.
 func TestLostVolumes_clusterIsRestored(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -129,8 +129,8 @@ func (w *world) loseAll() {
 	w.awaitReady(3)
 }
 
-// The steps are those of docs/operations.md. A rolling update would never finish: the first member becomes ready only
-// with the others.
+// The steps are those of docs/operations.md. A rolling update would never finish, because the first member becomes
+// ready only together with the others.
 func TestThreeMembers_restoreToATime(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -168,10 +168,10 @@ func (w *world) mistake() (values string) {
 	return fmt.Sprintf("restore: {to: 'revision:%d', id: before-the-mistake}", good)
 }
 
-// Only replicas changes, and no remaining member is restarted.
+// Only replicas changes, and no remaining member may be restarted.
 func TestReplicas_changeDuringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
-	const values = three + "\nspread: {nodes: preferred}" // there are fewer machines than members
+	const values = three + "\nspread: {nodes: preferred}" // the cluster has fewer machines than members
 	members := func(count int) {
 		if count == 5 {
 			w.recipe("docs/operations.md", "--set replicas=5", given(values))

@@ -14,11 +14,11 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is the size of the volumes in these stories. Backups leave 256 MB of it to etcd, whose log preallocates 64 MB
-// and needs more for large values.
+// disk is the size of the volumes in these stories. Backups leave 256 MB for etcd, whose log preallocates 64 MB and
+// needs more for large values.
 const disk = 768 << 20
 
-// A full volume ends etcd. Once there is space again, the member returns with all acknowledged writes.
+// A full volume makes etcd exit. Once there is space again, the member returns with all acknowledged writes.
 func TestFullDisk_memberReturns(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)
@@ -56,7 +56,7 @@ func (w *world) fillDisk(member string) (makeRoom func()) {
 	return func() { require.NoError(w.t, os.Remove(ballast)) }
 }
 
-// writeUntilItEnds writes the same large key until the member ends. That fills a log quickly.
+// writeUntilItEnds writes the same large key until the member exits, which fills a log quickly.
 func (w *world) writeUntilItEnds(member string) {
 	w.t.Helper()
 	client, large := w.etcd(), string(make([]byte, 1<<20))

@@ -26,9 +26,9 @@ func TestThreeMembers_withSidecars(t *testing.T) {
 	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
 }
 
-// With and without a sidecar, the volume, its exit record and the members' names are the same. The sidecar's etcd can
-// still read the data, as docs/upgrade.md describes. When the member returns to standalone, it continues its earlier
-// backups.
+// The volume, its exit record and the members' names are the same with and without a sidecar. The sidecar's etcd
+// can still read the data, as docs/upgrade.md describes. When the member returns to standalone, it continues its
+// earlier backups.
 func TestOneMember_sidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A new configuration changes an annotation of the pods. They restart one at a time, the last one first, each after
+// A new configuration changes an annotation of the pods. They restart one at a time, in reverse order, each after
 // the previous one is ready.
 func TestConfigurationChange_duringWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
@@ -111,7 +111,7 @@ func TestEviction_singleMember(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// A container killed for its memory leaves no record of a clean end, so the data is validated in full.
+// A container killed by the OOM killer leaves no record of a clean exit, so the data is validated in full.
 func TestKilledContainer_validatesInFull(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -64,7 +64,7 @@ func TestWrongSecret_isCorrected(t *testing.T) {
 	w.secret("etcd-main-backup-credentials", map[string]string{"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": "mistaken", "AWS_ENDPOINT_URL": credentials["AWS_ENDPOINT_URL"]})
 	w.apply(three)
 	cluster.Eventually(t, "the status names the wrong credentials", func() error {
-		out, _ := w.tryExec("etcd-main-0", "status") // the status of a member that is not ready is an error
+		out, _ := w.tryExec("etcd-main-0", "status") // status fails for a member that is not ready
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)

@@ -30,9 +30,9 @@ type world struct {
 	node      *node.Node
 	namespace string
 	release   string      // name of the Helm release
-	image     *node.Image // of the members; some stories replace it
+	image     *node.Image // image of the members; some stories replace it
 
-	identity *tls.Config // of clients; nil without TLS
+	identity *tls.Config // TLS configuration of clients; nil without TLS
 }
 
 var stories atomic.Int32

@@ -20,7 +20,7 @@ type writer struct {
 	ended   chan struct{}
 	enough  chan struct{} // closed after enoughWrites acknowledged writes
 	written []string
-	longest time.Duration // between two acknowledged writes
+	longest time.Duration // longest time between two acknowledged writes
 	failed  []string      // times and errors of failed writes
 }
 

@@ -68,7 +68,7 @@ func parse(args []string) *flag.FlagSet {
 	return set
 }
 
-// nested maps flags to their differing keys in a configuration file.
+// nested maps flags to their configuration keys, where these differ.
 var nested = map[string]string{
 	"cert-file":                          "client-transport-security/cert-file",
 	"key-file":                           "client-transport-security/key-file",
@@ -134,7 +134,7 @@ func value(given *flag.FlagSet, f *flag.Flag) any {
 	case flag.Getter:
 		return typed.Get()
 	}
-	if f.Name == "max-concurrent-streams" { // the flag has a type of its own
+	if f.Name == "max-concurrent-streams" { // the flag has a custom type
 		return json.Number(f.Value.String())
 	}
 	return f.Value.String()

@@ -26,8 +26,8 @@ const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that passes must be removed
-// from it.
+// different lists the tests that cannot pass with etcd-wrapper, with the reasons. A test that starts to pass must
+// be removed from the list.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
 	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
@@ -160,8 +160,8 @@ func patience(test string) string {
 	return "5m"
 }
 
-// run runs a test with the binaries of a directory, in network and PID namespaces of its own: the ports of etcd's
-// tests are free in there, and all processes of the test end with it.
+// run runs a test with the binaries of a directory in separate network and PID namespaces, so that the ports of
+// etcd's tests are free and all processes of the test end with it.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
