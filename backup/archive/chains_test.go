@@ -66,43 +66,11 @@ func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	assert.EqualValues(t, 25, path.Revision)
 }
 
-// holed returns an archive with a full snapshot of revision 20 in the middle of a chain that ends at 30, and the name
-// of the segment after it.
-func holed(t *testing.T) (w *world, name string) {
-	w = begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
-	name = archive.SegmentName(1, w.full().Next)
-	w.segments(steps(22, 30, 2)...)
-	return w, name
-}
-
-func TestFind_missingSegmentAfterAFull(t *testing.T) {
-	w, name := holed(t)
-	require.NoError(t, w.store.Delete(w.ctx, name))
-
-	path := w.find(archive.Target{})
-	assert.EqualValues(t, 20, path.Revision)
-	require.ErrorIs(t, path.PastEnd, archive.ErrHole)
-	assert.ErrorContains(t, path.PastEnd, "0000000000000000021.000000000", "the first position that is missing")
-	assert.GreaterOrEqual(t, path.Lost(), int64(8))
-	assert.Equal(t, revisions(11, 20), append(revisions(11, path.Full.Revision), w.restore(archive.Target{}).revisions...))
-
-	for revision := int64(21); revision <= 30; revision++ {
-		_, err := w.Find(w.ctx, archive.Target{Revision: revision})
-		assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
-		_, err = w.Find(w.ctx, archive.Target{Time: TimeAt(revision)})
-		assert.ErrorIs(t, err, archive.ErrNotKept, "at the time of %d", revision)
-	}
-	for revision := int64(11); revision <= 20; revision++ {
-		assert.Equal(t, revision, w.restore(archive.Target{Revision: revision}).Revision)
-	}
-	chains := w.history().Newest().Chains
-	require.Len(t, chains, 1)
-	assert.Equal(t, []int64{10, 20}, []int64{chains[0].From, chains[0].To})
-}
-
 // Readers compute the name of the next segment, so they find it even if no listing includes it yet.
 func TestFind_unlistedSegment(t *testing.T) {
-	w, name := holed(t)
+	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
+	name := archive.SegmentName(1, w.full().Next)
+	w.segments(steps(22, 30, 2)...)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
 	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: TimeAt(25)}, {Time: TimeAt(30)}} {
 		path := w.find(target)

@@ -15,31 +15,6 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestHead(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	head := w.head()
-	assert.Equal(t, w.next, head.Start)
-	assert.EqualValues(t, 10, head.Full.Revision)
-	assert.Nil(t, head.Segment)
-	assert.False(t, head.Empty())
-
-	w.segment(15)
-	assert.Equal(t, w.next, w.head().Start)
-	w.segment(15, Bucket("lease", "1", "2"))
-	last := w.segment(20)
-	head = w.head()
-	assert.Equal(t, w.next, head.Start)
-	assert.Equal(t, last.Manifest, *head.Segment)
-	assert.EqualValues(t, 20, head.Revision())
-
-	w.full()
-	assert.Equal(t, w.next, w.head().Start, "a full within the chain changes nothing")
-	w.segment(22)
-	assert.Equal(t, w.next, w.head().Start)
-	w.gap(30)
-	assert.Equal(t, w.next, w.head().Start, "a full behind a hole begins anew")
-}
-
 func TestPutStored_lateUpload(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})

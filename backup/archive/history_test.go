@@ -174,6 +174,17 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			w.damage(archive.ManifestName(1, full.Name()), 200)
 		}, 32, 8, "damaged"},
+		"a full's manifest with segments behind it": {func(w *world) { // whose names alone do not show the gap
+			full := w.gap(40)
+			w.segments(44, 46)
+			w.damage(archive.ManifestName(1, full.Name()), 200)
+		}, 30, 14, "damaged"},
+		"the segment after a full": {func(w *world) {
+			w.full()
+			lost := w.segment(34)
+			w.segments(36, 38)
+			require.NoError(w.t, w.store.Delete(w.ctx, archive.SegmentName(1, lost.Position)))
+		}, 30, 6, "the chain has a hole: nothing starts at 0000000000000000031.000000000"},
 		"the same, without a name": {func(w *world) {
 			next := w.head().Next(first)
 			full := w.put(archive.Full{Revision: 40, Chain: format.Seed(cluster, 1, 40), Behind: &next})
@@ -214,10 +225,12 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 				assert.ErrorContains(t, path.PastEnd, example.beyond)
 			}
 			assert.Zero(t, w.find(archive.Target{Revision: example.latest}).Lost(), "it was asked for")
-			_, err := w.Find(w.ctx, archive.Target{Revision: example.latest + 1})
-			assert.ErrorIs(t, err, archive.ErrNotKept)
+			for revision := example.latest + 1; revision < 50; revision++ {
+				_, err := w.Find(w.ctx, archive.Target{Revision: revision})
+				assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
+			}
 			assert.Equal(t, example.latest, w.find(archive.Target{Time: TimeAt(example.latest)}).Revision)
-			for _, later := range []time.Duration{time.Millisecond, time.Hour} {
+			for _, later := range []time.Duration{time.Millisecond, 6 * time.Second, time.Hour} {
 				_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(example.latest).Add(later)})
 				if example.beyond != "" {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "something came by then, perhaps")
@@ -227,29 +240,6 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The manifest of the full snapshot that started the second chain is damaged, so only the segment manifests reveal
-// the gap.
-func TestFind_timeWithinAHole(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
-	full := w.gap(40)
-	w.segments(44, 46)
-	w.damage(archive.ManifestName(1, full.Name()), 200)
-	for revision, kept := range map[int64]bool{29: true, 30: true, 31: false, 35: false, 40: false, 42: false} {
-		_, path, err := w.instead(archive.Target{Time: TimeAt(revision)})
-		if !kept {
-			assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
-			continue
-		}
-		require.NoError(t, err)
-		assert.Equal(t, revision, path.Revision)
-	}
-	result, path, err := w.instead(archive.Target{})
-	require.NoError(t, err)
-	assert.Equal(t, revisions(11, 30), result.revisions)
-	require.ErrorIs(t, path.PastEnd, format.ErrDamaged)
-	assert.GreaterOrEqual(t, path.Lost(), int64(14))
 }
 
 // The latest revision of a restored cluster without backups is the revision that it was restored to.

@@ -85,15 +85,6 @@ func TestRead_mergedMeanwhile(t *testing.T) {
 	assert.Equal(t, revisions(11, 30), found)
 }
 
-func TestRead_namesAMissingSegment(t *testing.T) {
-	w := begin(t, &format.Keys{}, steps(12, 16, 2)...)
-	path := w.find(archive.Target{})
-	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
-	_, err := w.follow(path)
-	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorContains(t, err, "nothing starts at 0000000000000000013.000000000 in memory://test/")
-}
-
 func TestRead_returnsTheErrorOfTheCaller(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(format.Row) error { return assert.AnError })

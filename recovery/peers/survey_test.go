@@ -117,14 +117,6 @@ func TestQuery_uploaded(t *testing.T) {
 	assert.False(t, ask(all[1], true))
 }
 
-func TestPublish(t *testing.T) {
-	all := rolled(t)
-	all[0].Publish(Self{Volume: Data})
-	var call Status
-	assert.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
-	assert.Equal(t, Data, call.Volume)
-}
-
 // Without a quorum, the member's list proves nothing, because the member may have data.
 func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
@@ -244,10 +236,11 @@ func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 	}
 }
 
-func TestPublish_cluster(t *testing.T) {
+func TestPublish(t *testing.T) {
 	all := rolled(t)
 	all[0].Publish(Self{Volume: Data, Position: datadir.Position{ClusterID: 0xabc}})
 	var call Status
 	require.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
+	assert.Equal(t, Data, call.Volume)
 	assert.Equal(t, "abc", call.Cluster)
 }

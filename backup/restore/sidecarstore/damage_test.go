@@ -186,19 +186,6 @@ func TestAnErrorOfTheStoreIsNotDamage(t *testing.T) {
 	}
 }
 
-func TestReadingResumesAfterALostConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memory.New()
-		kept := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
-		s.Inject(memory.Fault{Op: memory.Get, Prefix: "v2/Incr", Cut: 20, Times: 6}, memory.Fault{Op: memory.Get, Prefix: "v2/Full", Cut: 7, Times: 6})
-		rows, err := collectRows(t, kept, 10, archive.Target{})
-		require.NoError(t, err)
-		assert.Len(t, rows, 3)
-		_, err = snapshot(t, kept)
-		require.NoError(t, err)
-	})
-}
-
 func TestDelta_mayBeLargerThanOneEvent(t *testing.T) {
 	large := strings.Repeat("v", 9<<20)
 	rows, err := readDelta(t, "", sidecarstoretest.Delta(t, put(11, "a", large), put(12, "b", large)))
