@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,44 +13,31 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
+// A condition ends with the first answer, although the result may take hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
-	for story, want := range map[string]func(*stage){
-		"no answer": func(s *stage) { s.status = failing(3) },
-		"no trigger": func(s *stage) {
-			s.trigger = failing(3)
-			s.words = append(s.words[:1:1], bootstrap.New, bootstrap.New, bootstrap.New, bootstrap.Successful)
-		},
-		"no config": func(s *stage) { s.config = failing(3 + 1) }, // the early fetch is the first
+	for story, test := range map[string]struct {
+		spoil func(*stage)
+		last  bootstrap.InitializationStatus // after New
+	}{
+		"no answer":                     {func(s *stage) { s.status = failing(3) }, bootstrap.Successful},
+		"no answer, and a late result":  {func(s *stage) { s.status = failing(3) }, bootstrap.Progress},
+		"no trigger":                    {func(s *stage) { s.trigger = failing(3) }, bootstrap.Successful},
+		"no trigger, and a late result": {func(s *stage) { s.trigger = failing(3) }, bootstrap.Progress},
+		"no config": {func(s *stage) {
+			s.config, s.words = failing(3+1), s.words[3:] // the early fetch is the first
+		}, bootstrap.Successful},
 	} {
 		t.Run(story, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, log := loggedStage()
-				want(s)
+				s, log := loggedStage(append(slices.Repeat([]bootstrap.InitializationStatus{bootstrap.New}, 4), test.last)...)
+				test.spoil(s)
 				s.start(t, time.Minute)
 				synctest.Wait() // until this moment's lines are in the log, too
-				trouble := s.driver.Snapshot().Condition
-				assert.Equal(t, 3, trouble.Times)
-				assert.True(t, trouble.Since.Before(trouble.At))
-				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
+				condition := s.driver.Snapshot().Condition
+				assert.Equal(t, 3, condition.Times)
+				assert.True(t, condition.Since.Before(condition.At))
+				assert.False(t, condition.Ended.Before(condition.At), "it is over: %+v", condition)
 				assert.Len(t, log.linesWith(t, "recovered: "), 1)
-			})
-		})
-	}
-}
-
-// The result may take hours; the condition ends with the first answer.
-func TestProblem_endsWithTheFirstAnswer(t *testing.T) {
-	for story, spoil := range map[string]func(*stage){
-		"no answer":  func(s *stage) { s.status = failing(3) },
-		"no trigger": func(s *stage) { s.trigger = failing(1) },
-	} {
-		t.Run(story, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStage(bootstrap.New, bootstrap.New, bootstrap.Progress)
-				spoil(s)
-				s.start(t, time.Hour)
-				assert.NotEmpty(t, s.driver.Snapshot().Condition.Class)
-				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
 			})
 		})
 	}

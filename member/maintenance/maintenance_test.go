@@ -78,7 +78,8 @@ func TestMaintainer_waits(t *testing.T) {
 		},
 		"no other one is up to date enough": {
 			func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true },
-			func(s *stand) { s.cluster.change(func(*facts) { s.cluster.nobody = false }) }, []string{"etcd-2"},
+			func(s *stand) { s.cluster.change(func(*facts) { s.cluster.nobody = false }) },
+			[]string{"etcd-2"},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
