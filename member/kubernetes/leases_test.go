@@ -147,15 +147,6 @@ func TestLeases_hangingServer(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 }
 
-func TestLeases_noLeader(t *testing.T) {
-	apiServer := newAPI("etcd-main-0")
-	l, _ := over(t, apiServer, nil)
-	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
-	l.once(t, OfMember)
-	assert.Empty(t, apiServer.asked)
-	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
-}
-
 func TestLeases_foreignLease(t *testing.T) {
 	apiServer := newAPI("etcd-main-delta-snap")
 	apiServer.set("etcd-main-delta-snap", "somebody", noon)

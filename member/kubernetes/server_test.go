@@ -36,6 +36,11 @@ func TestLeases_member(t *testing.T) {
 	fact := l.fact(t, OfMember)
 	assert.Equal(t, "a:b:Member", fact.Holder)
 	assert.Nil(t, fact.Problem)
+
+	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
+	l.once(t, OfMember)
+	assert.Len(t, apiServer.asked, 2)
+	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
 }
 
 func TestMicroTime(t *testing.T) {
@@ -124,18 +129,12 @@ func TestLeases_lateServiceAccount(t *testing.T) {
 func TestLeases_anotherCA(t *testing.T) {
 	apiServer := newAPI("etcd-main-0")
 	l, _ := over(t, apiServer, nil)
-	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), []byte(anotherCA(t)), 0o600))
+	another, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), another, 0o600))
 	l.once(t, OfMember)
 	assert.Contains(t, l.fact(t, OfMember).Problem.Message, "certificate")
 	assert.Empty(t, apiServer.asked)
-}
-
-// anotherCA returns a CA certificate that did not sign the server's certificate.
-func anotherCA(t *testing.T) string {
-	t.Helper()
-	content, err := os.ReadFile(certificates.NewAuthority(t, "another").Bundle())
-	require.NoError(t, err)
-	return string(content)
 }
 
 func TestNewAccount(t *testing.T) {
