@@ -34,7 +34,7 @@ type Options struct {
 	Interval   time.Duration // --backup-interval
 	Schedule   Schedule
 	Policy     retention.Policy
-	SpoolDir   string // a directory on the volume that only the spool uses
+	SpoolDir   string // directory on the volume, used only by the spool
 	SpoolLimit int64  // bytes
 	// Verify tests a restore of a path in a separate process. An error means that the test could not run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
@@ -45,7 +45,7 @@ type Options struct {
 	Gate writer.Gate
 	Ack  *ack.Gate // of --backup-ack=stored
 	Log  zerolog.Logger
-	Now  func() time.Time // the wall clock; time.Now if it is nil
+	Now  func() time.Time // returns the wall-clock time; nil means time.Now
 }
 
 // Backups are the backups of one run. Begin, End and Flush are called in this order, each at most once; the other
@@ -55,7 +55,7 @@ type Backups struct {
 	archive *archive.Archive
 	running atomic.Pointer[running]
 	listed  atomic.Pointer[StoreContents]
-	unable  atomic.Pointer[facts.Problem] // why no backups can be made
+	unable  atomic.Pointer[facts.Problem] // why backups are impossible
 	undone  atomic.Pointer[facts.Problem] // see Facts
 
 	session    string
@@ -67,10 +67,10 @@ type running struct {
 	etcd   writer.Etcd
 	dir    string // etcd's data directory
 	owner  string
-	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
-	opened chan struct{}                 // closed once the spool was opened, or cannot be used
+	writer atomic.Pointer[writer.Writer] // nil until the spool is usable
+	opened chan struct{}                 // closed when the spool is open or unusable
 	stop   context.CancelFunc
-	done   chan struct{} // the writer has ended
+	done   chan struct{} // closed when the writer has ended
 }
 
 // ErrNotRunning reports that etcd is not running, or that backups have not started.
@@ -132,7 +132,7 @@ func (b *Backups) supersede(run context.Context, reason error) {
 	}
 	select {
 	case b.superseded <- reason:
-	default: // that of an earlier run was not received yet
+	default: // nobody has received the value of an earlier run yet
 	}
 }
 
@@ -164,7 +164,7 @@ func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.
 // nextFull applies the schedule with the offset of a cluster.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(cluster)) // it never fails
+	_, _ = hash.Write([]byte(cluster)) // never returns an error
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
@@ -254,7 +254,7 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 type Facts struct {
 	Shipped writer.Facts
 	Listed  StoreContents
-	Unable  *facts.Problem // why no backups can be made for now; nil while they can be made
+	Unable  *facts.Problem // why backups are currently impossible; nil if they are possible
 	Undone  *facts.Problem // a failing maintenance task, or what blocks deletions; nil if there is none
 }
 
@@ -295,7 +295,7 @@ func (f Facts) document() *facts.Backups {
 // window returns the restorable revisions: those of the last listing, extended to what this writer has stored since.
 func (f Facts) window() facts.Window {
 	window := f.Listed.window()
-	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member writes, or this one has not read the store yet
+	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member writes, or this member has not read the store yet
 		window.ToRevision, window.To = f.Shipped.Revision, time.Now().Add(-f.Shipped.Lag).Truncate(time.Second)
 	}
 	return window
@@ -304,7 +304,7 @@ func (f Facts) window() facts.Window {
 // windowsUpTo returns the windows of the last listing, the last of which ends with the given window and includes the full
 // snapshot made since.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
-	windows := slices.Clone(f.Listed.Windows) // the listing is shared
+	windows := slices.Clone(f.Listed.Windows) // copy, because the listing is shared
 	last := &windows[len(windows)-1]
 	last.ToRevision, last.To = end.ToRevision, end.To
 	if made := f.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision &&
@@ -316,9 +316,9 @@ func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 
 // StoreContents describes the backups in the store, as of the last listing.
 type StoreContents struct {
-	facts.Backups           // what a listing shows
-	At            time.Time // zero if there was none
-	Cut           error     // why revisions after the window cannot be restored; nil if the next stored ones can
+	facts.Backups           // facts from the listing
+	At            time.Time // time of the listing; zero if there was none
+	Cut           error     // why revisions after the window cannot be restored; nil if the next stored revisions can
 
 	history *archive.History
 	stored  int64 // last revision that was stored before the listing

@@ -61,14 +61,14 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
-	identity.Leader = true // it uploads what it has, whether or not it leads
+	identity.Leader = true // it uploads its data whether or not it is the leader
 	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
 		return err
 	}
 	defer closed.Close()
 	shipped, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
-	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
+	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know that it writes
 	options.Reconciled, options.SegmentsOnly = shipped.Role != facts.Waiting, !wrote
 	options.Release = wrote && identity.Members == 1
 	if shipped.Problem == nil {
@@ -133,10 +133,10 @@ var errMismatch = errors.New("they do not continue them")
 type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
-	torn     bool          // part of it cannot be read
+	torn     bool          // part of the data cannot be read
 	matches  bool          // the store has the same history
-	head     *archive.Head // of the store; nil if it must be read
-	writable int           // the generation that this process may add to; 0 until it is checked
+	head     *archive.Head // head of the store; nil if it must be read again
+	writable int           // generation to which this process may add objects; 0 until it is verified
 }
 
 // FlushSpool uploads the spool of an earlier run and clears it once it is stored. data is the identity of the data on the
@@ -149,7 +149,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
-		return nil // the start need not read all of it
+		return nil // avoids reading the whole spool at the start
 	}
 	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
@@ -176,7 +176,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		}
 	}
 	if !s.matches {
-		return nil // the store has later revisions, but perhaps not these rows
+		return nil // the store has later revisions, but possibly with different rows
 	}
 	return waiting.Clear()
 }
@@ -187,7 +187,7 @@ func (s *spoolFlush) upload(ctx context.Context, entry writer.Spooled) error {
 		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		s.head = nil // another member stored a segment first, which may contain this one or a part of it
+		s.head = nil // another member stored a segment first, which may contain all or part of this one
 	}
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
@@ -200,7 +200,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	}
 	switch entry.Next().Compare(s.head.Position) {
 	case -1:
-		return nil // the store has it
+		return nil // already stored
 	case 0:
 		if entry.After != s.head.Before {
 			return s.mismatch(entry.Manifest)
@@ -212,7 +212,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	if err != nil {
 		return err
 	}
-	defer content.Close() // nothing was written
+	defer content.Close() // the file was only read
 	if entry.Before == s.head.Before && s.head.IsNewer(entry.Manifest) {
 		s.matches = true
 		return nil // the store has newer leases and users

@@ -13,10 +13,10 @@ import (
 const scheduleFlag = "--backup-full-schedule"
 
 const (
-	shiftSpread   = time.Hour   // range of the offsets of clusters
+	shiftSpread   = time.Hour   // range over which clusters are spread
 	shortestEvery = time.Minute // @every
 	longestEvery  = 366 * 24 * time.Hour
-	searchYears   = 9 // from 2096 to 2104 no year has a 29 February
+	searchYears   = 9 // from 2096 to 2104, no year has a February 29
 )
 
 // shorthands are the named schedules.

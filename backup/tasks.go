@@ -40,22 +40,22 @@ var errBlocked = errors.New("nothing is deleted while something is in doubt")
 type tasks struct {
 	backups *Backups
 	writer  *writer.Writer
-	member  string // etcd's ID, hexadecimal
+	member  string // etcd member ID, hexadecimal
 
 	listedFulls int64 // number of full snapshots stored when the listing was last requested
 	due         map[string]time.Time
-	listing     *StoreContents            // nil before the first one, and once it lacks a test result
-	testedFull  string                    // the last full snapshot that this process tested, even if its result could not be read
+	listing     *StoreContents            // nil before the first listing, and when a test result is missing from it
+	testedFull  string                    // last full snapshot that this process tested, even if its result could not be read
 	failing     map[string]*facts.Problem // failing tasks by name
 
-	replaced map[string]time.Time // when a full snapshot was last made, by reason
+	replaced map[string]time.Time // time of the last full snapshot by reason
 
 	clock clock
 
 	merger         *retention.Merger
-	mergedAt       time.Time // when segments were last merged
-	mergedSegments int64     // the writer's count then
-	unmerged       bool      // the last merge left segments for later
+	mergedAt       time.Time // time of the last merge
+	mergedSegments int64     // the writer's segment count at the last merge
+	unmerged       bool      // the last merge left segments to be merged later
 
 	lossSuspected bool // the store may have lost objects that the latest revision needs
 }
@@ -74,7 +74,7 @@ const maxListingAge = time.Minute
 type task struct {
 	name       string
 	every      time.Duration
-	writerOnly bool // only the member that writes the backups does it
+	writerOnly bool // only the member that writes the backups runs the task
 	do         func(*tasks, context.Context) error
 }
 
@@ -110,16 +110,16 @@ func (c *tasks) runTasks(ctx context.Context) {
 	c.clock.check()
 	shipped := c.writer.Facts()
 	if shipped.Generation == 0 {
-		return // the store is not known to be this cluster's
+		return // the store is not known to belong to this cluster
 	}
 	if shipped.Fulls != c.listedFulls {
 		c.listedFulls = shipped.Fulls
-		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // a store that was emptied has neither
+		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // an emptied store needs both again
 	}
 	for _, task := range allTasks() {
 		switch {
 		case task.writerOnly && shipped.Role != facts.Writer:
-			c.recordResult(task.name, nil, 0) // another member runs it now
+			c.recordResult(task.name, nil, 0) // another member runs the task now
 		case ctx.Err() == nil && !time.Now().Before(c.due[task.name]):
 			c.runTask(ctx, task)
 		}
@@ -167,7 +167,7 @@ func (c *tasks) prune(ctx context.Context) error {
 		}
 	}
 	if c.lastFull() == nil {
-		return nil // nothing can be deleted before a full snapshot is stored; its test makes prune due again
+		return nil // nothing can be deleted before a full snapshot is stored; its restore test makes prune due again
 	}
 	plan, err := retention.NewPlan(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *tasks) sweep(ctx context.Context) error {
 // list lists the backups and reads the newest restore tests.
 func (c *tasks) list(ctx context.Context) error {
 	stored, at := c.writer.Facts().Revision, time.Now()
-	history, err := c.backups.archive.History(ctx) // names alone would not reveal a lost segment
+	history, err := c.backups.archive.History(ctx) // names alone do not reveal a lost segment
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (c *tasks) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listed, at.Add(listEvery)
 	c.backups.listed.Store(listed)
-	c.recordResult("list", nil, 0) // also if another task called list
+	c.recordResult("list", nil, 0) // even if another task called list
 	return nil
 }
 
@@ -305,14 +305,14 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	} else {
 		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a full snapshot, deleting nothing")
 	}
-	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks the result
+	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.recordResult("list", err, pollInterval) // the test need not be repeated for that
+		c.recordResult("list", err, pollInterval) // the test need not be repeated for this error
 	}
 	if result.Outcome == archive.Verified {
 		return nil
 	}
-	_, err = c.replace(ctx, failedTest) // after the listing: a full snapshot may take long
+	_, err = c.replace(ctx, failedTest) // the listing comes first, because a full snapshot may take long
 	return err
 }
 
@@ -341,7 +341,7 @@ func (c *tasks) testRestore(ctx context.Context) error {
 		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
 		switch {
 		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
-			continue // full snapshots on their own are tested by verify
+			continue // verify tests full snapshots on their own
 		case err != nil:
 			return err
 		default:
@@ -364,7 +364,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
-		c.recordResult("restore test", lost, 0) // before the full snapshot, which may take long
+		c.recordResult("restore test", lost, 0) // the problem is recorded first, because a full snapshot may take long
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
@@ -374,7 +374,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case path.Revision == path.Full.Revision, !c.canOpen(): // no segment is needed, or this process cannot read them; see verify
+	case path.Revision == path.Full.Revision, !c.canOpen(): // no segment is needed, or this process cannot read segments; see verify
 		c.lossSuspected = false
 		return nil
 	default:
@@ -451,7 +451,7 @@ func (c *tasks) merge(ctx context.Context) error {
 	if c.unmerged = done.Left || err != nil; done.Holes > 0 {
 		c.lossSuspected, c.due["list"], c.due["restore test"] = true, time.Time{}, time.Time{}
 	}
-	if err != nil && ctx.Err() == nil { // not a problem: everything is stored
+	if err != nil && ctx.Err() == nil { // not a problem, because everything is stored
 		c.backups.options.Log.Warn().Err(err).Msg("backups: merging small segments failed; retrying later")
 	}
 	return nil
@@ -467,11 +467,11 @@ const (
 // A clock detects jumps of the wall clock. A suspended machine looks like a jump, which only delays deletions.
 type clock struct {
 	now     func() time.Time // the wall clock
-	first   time.Time        // what it showed at the start
-	started time.Time        // by the monotonic clock
-	drift   time.Duration    // of the wall clock, at the last jump
-	jump    time.Duration    // the last jump; 0 if there was none
-	jumped  time.Time        // when it was detected, by the monotonic clock
+	first   time.Time        // wall-clock time at the start
+	started time.Time        // monotonic time at the start
+	drift   time.Duration    // offset of the wall clock at the last jump
+	jump    time.Duration    // size of the last jump; 0 if there was none
+	jumped  time.Time        // monotonic time at which the last jump was detected
 }
 
 func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }

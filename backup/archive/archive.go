@@ -60,7 +60,7 @@ func New(s store.Store, keys *format.Keys) *Archive {
 // A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
 type Reader struct {
 	objectStore
-	endings sync.Map // of the generations that were seen to have ended
+	endings sync.Map // generations known to have ended
 }
 
 // An objectStore reads the objects of an archive one by one.
@@ -152,8 +152,8 @@ func MaxTime(a, b time.Time) time.Time {
 
 // A Fault is an error about an object that is missing or cannot be verified.
 type Fault struct {
-	Object string          // name; empty if no object exists there
-	From   format.Position // position up to which everything was read; zero for a full snapshot
+	Object string          // name of the object; empty if it does not exist
+	From   format.Position // position before which everything was read; zero for a full snapshot
 	Err    error
 }
 
@@ -280,7 +280,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Lev
 			}
 			start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
 			if err != nil {
-				continue // not one of ours
+				continue // not an object of this package
 			}
 			all = append(all, Object{
 				Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,

@@ -15,8 +15,8 @@ import (
 // A Target is the state to restore. With neither a revision nor a time it is the latest one.
 type Target struct {
 	Revision   int64     // 0 if not given
-	Time       time.Time // restore the last revision of that time; zero if not given
-	Generation int       // 0 means the newest one that has it
+	Time       time.Time // selects the last revision of that time; zero if not given
+	Generation int       // 0 selects the newest generation that has the target
 }
 
 // Latest reports whether neither a revision nor a time is given.
@@ -39,19 +39,19 @@ type Path struct {
 	Generation Generation
 	Full       Full
 	Objects    []Object  // to read after Full, in order
-	Revision   int64     // rows after it are not read
-	Time       time.Time // a time at which it was current, as far as known
-	PastEnd    error     // why what lies after the latest revision cannot be read; nil if nothing does, or if another target was given
-	Reported   int64     // last revision of the generation by the names of its objects; 0 if another target than the latest was given
+	Revision   int64     // rows of later revisions are not read
+	Time       time.Time // time at which Revision was current, as far as known
+	PastEnd    error     // why backups after the latest revision are unreadable; nil if there are none, or for other targets
+	Reported   int64     // last revision of the generation according to object names; only set for the latest revision
 
 	// Fetched, if not nil, is called by Read with the number of bytes that were read. The caller sets it.
 	Fetched func(bytes int)
 
-	end    format.Position // nothing is read from there on; zero if only Revision limits the path
+	end    format.Position // the path ends before this position; zero if only Revision limits it
 	found  bool            // by Find
-	chain  []Object        // from Full on, to the end of the chain
+	chain  []Object        // objects from Full to the end of the chain
 	target Target
-	faults faultList // objects that the path avoids
+	faults faultList // objects that the path must avoid
 }
 
 // Lost returns how many revisions after the path's last one are known by name and cannot be read. There may be more:
@@ -167,7 +167,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	switch {
 	case target.Latest():
 		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
-			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // signed with a key that is perhaps not trusted yet
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // may be signed with a key that is not trusted yet
 		}
 		if path.PastEnd != nil {
 			path.Reported = maxNamed(generation.Fulls, generation.Objects)
@@ -277,7 +277,7 @@ var endOfTime = time.Unix(1<<40, 0)
 // counts as a marker, one second after its time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
-	times := make([]time.Time, len(path.chain)) // of the first markers; zero without one
+	times := make([]time.Time, len(path.chain)) // times of the first markers; zero without a marker
 	if err := forEach(len(times), func(i int) error {
 		manifest, err := h.reader.firstManifest(ctx, path.chain[i])
 		times[i] = manifest.From
@@ -287,7 +287,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	}
 	count := 1 + lastIndex(times, func(at time.Time) bool { return !at.IsZero() && !at.After(t) })
 	if stored := countByStoreClock(path.chain, times, count, t); stored > count {
-		count, t = stored, endOfTime // all of them, whatever their markers say
+		count, t = stored, endOfTime // count all of them, whatever their markers say
 	}
 	if count == 0 {
 		return known, nil

@@ -19,22 +19,22 @@ type Full struct {
 	format.Heading
 	Cluster    string          `json:"cluster"`           // the store's
 	Generation int             `json:"generation"`        //
-	Revision   int64           `json:"revision"`          // read in the transaction that the database comes from
-	Next       format.Position `json:"next"`              // the position of the next segment
-	Behind     *Link           `json:"behind,omitempty"`  // where the generation continued when this one started a chain; nil if it started none, or the first of all
-	Session    string          `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
-	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
-	Time       time.Time       `json:"time"`              // of that transaction, cut to the second
-	Chain      format.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or format.Seed
-	Last       format.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
+	Revision   int64           `json:"revision"`          // read in the same transaction as the database
+	Next       format.Position `json:"next"`              // position of the next segment
+	Behind     *Link           `json:"behind,omitempty"`  // where the previous chain ended if this snapshot starts a new one; nil otherwise, or for the first chain
+	Session    string          `json:"session,omitempty"` // writer process: random, hexadecimal
+	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in the same transaction; 0 if there was none
+	Time       time.Time       `json:"time"`              // time of the transaction, truncated to seconds
+	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision: that of the segments before it, or format.Seed
+	Last       format.Digest   `json:"last,omitzero"`     // digest of the rows of the last revision with rows; zero if unknown
 	Data       format.Body     `json:"data"`              // the object next to the manifest
-	Database   format.Body     `json:"database"`          // the database alone, without the digest that follows it in a snapshot
-	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own, if it was asked
-	Buckets    []string        `json:"buckets,omitempty"` // names of the small buckets inside
+	Database   format.Body     `json:"database"`          // only the database, without the digest that follows it in a snapshot
+	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash, if it was requested
+	Buckets    []string        `json:"buckets,omitempty"` // names of the included small buckets
 	Term       uint64          `json:"term"`              // raft's
-	Applied    uint64          `json:"applied,omitzero"`  // raft's index that its writer had applied once the transaction was open; 0 if unknown
-	Member     string          `json:"member"`            // who wrote it: etcd's member id, hexadecimal
-	Reason     string          `json:"reason"`            // why it was made: a clause
+	Applied    uint64          `json:"applied,omitzero"`  // raft index that the writer had applied when the transaction was open; 0 if unknown
+	Member     string          `json:"member"`            // etcd member ID of the writer, hexadecimal
+	Reason     string          `json:"reason"`            // reason for the snapshot, as a clause
 	Encrypted  bool            `json:"encrypted,omitzero"`
 }
 
@@ -124,7 +124,7 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 	hash := sha256.New()
 	size, err := database(io.MultiWriter(sealed, hash))
 	if err != nil {
-		_ = sealed.Close() // fails with the same error
+		_ = sealed.Close() // returns the same error
 		return format.Body{}, err
 	}
 	body := format.Body{Bytes: size, SHA256: format.Digest(hash.Sum(nil))}
@@ -138,7 +138,7 @@ func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Write
 	var filling sync.WaitGroup
 	filling.Go(func() { _ = writer.CloseWithError(fill(writer)) })
 	digest, err := store.PutOnce(ctx, a.store, name, reader)
-	_ = reader.Close() // makes fill fail if it still writes
+	_ = reader.Close() // makes fill return an error if it is still writing
 	filling.Wait()
 	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
 }
@@ -221,16 +221,16 @@ type Result struct {
 	format.Heading
 	Cluster    string       `json:"cluster"`
 	Generation int          `json:"generation"`
-	Full       string       `json:"full"`     // the name of the full snapshot that it started with
-	Revision   int64        `json:"revision"` // that was restored: of the full snapshot, or of a restore test
-	Segments   bool         `json:"segments"` // whether segments after it were restored, too
+	Full       string       `json:"full"`     // name of the full snapshot that was restored
+	Revision   int64        `json:"revision"` // restored revision
+	Segments   bool         `json:"segments"` // segments after the full snapshot were restored as well
 	Outcome    Outcome      `json:"outcome"`
-	Why        string       `json:"why,omitempty"` // it failed: a sentence
-	At         time.Time    `json:"at"`            // to the second
-	Seconds    float64      `json:"seconds"`       // how long it took
+	Why        string       `json:"why,omitempty"` // reason of a failure, as a sentence
+	At         time.Time    `json:"at"`            // truncated to seconds
+	Seconds    float64      `json:"seconds"`       // duration of the test
 	Database   format.Body  `json:"database,omitzero"`
-	Hash       *format.Hash `json:"hash,omitempty"` // etcd's own that was compared with; nil if there was none
-	Member     string       `json:"member"`         // who did it: etcd's member id, hexadecimal
+	Hash       *format.Hash `json:"hash,omitempty"` // etcd's own hash that was compared; nil if there was none
+	Member     string       `json:"member"`         // etcd member ID of the tester, hexadecimal
 }
 
 const resultKind = "result"
@@ -289,13 +289,13 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 // are set, from its name.
 type StoredFull struct {
 	Full
-	Size   int64     // of its objects, in bytes
-	Stored time.Time // when its manifest was created, by the store's clock
-	Result *Result   // the newest that can be verified; nil if there is none
+	Size   int64     // total size of its objects in bytes
+	Stored time.Time // creation time of its manifest, by the store's clock
+	Result *Result   // newest verifiable result; nil if there is none
 	Err    error     // why its manifest cannot be verified
-	Passed bool      // the chain before continues across it, and no segment continues from it
+	Passed bool      // the previous chain continues past it, and no segment continues from it
 
-	fault error // why its data are unusable
+	fault error // why its data is unusable
 }
 
 // Usable reports whether a restore may start with it: its manifest is verified, and no test restore of it failed.
@@ -319,13 +319,13 @@ func (f StoredFull) rejectReason() error {
 // ended.
 type Link struct {
 	format.Position
-	Before format.Digest `json:"before"` // the chain's digest there
+	Before format.Digest `json:"before"` // digest of the chain at that position
 }
 
 // listSnapshots lists full snapshots, without reading them, and the objects that belong to none.
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
-	var waiting []store.Object // for the manifest of their full snapshot, which sorts after them
+	var waiting []store.Object // data objects that wait for their manifest, which sorts after them
 	of := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {

@@ -19,25 +19,25 @@ import (
 // Cluster is the cluster manifest. It is created once, and every statement in the store names the same cluster.
 type Cluster struct {
 	format.Heading
-	Cluster string    `json:"cluster"`                // chosen when the store was founded: 128 random bits, hexadecimal
-	Owner   string    `json:"owner"`                  // who founded it, NAMESPACE/NAME
-	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; empty if it is not known
+	Cluster string    `json:"cluster"`                // chosen when the store was initialized: 128 random bits, hexadecimal
+	Owner   string    `json:"owner"`                  // owner that initialized the store, NAMESPACE/NAME
+	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd cluster ID, hexadecimal, for information; empty if unknown
 	Created time.Time `json:"created"`
 }
 
 // A Generation is the history of a cluster between two restores or adoptions.
 type Generation struct {
 	format.Heading
-	Number         int       `json:"number"`                 // from 1 on
+	Number         int       `json:"number"`                 // starts at 1
 	Cluster        string    `json:"cluster"`                // the store's
-	Owner          string    `json:"owner"`                  // whose the cluster is from here on, NAMESPACE/NAME
-	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; every restore makes a new one
-	Parent         int       `json:"parent"`                 // the generation that was restored; 0 for none
-	ParentRevision int64     `json:"parent_revision"`        // and up to where; 0 for none
-	Restore        string    `json:"restore,omitempty"`      // the ID of the requested restore; none if data had been lost
-	Restored       []string  `json:"restored,omitempty"`     // the ids of earlier restores, whose generations may be deleted by now
-	Adopted        []string  `json:"adopted,omitempty"`      // the owners that have taken the store by --adopt, in this generation or before
-	Session        string    `json:"session,omitempty"`      // of the process that started it: random, hexadecimal
+	Owner          string    `json:"owner"`                  // owner of the cluster in this generation, NAMESPACE/NAME
+	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID, hexadecimal, for information; each restore creates a new one
+	Parent         int       `json:"parent"`                 // generation that was restored; 0 if none
+	ParentRevision int64     `json:"parent_revision"`        // restored revision of the parent; 0 if none
+	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty for a restore of lost data
+	Restored       []string  `json:"restored,omitempty"`     // IDs of earlier restores, whose generations may have been deleted
+	Adopted        []string  `json:"adopted,omitempty"`      // owners that took over the store with --adopt, in this or an earlier generation
+	Session        string    `json:"session,omitempty"`      // process that started the generation: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -52,7 +52,7 @@ const (
 // complete one end, one creates the successor. It may be repeated within a session. It sets Heading.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
-	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with one cluster ID
+	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
 	err := a.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
 		if there, failed := a.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
@@ -144,7 +144,7 @@ type Reservation struct {
 // reservation if members have kept it ahead, otherwise Margin above the highest known revision. reserved is 0 if
 // there is none.
 func SafeRevision(reserved, known int64) int64 {
-	if reserved-known >= Renewal/2 { // a member may have been about to renew it
+	if reserved-known >= Renewal/2 { // a member may have been about to renew the reservation
 		return reserved
 	}
 	return max(reserved, known+Margin)
@@ -204,10 +204,10 @@ func reservationName(revision int64) string {
 // writer updates it. The zero value means that the data belong to no store, like those of a plain etcd or of etcdutl
 // snapshot restore.
 type Identity struct {
-	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
+	Cluster    string          `json:"cluster"`           // as in cluster.json in the store
 	Generation int             `json:"generation"`        //
-	Position   format.Position `json:"position,omitzero"` // where the store was seen to end last, when that was of these data
-	Session    string          `json:"session,omitempty"` // of the last process that has written backups of these data
+	Position   format.Position `json:"position,omitzero"` // last known end of the store's backups of this data
+	Session    string          `json:"session,omitempty"` // last process that wrote backups of this data
 }
 
 // IdentityFile is the name of the identity in the data directory. etcd ignores the file.

@@ -14,17 +14,17 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-const maxListings = 5 // in a row
+const maxListings = 5 // consecutive listings
 
 // A Head is the end of a generation, from which the next segment continues.
 type Head struct {
 	format.Start
-	Full     *Full            // the newest one; nil if there is none
-	Segment  *format.Manifest // the last one after Full; nil if there is none
-	Newer    error            // why a newer full snapshot than Full does not count; nil if there is none
-	Damaged  error            // why the object at Position does not count, so that no chain continues there; nil if there is none
-	Unlinked *Link            // where the object belongs that makes Full count; nil if Full counts
-	PastEnd  format.Position  // after the damaged object, where a new chain may start; zero if there is none
+	Full     *Full            // newest full snapshot; nil if there is none
+	Segment  *format.Manifest // last segment after Full; nil if there is none
+	Newer    error            // why a full snapshot newer than Full does not count; nil if there is none
+	Damaged  error            // why the object at Position is unusable, so that the chain ends; nil if it is usable or absent
+	Unlinked *Link            // link object that Full requires to count; nil if Full counts
+	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if there is none
 }
 
 // Empty reports whether the generation lacks the full snapshot that a chain starts with.
@@ -120,7 +120,7 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 			head.moveTo(*last)
 			break
 		}
-		if i -= step; i < 0 && i > -step { // the first one is never left out
+		if i -= step; i < 0 && i > -step { // always includes the first position
 			i = 0
 		}
 	}
@@ -140,7 +140,7 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	if walk.Err != nil && !NotVerified(walk.Err) {
 		return Head{}, walk.Err
 	}
-	if walk.Err != nil { // the name does not prove where the object ends
+	if walk.Err != nil { // the name alone does not prove the end of the object
 		head.Damaged, head.PastEnd = walk.Err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
 	}
 	return head, nil

@@ -15,7 +15,7 @@ import (
 
 // A History lists what can be restored from a store.
 type History struct {
-	Cluster     *Cluster // nil if there is none that can be verified
+	Cluster     *Cluster // nil if it cannot be verified
 	Generations []GenerationContents
 
 	reader *Reader
@@ -25,10 +25,10 @@ type History struct {
 type GenerationContents struct {
 	Generation
 	Fulls   []StoredFull   // oldest first
-	Objects []Object       // of all levels, by their first positions
+	Objects []Object       // objects of all levels, ordered by first position
 	Chains  []Chain        // oldest first
-	Orphans []store.Object // data without a manifest, of full snapshots that are being made or were never finished
-	Ignored error          // an object that cannot be verified and that nothing leads to; nil if there is none
+	Orphans []store.Object // data without a manifest, of incomplete full snapshots
+	Ignored error          // an unverifiable object that nothing refers to; nil if there is none
 }
 
 // Newest returns the newest generation; nil if there is none.
@@ -65,7 +65,7 @@ func (h *History) list(ctx context.Context, known faultList) error {
 	switch {
 	case err == nil:
 		h.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // backups can be read without it
+	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // backups are readable without it
 		return err
 	}
 	generations, err := h.reader.Generations(ctx)
@@ -216,18 +216,18 @@ func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 
 // A Chain is a range of revisions that can all be restored: full snapshots and segments without a hole.
 type Chain struct {
-	Fulls   []StoredFull // usable ones, oldest first; at least one
-	Objects []Object     // to read after the first full snapshot; the largest ones that cover the range
+	Fulls   []StoredFull // usable full snapshots, oldest first; at least one
+	Objects []Object     // objects to read after the first full snapshot: the largest ones that cover the range
 	From    int64        // revision of the first full snapshot
 	To      int64        // last revision
-	Begin   time.Time    // earliest restorable time: when From had become current, rounded up to the second
+	Begin   time.Time    // earliest restorable time: From was current by then, rounded up to the second
 	End     time.Time    // latest time at which To is known to have been current
-	PastEnd error        // why what follows cannot be restored; nil if nothing does, or if another chain starts there
+	PastEnd error        // why later backups cannot be restored; nil if there are none, or if another chain starts there
 
 	end   format.Position // position after its last object
-	opens format.Position // where the next chain starts, as its last segment says; zero if it names none
+	opens format.Position // start of the next chain according to the last segment; zero if there is none
 
-	certain time.Time // when To was certainly current; End is later if the last object has no marker
+	certain time.Time // time at which To was certainly current; End is later if the last object has no marker
 }
 
 // split splits the full snapshots and objects of a generation into chains.

@@ -26,7 +26,7 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = a.Generation(ctx, number) // even if it is not listed yet
+			all[0], err = a.Generation(ctx, number) // even if no listing includes it yet
 		}
 	}
 	if err != nil {
@@ -91,8 +91,8 @@ func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Ge
 // A Lineage is the history of a store's generations.
 type Lineage struct {
 	Generations []Generation // oldest first
-	Next        int          // number for the next generation: the first one after the newest that nothing in the store uses
-	Strays      []error      // one for each generation that is not part of the history; each names it
+	Next        int          // number for the next generation: the first one after the newest that the store does not use
+	Strays      []error      // one error for each generation that does not belong to the history
 }
 
 // Newest returns the newest generation; the zero value if there is none.
@@ -117,7 +117,7 @@ func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 // the newest generation has backups and no generation.json.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 	lineage, err := r.readGenerations(ctx)
-	if errors.Is(err, errUnlisted) { // or it was created meanwhile
+	if errors.Is(err, errUnlisted) { // or the generation was created in the meantime
 		return r.readGenerations(ctx)
 	}
 	return lineage, err
@@ -195,7 +195,7 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 		end.successor = head.Ending().Successor
 		r.endings.Store(id, end)
 	case NotVerified(err), err == nil && head.Damaged != nil:
-		return endState{stored: true}, nil // it may have ended
+		return endState{stored: true}, nil // the generation may have ended
 	case err == nil:
 		end.stored = !head.Empty()
 	}
@@ -204,7 +204,7 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 
 // An ending is the end of a generation. One that was found is final.
 type endState struct {
-	successor int  // lowest number of a generation that may follow
+	successor int  // lowest number that the next generation may have
 	stored    bool // the generation has backups
 }
 
@@ -223,7 +223,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	why := ErrNameless
 	if len(all) == 0 {
 		if _, err := r.Cluster(ctx); Unusable(err) {
-			return nil // nothing names the cluster; callers report that
+			return nil // the cluster is unknown; callers report that
 		}
 		if nameless == 1 {
 			why = errFirstNameless
@@ -279,7 +279,7 @@ func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err err
 			return all, nil
 		}
 		next = all[len(all)-1]
-		after = GenerationPrefix(next) + "z" // sorts after all of its names
+		after = GenerationPrefix(next) + "z" // sorts after all object names of the generation
 	}
 }
 
@@ -305,7 +305,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReserved(ctx) // made by the newest restore, above the revision it continued from
+	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above the one from which it continued
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}

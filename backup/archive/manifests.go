@@ -207,9 +207,9 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 }
 
 const (
-	maxFirstTries = 6                      // isOlder the first byte
-	maxTries      = 12                     // after the first byte, about two minutes: otherwise all of it would have to be fetched again
-	firstPause    = 100 * time.Millisecond // doubles each time
+	maxFirstTries = 6                      // attempts before the first byte
+	maxTries      = 12                     // attempts after the first byte, about two minutes: giving up means fetching everything again
+	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )
 
@@ -225,7 +225,7 @@ type objectReader struct {
 	store    store.Store
 	name     string
 	offset   int64
-	failures int           // in a row
+	failures int           // consecutive failures
 	content  io.ReadCloser // nil while disconnected
 }
 

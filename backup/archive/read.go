@@ -14,13 +14,13 @@ import (
 
 // A Reading is the result of reading a path.
 type Reading struct {
-	Revision  int64            // of the last row, or of the full snapshot
+	Revision  int64            // revision of the last row, or of the full snapshot
 	Chain     format.Digest    // digest at the end of the last segment
-	Buckets   []*format.Bucket // that changed since the full snapshot, as of the last segment that ends at or before the path's revision
-	Compacted int64            // etcd's scheduled compaction there
-	Hashes    []format.Hash    // of compactions, oldest first
+	Buckets   []*format.Bucket // buckets changed since the full snapshot, as of the last segment that ends at or before the path's revision
+	Compacted int64            // etcd's scheduled compaction at that point
+	Hashes    []format.Hash    // hashes of compactions, oldest first
 	Rows      int64
-	Bytes     int64 // of the objects
+	Bytes     int64 // total size of the objects
 }
 
 // Read reads the rows after a path's full snapshot up to its revision, in order, and calls row for each, which must
@@ -50,7 +50,7 @@ type readingWalk struct {
 	row    func(format.Row) error
 
 	index    index
-	position format.Position // of the next segment
+	position format.Position // position of the next segment
 	buckets  map[string]*format.Bucket
 	reading  Reading
 	done     bool
@@ -71,7 +71,7 @@ func (w *readingWalk) run() error {
 		switch {
 		case opened && err == nil:
 			listed = false
-		case errors.Is(err, ErrHole) && w.position == w.path.Full.Next: // the sequence crosses the full snapshot
+		case errors.Is(err, ErrHole) && w.position == w.path.Full.Next: // the segments continue past the full snapshot
 			return asFault(err, DataName(w.path.Full.Generation, w.path.Full.Name()), w.position)
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
@@ -79,7 +79,7 @@ func (w *readingWalk) run() error {
 			return asFault(fmt.Errorf("%w: nothing starts at %s in %s", ErrHole, w.position, w.reader.store), "", w.position)
 		case listed:
 			return asFault(err, object.Name(), w.position)
-		default: // it was merged since the path was found
+		default: // the object was merged after the path was found
 			if err := w.relist(); err != nil {
 				return err
 			}
@@ -129,9 +129,9 @@ func (w *readingWalk) Write(fetched []byte) (int, error) {
 // readSegment reads a segment, unless it lies before the position or after the end.
 func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
-		return nil // in a merged object that starts before the full snapshot
+		return nil // part of a merged object that starts before the full snapshot
 	}
-	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // a bucket may have changed since
+	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // a bucket may have changed since then
 	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // or another chain starts there
 		w.done = true
 		return nil
@@ -193,7 +193,7 @@ const maxLookahead = 600
 // returns nil if the next segments have none or cannot be read.
 func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
-	current, err := r.find(ctx, target, path.faults) // the path's objects may be merged by now
+	current, err := r.find(ctx, target, path.faults) // the objects of the path may have been merged
 	if errors.Is(err, ErrNotKept) {
 		return nil, nil
 	}
@@ -203,7 +203,7 @@ func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.
 	left := maxLookahead
 	for _, object := range current.chain {
 		if object.Next.Revision <= path.Revision {
-			continue // it ends before the revision
+			continue // the object ends before the revision
 		}
 		var stated *format.Bucket
 		for found, err := range r.records(ctx, object, path.Generation) {

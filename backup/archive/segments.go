@@ -38,7 +38,7 @@ func (a *Archive) checkDelayed(ctx context.Context, generation int, position for
 	next := format.Position{Revision: position.Revision, Part: position.Part + 1}
 	merged, err := a.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
-		_ = a.store.Delete(ctx, name) // readers skip it in any case
+		_ = a.store.Delete(ctx, name) // readers skip it anyway
 		err = a.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
 	}
 	return err
@@ -50,7 +50,7 @@ func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, pa
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
 			continue
 		}
-		_, err := r.lastManifest(ctx, object) // remembers what is only a name
+		_, err := r.lastManifest(ctx, object) // caches an object of which only the name is known
 		merged := Merged{Object: object}
 		if err == nil {
 			merged.Segments, err = r.VerifyObject(ctx, object)
@@ -114,7 +114,7 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 		return o.Name() == merged.Name() || slices.ContainsFunc(sources, func(s Object) bool { return s.Name() == o.Name() })
 	}
 	others = slices.DeleteFunc(others, own)
-	for _, other := range others { // those within an hour were checked when the minutes were made
+	for _, other := range others { // the minutes of an hour were already checked when they were made
 		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.SegmentsIn(other)) == 0 {
 			return differenceError(merged, other)
 		}
@@ -159,7 +159,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 		content, err := Fetch(ctx, a.store, source.Name())
 		if err == nil {
 			all, err = a.appendManifests(all, io.TeeReader(content, into), source, generation)
-			_ = content.Close() // it was only read
+			_ = content.Close() // the object was only read
 		}
 		if err != nil {
 			return nil, asSequenceError(err)

@@ -16,17 +16,17 @@ import (
 // ends. The end of one object gives the position of the next one, so a segment that no listing has is found too.
 type walk struct {
 	index index
-	trust bool      // names of merged objects say where they end; otherwise their manifests are read
-	time  time.Time // at which the last object was created, as far as known
+	trust bool      // the ends in the names of merged objects are trusted without reading manifests
+	time  time.Time // creation time of the last object, as far as known
 
-	format.Start       // what the next object would continue; without digests after a merged object that was not read
-	Err          error // why the object there does not continue the sequence; nil if there is none
+	format.Start       // expected start of the next object; without digests after a merged object that was not read
+	Err          error // why the next object does not continue the sequence; nil if there is none
 }
 
 // A step is an object of a sequence.
 type step struct {
-	Object                  // Next is set; without Size if no listing has it
-	last   *format.Manifest // of its last segment; nil for a merged object that was not read
+	Object                  // Next is set; Size is unknown if no listing includes the object
+	last   *format.Manifest // manifest of its last segment; nil for a merged object that was not read
 }
 
 // walk returns a walk from a start.
@@ -60,7 +60,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 			case object.Level == Segment:
 				w.Err = err
 				return
-			default: // the segments that were merged may still exist
+			default: // the merged segments may still exist
 				w.index.merged = slices.DeleteFunc(w.index.merged, func(o Object) bool { return o == object })
 				if !w.index.reader.isOnlyName(ctx, object) {
 					w.Err = err
@@ -116,11 +116,11 @@ func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster st
 // An index finds listed objects by their positions.
 type index struct {
 	reader   *objectStore
-	objects  []Object // of all levels, by their first positions
+	objects  []Object // objects of all levels, ordered by first position
 	segments map[format.Position]*Object
 	merged   []Object
 	starts   map[format.Position]bool // of merged
-	faults   faultList                // objects that are not used
+	faults   faultList                // objects that must not be used
 }
 
 func (r *objectStore) index(objects []Object, known faultList) index {

@@ -9,40 +9,40 @@ type Role string
 
 // The roles.
 const (
-	Writer  Role = "writer"  // it makes the backups
-	Standby Role = "standby" // another member makes them
-	Waiting Role = "waiting" // the store cannot be used yet
+	Writer  Role = "writer"  // this member makes the backups
+	Standby Role = "standby" // another member makes the backups
+	Waiting Role = "waiting" // the store is not usable yet
 )
 
 // Backups describes how much of the data is stored, and which revisions the store can restore.
 type Backups struct {
-	Store               string             `json:"store"`                // its URL, without query and secrets
-	Cluster             string             `json:"cluster,omitempty"`    // the ID of the cluster that the data belongs to; empty if it has none
-	Owner               string             `json:"owner,omitempty"`      // the owner of the store; empty until it is known
-	Generation          int                `json:"generation,omitempty"` // of the data; 0 until it is known
+	Store               string             `json:"store"`                // URL of the store, without query and secrets
+	Cluster             string             `json:"cluster,omitempty"`    // ID of the cluster that the data belongs to; empty if it has none
+	Owner               string             `json:"owner,omitempty"`      // owner of the store; empty if unknown
+	Generation          int                `json:"generation,omitempty"` // generation of the data; 0 if unknown
 	Role                Role               `json:"role"`
-	Revision            int64              `json:"revision,omitempty"`              // the newest one in the store; 0 until it is known
-	LagRevisions        int64              `json:"lag_revisions"`                   // revisions of etcd that are not stored yet
-	LagSeconds          float64            `json:"lag_seconds"`                     // age of the oldest of them
+	Revision            int64              `json:"revision,omitempty"`              // newest revision in the store; 0 if unknown
+	LagRevisions        int64              `json:"lag_revisions"`                   // number of etcd's revisions that are not stored yet
+	LagSeconds          float64            `json:"lag_seconds"`                     // age of the oldest revision that is not stored yet
 	Window              *Window            `json:"window,omitempty"`                // absent until a full snapshot is stored
-	Windows             []GenerationWindow `json:"windows,omitempty"`               // of all generations, oldest first
-	LastFullSnapshot    *FullSnapshot      `json:"last_full_snapshot,omitempty"`    // the newest, verified or not
-	RunningFullSnapshot *SnapshotProgress  `json:"running_full_snapshot,omitempty"` // absent while none is made
+	Windows             []GenerationWindow `json:"windows,omitempty"`               // windows of all generations, oldest first
+	LastFullSnapshot    *FullSnapshot      `json:"last_full_snapshot,omitempty"`    // newest full snapshot, verified or not
+	RunningFullSnapshot *SnapshotProgress  `json:"running_full_snapshot,omitempty"` // absent if no full snapshot is being made
 	NextFullSnapshot    time.Time          `json:"next_full_snapshot,omitzero"`     // by schedule
 	LastVerification    *Verification      `json:"last_verification,omitempty"`     // result of the latest restore test
 	StoredBytes         int64              `json:"stored_bytes,omitempty"`          // size of all objects of this cluster in the store, as of the last listing
-	UploadedBytes       int64              `json:"uploaded_bytes"`                  // by this process
-	SpoolBytes          int64              `json:"spool_bytes"`                     // waiting on the volume for the store
+	UploadedBytes       int64              `json:"uploaded_bytes"`                  // bytes uploaded by this process
+	SpoolBytes          int64              `json:"spool_bytes"`                     // bytes queued on the volume
 	SpoolLimit          int64              `json:"spool_limit"`                     // maximum of SpoolBytes
-	Problem             *Problem           `json:"problem,omitempty"`               // absent while backups work
+	Problem             *Problem           `json:"problem,omitempty"`               // absent if backups work
 }
 
 // A Window is a range of revisions that can all be restored.
 type Window struct {
 	FromRevision int64     `json:"from_revision"`
 	ToRevision   int64     `json:"to_revision"`
-	From         time.Time `json:"from"` // the time of the first revision
-	To           time.Time `json:"to"`   // the time of the last one
+	From         time.Time `json:"from"` // time of the first revision
+	To           time.Time `json:"to"`   // time of the last revision
 }
 
 // A GenerationWindow is a window within one generation. A generation has several of them if segments are missing in between.
@@ -56,14 +56,14 @@ type GenerationWindow struct {
 type SnapshotMark struct {
 	Revision    int64     `json:"revision"`
 	At          time.Time `json:"at"`
-	RestoreTest string    `json:"restore_test,omitempty"` // passed or failed; empty before the test
+	RestoreTest string    `json:"restore_test,omitempty"` // "passed" or "failed"; empty before the test
 }
 
 // A FullSnapshot is a backup of the whole database.
 type FullSnapshot struct {
 	Revision int64     `json:"revision"`
 	At       time.Time `json:"at"`
-	Bytes    int64     `json:"bytes"` // in the store
+	Bytes    int64     `json:"bytes"` // size in the store
 	Reason   string    `json:"reason"`
 }
 
@@ -82,13 +82,13 @@ type Verification struct {
 	Revision int64     `json:"revision"` // the restored revision
 	At       time.Time `json:"at"`
 	Passed   bool      `json:"passed"`
-	Reason   string    `json:"reason"` // what was compared, or why the test failed
+	Reason   string    `json:"reason"` // the compared hash, or why the test failed
 }
 
 // A Problem keeps backups from being made, tested or deleted.
 type Problem struct {
 	Since     time.Time `json:"since"`
-	Count     int       `json:"count"` // in a row
+	Count     int       `json:"count"` // consecutive occurrences
 	Message   string    `json:"message"`
 	NextRetry time.Time `json:"next_retry,omitzero"`
 }

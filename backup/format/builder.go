@@ -16,30 +16,30 @@ type Start struct {
 	Cluster    string
 	Generation int
 	Position   Position
-	Before     Digest // the chain's digest there
+	Before     Digest // digest of the chain at the position
 	Last       Digest // digest of the rows of the last revision with rows; zero if unknown
-	Applied    uint64 // raft index up to which the small buckets are known; 0 if unknown
+	Applied    uint64 // raft index of the last captured small buckets; 0 if unknown
 }
 
 // Source describes the origin of a segment's records.
 type Source struct {
-	Compacted int64  // etcd's scheduled compaction, read in the transaction that the rows come from; 0 if there was none
+	Compacted int64  // etcd's scheduled compaction, read in the same transaction as the rows; 0 if there was none
 	Term      uint64 // raft's
-	Member    string // etcd's member id, hexadecimal
+	Member    string // etcd member ID, hexadecimal
 	Applied   uint64 // raft index applied when the small buckets were read; 0 if they were not read
-	Session   string // of the process
+	Session   string // process of the writer
 
 	// Only for a segment without rows:
-	Released bool     // the last segment of a writer that stops in order
-	Opens    Position // position at which another chain continues
-	Ends     *Ending  // of the generation
+	Released bool     // the last segment of a writer that was stopped cleanly
+	Opens    Position // position at which another chain continues; zero if none
+	Ends     *Ending  // end of the generation; nil if it continues
 }
 
 // Object is a segment as it is stored.
 type Object struct {
 	Manifest
-	Line []byte      // the signed line, with its newline
-	data chunkBuffer // what follows it
+	Line []byte      // signed line, including its newline
+	data chunkBuffer // data after the line
 }
 
 // Size returns the length in bytes.

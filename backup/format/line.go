@@ -17,7 +17,7 @@ const (
 	// Format is the version of the format.
 	Format = 1
 
-	checksum = `,"sha256":"` // precedes the checksum, which covers all bytes before it
+	checksum = `,"sha256":"` // precedes the checksum of all bytes before it
 	tail     = len(checksum) + 2*sha256.Size + len("\"}\n")
 )
 
@@ -30,8 +30,8 @@ type Heading struct {
 // signedLine is a line: a statement and its signature.
 type signedLine struct {
 	Statement json.RawMessage `json:"statement"`
-	Signature []byte          `json:"signature,omitempty"` // ed25519 over the bytes of Statement
-	Key       string          `json:"key,omitempty"`       // id of the key: the first 8 bytes of the public key's sha256, hex
+	Signature []byte          `json:"signature,omitempty"` // ed25519 signature of the bytes of Statement
+	Key       string          `json:"key,omitempty"`       // key ID: first 8 bytes of the SHA-256 of the public key, hexadecimal
 }
 
 // Sign returns the line with a statement, a JSON object that starts with a [Heading].
@@ -47,7 +47,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
-		if err := k.trust(line); err != nil { // it would be unusable, and block its name for usable ones
+		if err := k.trust(line); err != nil { // an untrusted object would be unusable, yet block its name
 			return nil, fmt.Errorf("--backup-signing-key: its public key is not in --backup-trusted-keys; add it there: %.200s", err.Error())
 		}
 	}

@@ -21,11 +21,11 @@ type SegmentReader struct {
 	source *bufio.Reader
 
 	manifest Manifest
-	body     *body // what is left of the present segment; nil before the first one
+	body     *body // rest of the current segment; nil before the first one
 	ended    bool  // the end of the current segment was reached
 	err      error
 
-	plain    io.ReadCloser // the records of the segment; nil before the first one
+	plain    io.ReadCloser // records of the segment; nil before the first one
 	limited  *errorReader  // reads plain
 	buffered *bufio.Reader // reads limited
 	sequence *sequence
@@ -146,7 +146,7 @@ func (r *SegmentReader) open() (err error) {
 	r.buffered = bufio.NewReaderSize(r.limited, 32<<10)
 	start := r.manifest
 	if start.Rows > 0 {
-		start.Last = Digest{} // of this segment; the records yield it
+		start.Last = Digest{} // the records of this segment yield it
 	}
 	r.sequence, r.count = newSequence(start), 0
 	return nil
@@ -218,7 +218,7 @@ func (r *SegmentReader) number() (int64, error) {
 	switch {
 	case err != nil && r.limited.failed != nil:
 		return 0, err
-	case err != nil: // too many bytes, or too few
+	case err != nil: // too many or too few bytes
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
 		return 0, fmt.Errorf("%w: a number is too large", ErrDamaged)
@@ -236,7 +236,7 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: a field of %d bytes is larger than %d", ErrDamaged, length, most)
 	}
 	room = room[:0]
-	for int64(len(room)) < length { // in pieces, since the length may be forged
+	for int64(len(room)) < length { // read in pieces, because the length may be forged
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {

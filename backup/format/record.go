@@ -34,13 +34,13 @@ type Row struct {
 // Marker records etcd's revision at a time. It follows all rows up to that revision.
 type Marker struct {
 	Revision int64
-	Time     time.Time // to the millisecond
+	Time     time.Time // precise to the millisecond
 }
 
 // Hash is etcd's hash of the revisions up to one, as HashKV returns it, or as it was computed when they were compacted.
 type Hash struct {
-	Revision  int64  `json:"revision"` // up to which was hashed
-	Compacted int64  `json:"compact"`  // of the database; 0 before its first compaction
+	Revision  int64  `json:"revision"` // revision up to which the rows were hashed
+	Compacted int64  `json:"compact"`  // compacted revision of the database; 0 before its first compaction
 	Hash      uint32 `json:"hash"`
 }
 
@@ -198,12 +198,12 @@ func Seed(cluster string, generation int, revision int64) Digest {
 // where each row is the length of its key, the key, the length of its value and the value, lengths as uvarints. Revisions
 // without rows do not count. It is not safe for concurrent use.
 type Chain struct {
-	digest   Digest // of all revisions before the current one
-	last     Digest // of the rows of the previous revision
-	revision int64  // current, or the one before the first
+	digest   Digest // digest of all revisions before the current one
+	last     Digest // digest of the rows of the previous revision
+	revision int64  // current revision, or the one before the first
 	open     bool   // the current revision has rows
 	rows     hash.Hash
-	key      []byte // of the previous row
+	key      []byte // key of the previous row
 	scratch  []byte
 }
 
@@ -265,34 +265,34 @@ const SegmentKind = "segment"
 type Manifest struct {
 	Heading
 	Cluster    string    `json:"cluster"`            // the store's
-	Generation int       `json:"generation"`         // the history between two restores
+	Generation int       `json:"generation"`         // identifies the history between two restores
 	Position   Position  `json:"position"`           // start
 	End        int64     `json:"end"`                // last covered revision; Position.Revision-1 without rows
 	Rows       int64     `json:"rows"`               // how many
-	RawBytes   int64     `json:"raw_bytes"`          // of the records, before compression
-	Before     Digest    `json:"before"`             // the chain's digest at Position
-	After      Digest    `json:"after"`              // the chain's digest after End
-	Last       Digest    `json:"last,omitzero"`      // over the rows of the last revision with rows up to End; zero if unknown
+	RawBytes   int64     `json:"raw_bytes"`          // size of the records before compression
+	Before     Digest    `json:"before"`             // digest of the chain at Position
+	After      Digest    `json:"after"`              // digest of the chain after End
+	Last       Digest    `json:"last,omitzero"`      // digest of the rows of the last revision with rows up to End; zero if unknown
 	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read with the rows; 0 before the first one
-	From       time.Time `json:"from,omitzero"`      // the first marker's time; zero without markers
-	To         time.Time `json:"to,omitzero"`        // the last marker's time
+	From       time.Time `json:"from,omitzero"`      // time of the first marker; zero without markers
+	To         time.Time `json:"to,omitzero"`        // time of the last marker
 	Term       uint64    `json:"term"`               // raft's
-	Member     string    `json:"member"`             // of the writer: etcd's member id, hexadecimal
-	Session    string    `json:"session,omitempty"`  // of the process that wrote it: random, hexadecimal
-	Released   bool      `json:"released,omitzero"`  // its writer stopped in order and adds nothing after it
-	Opens      Position  `json:"opens,omitzero"`     // a full snapshot starts another chain, which continues there; zero if none
+	Member     string    `json:"member"`             // etcd member ID of the writer, hexadecimal
+	Session    string    `json:"session,omitempty"`  // process of the writer: random, hexadecimal
+	Released   bool      `json:"released,omitzero"`  // the writer was stopped cleanly after this segment
+	Opens      Position  `json:"opens,omitzero"`     // position at which a full snapshot starts another chain; zero if none
 	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if it continues
-	Applied    uint64    `json:"applied,omitzero"`   // raft index as in Source, or that of the previous segment
-	Buckets    []string  `json:"buckets,omitempty"`  // names of the small buckets inside
-	Body       Body      `json:"body"`               // the bytes after the line
+	Applied    uint64    `json:"applied,omitzero"`   // raft index of the small buckets, as in Source, or that of the previous segment
+	Buckets    []string  `json:"buckets,omitempty"`  // names of the included small buckets
+	Body       Body      `json:"body"`               // bytes after the line
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
 }
 
 // Ending is the end marker of a generation, which names its successor. It is stored at the position of the next segment, so that no
 // segment can follow what a restore has read.
 type Ending struct {
-	Successor int       `json:"successor"` // the successor generation
-	Nonce     string    `json:"nonce"`     // random id of the process that ended it, hexadecimal
+	Successor int       `json:"successor"` // number of the next generation
+	Nonce     string    `json:"nonce"`     // process that ended the generation: random, hexadecimal
 	At        time.Time `json:"at"`
 }
 

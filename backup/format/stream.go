@@ -104,7 +104,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: it is encrypted, and --backup-identities is not set", ErrNoIdentity)
 	}
-	decrypted, err := age.Decrypt(r, keys...) // reads a header of 2 MiB max
+	decrypted, err := age.Decrypt(r, keys...) // reads a header of at most 2 MiB
 	var none *age.NoIdentityMatchError
 	switch {
 	case err == nil:
@@ -117,7 +117,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 }
 
 type openReader struct {
-	source, plain *errorReader // before and after age
+	source, plain *errorReader // errors before and after decryption
 	decoder       *zstd.Decoder
 }
 
@@ -128,7 +128,7 @@ func (o *openReader) Read(p []byte) (int, error) {
 		return n, nil
 	case !Ended(err):
 		return n, o.source.classify(err)
-	case o.plain.failed != nil: // zstd takes some of these for the end
+	case o.plain.failed != nil: // zstd treats some of these errors as the end
 		return n, o.source.classify(o.plain.failed)
 	case o.plain.size == 0:
 		return n, fmt.Errorf("%w: it is empty", ErrDamaged)
@@ -148,9 +148,9 @@ func (o *openReader) Close() error {
 // errorReader remembers the error of a reader, to distinguish it from errors of the layers above.
 type errorReader struct {
 	io.Reader
-	limit  int64 // in bytes, against decompression bombs
-	size   int64 // read so far
-	failed error // other than io.EOF
+	limit  int64 // maximum size in bytes, as a protection against decompression bombs
+	size   int64 // bytes read so far
+	failed error // error other than io.EOF
 }
 
 func (n *errorReader) Read(p []byte) (int, error) {

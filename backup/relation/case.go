@@ -8,7 +8,7 @@ type Case struct {
 	Owned   bool // this member's cluster owns the store
 	Lacks   bool // the store has revisions that are missing from the data
 	Rows    Rows
-	Resumes bool // this cluster created the store's newest generation, but was killed before it recorded that on the volume
+	Resumes bool // this cluster created the newest generation, but was killed before it recorded that on the volume
 	Adopts  bool // --adopt names the store's cluster
 }
 
@@ -32,7 +32,7 @@ const (
 	Objects   Place = "objects"            // the store has objects, but no cluster ID
 	Manifest  Place = "manifest only"      // the store has a cluster ID, but has never had backups
 	Reserved  Place = "reservation only"   // the store has a cluster ID, but its backups were deleted
-	Newest    Place = "newest generation"  // also for data without a recorded cluster
+	Newest    Place = "newest generation"  // also used for data without a recorded cluster
 	Ended     Place = "ended generation"   // a later generation exists
 	NotListed Place = "unknown generation" // the store has neither this generation nor a later one
 )
@@ -79,7 +79,7 @@ func placeOf(names Names, generation int, s Store) Place {
 func classify(c Case) Relation {
 	isValid := c.State == Valid
 	switch {
-	case c.Place == Void, c.Place == Objects && isValid: // the writer founds the store for these data
+	case c.Place == Void, c.Place == Objects && isValid: // the writer initializes the store for this data
 		return Empty
 	case c.Place == Objects:
 		return Nameless
@@ -101,7 +101,7 @@ func classify(c Case) Relation {
 	// Valid data of a store with a cluster.
 	case c.Names == Nothing && !c.Resumes:
 		return Unclaimed
-	case c.Place == Ended && !c.Resumes: // otherwise their own cluster has created the later one, by an adoption
+	case c.Place == Ended && !c.Resumes: // otherwise the data's own cluster has created the later generation by an adoption
 		return Succeeded
 	case c.Place == NotListed:
 		return Unnumbered

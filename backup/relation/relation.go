@@ -55,11 +55,11 @@ const (
 // Data describes the data of one member.
 type Data struct {
 	State    State
-	Identity archive.Identity // the zero value if none is recorded
-	Peers    archive.Identity // as reported by other members with this etcd cluster ID; the zero value if there are none
-	Etcd     string           // etcd's ID of the cluster, hexadecimal; empty while etcd has stored nothing
-	Owner    string           // the owner of this member's cluster, NAMESPACE/NAME
-	Revision int64            // the highest revision that the data can reach
+	Identity archive.Identity // zero if none is recorded
+	Peers    archive.Identity // identity that other members with this etcd cluster ID report; zero if there are none
+	Etcd     string           // etcd cluster ID, hexadecimal; empty if etcd has stored nothing
+	Owner    string           // owner of this member's cluster, NAMESPACE/NAME
+	Revision int64            // highest revision that the data can reach
 	Rows     Rows             // comparison with the newest rows in the store; empty means NotCompared
 }
 
@@ -67,9 +67,9 @@ type Data struct {
 type Store struct {
 	archive.Lineage
 
-	Cluster  archive.Cluster     // the zero value if the store has no cluster ID
-	Head     archive.Head        // end of the newest generation, if there is one
-	Reserved archive.Reservation // the zero value if there is none
+	Cluster  archive.Cluster     // zero if the store has no cluster ID
+	Head     archive.Head        // end of the newest generation, if one exists
+	Reserved archive.Reservation // zero if there is none
 	Remains  string              // common prefix of objects in a store without a cluster ID; empty if there are none
 }
 
@@ -106,15 +106,15 @@ func (s Store) Adopts(flag, owner string) bool {
 // Result describes how the data relates to the store.
 type Result struct {
 	Relation
-	Identity archive.Identity // the identity of the data, or the one under which it continues if none is recorded
-	Lacks    bool             // the store has a later generation or revisions that the data cannot reach
+	Identity archive.Identity // identity of the data, or the one under which it continues if none is recorded
+	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
 }
 
 // Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
 func Compare(data Data, store Store, adopt bool) Result {
 	c := caseOf(data, store, adopt)
 	j := Result{Relation: classify(c), Identity: data.Identity}
-	j.Lacks = c.Lacks && j.Relation != Same // revisions that only the store has are not a loss for data that resume
+	j.Lacks = c.Lacks && j.Relation != Same // data that resumes the store loses nothing, even if the store has more revisions
 	switch {
 	case c.Names == This && !data.Identity.Known():
 		j.Identity = data.Peers
@@ -136,7 +136,7 @@ func (j Result) Newer(data Data, s Store, store string) (reached int64, newer er
 		reached, newer = s.Head.Revision(), errors.New(j.Describe(data, s, store))
 	case Same:
 		reached = max(0, s.Head.Revision())
-	case Unnumbered: // the head is of an earlier generation
+	case Unnumbered: // the head belongs to an earlier generation
 	default:
 		return 0, nil
 	}
@@ -200,7 +200,7 @@ func (j Result) Describe(data Data, s Store, store string) string {
 // A RowsError refuses data whose rows differ from those at the end of the store.
 type RowsError struct {
 	Err         error
-	First, Last int64 // revisions that were compared
+	First, Last int64 // range of compared revisions
 }
 
 // Error implements error.
@@ -218,7 +218,7 @@ func (j Result) Refusal(data Data, s Store, store string) error {
 	}
 	rows := &RowsError{Err: err, First: s.Head.Revision(), Last: s.Head.Revision()}
 	if s.Head.Segment != nil {
-		rows.First = min(rows.Last, s.Head.Segment.Position.Revision) // it may have no rows
+		rows.First = min(rows.Last, s.Head.Segment.Position.Revision) // the segment may have no rows
 	}
 	return rows
 }

@@ -53,9 +53,9 @@ type Options struct {
 
 // Result describes the database.
 type Result struct {
-	Revision int64         // the newest, including Options.Above
+	Revision int64         // newest revision, including Options.Above
 	Rows     int64         // inserted
-	Bytes    int64         // of the file
+	Bytes    int64         // size of the file
 	Hashes   []format.Hash // etcd's hashes of compactions since the full snapshot, oldest first
 }
 
@@ -294,8 +294,8 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 var ErrNoRoom = errors.New("not enough room")
 
 const (
-	rowOverhead = 2       // a row just over half a page takes a page
-	spare       = 8 << 20 // bytes, for rounding
+	rowOverhead = 2       // a row slightly larger than half a page takes a whole page
+	spare       = 8 << 20 // in bytes, to compensate for rounding
 )
 
 // CheckSpace returns an ErrNoRoom with both sizes if the volume has too little room. A volume of unknown size passes.
@@ -377,7 +377,7 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	switch {
 	case err != nil && !errors.Is(err, ErrDigest):
 		return err
-	case size == 0 || size%512 != 0: // etcdutl uses the same rule to detect a digest
+	case size == 0 || size%512 != 0: // etcdutl detects a digest with the same rule
 		return fmt.Errorf("%w: it cannot be a database followed by its digest", ErrDamaged)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDamaged, err)

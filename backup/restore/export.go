@@ -65,7 +65,7 @@ func linkNew(path, name string) error {
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
 		return err
 	}
-	taken, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600) // the file system has no hard links
+	taken, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL, 0o600) // the file system does not support hard links
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,7 @@ func (k *Keys) Range(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.Key
 // Close closes the store and the database.
 func (k *Keys) Close() error { return errors.Join(k.store.Close(), k.database.Close()) }
 
-const inspectionStack = 8 << 20 // bytes; cyclic pages overflow this stack early, and not the default of 1 GB
+const inspectionStack = 8 << 20 // in bytes; cyclic pages overflow this stack sooner than the default of 1 GB
 
 // Inspect opens a database for writing and closes it. With inconsistent pages, bbolt panics in its own goroutine or
 // its stack overflows, and neither can be recovered: call it in a separate process, as InspectInChild does. It
@@ -145,7 +145,7 @@ func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
 	if err == nil {
-		_ = db.Close() // nothing was written
+		_ = db.Close() // the database was only read
 	}
 }
 

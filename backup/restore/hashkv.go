@@ -29,7 +29,7 @@ var ErrFutureRevision = errors.New("the database ends before that revision")
 
 // A HashRequest names a hash of etcd.
 type HashRequest struct {
-	Compacted int64 // the member's last compaction; 0 and -1, etcd's value for none, are the same
+	Compacted int64 // the member's last compaction; etcd's values for none, 0 and -1, are equivalent
 	Revision  int64
 	// Compaction means that etcd stored the hash when it compacted at Revision, after a compaction at Compacted. It
 	// differs from that of HashByRev in one case: no key exists at that revision, and the last one was deleted by it.
@@ -56,7 +56,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 	if err != nil {
 		return 0, fmt.Errorf("database %s: cannot open it: %w", path, err)
 	}
-	defer db.Close() // nothing was written
+	defer db.Close() // the database was only read
 	err = recoverPanic(func() error {
 		return db.View(func(tx *bolt.Tx) error {
 			if err := q.checkComplete(tx); err != nil {
@@ -93,7 +93,7 @@ func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 // scan reads the rows of a database for a request.
 type scan struct {
 	HashRequest
-	tableSize int // keys at a time
+	tableSize int // number of keys per pass
 	ctx       context.Context
 	keys      *bolt.Bucket
 }
@@ -128,7 +128,7 @@ func (s scan) keep() (bits, error) {
 		return kept, err
 	}
 	if s.Compaction && s.deletesLast() {
-		return kept, nil // etcd's compaction retains the row of the deletion, so it does omit the others
+		return kept, nil // the compaction retains the row of the deletion, so it does omit the others
 	}
 	return s.markLatest(s.Compacted)
 }

@@ -24,11 +24,11 @@ import (
 var leaseBucket = string(schema.Lease.Name())
 
 const (
-	batchBytes = 2 << 20 // bytes of rows in one transaction, which bbolt holds in memory
+	batchBytes = 2 << 20 // bytes of rows per transaction, which bbolt holds in memory
 	// flushBytes is the number of bytes of rows after which the kernel is asked to start writing. A running etcd has
 	// precedence on the disk, so a scratch database is written slowly. Otherwise the caller waits for the last flush.
 	flushBytes  = 32 << 20
-	fillPercent = 0.9 // as in etcd: rows are only appended
+	fillPercent = 0.9 // as in etcd, because rows are only appended
 )
 
 // errNotEtcd means that the database does not belong to etcd.
@@ -38,15 +38,15 @@ var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or m
 type rowWriter struct {
 	ctx      context.Context
 	db       *bolt.DB
-	file     *os.File // of the database
+	file     *os.File // file of the database
 	scratch  bool     // see Options
 	progress *progressReporter
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
-	firstNew    []byte // greater than the keys of all rows of the full snapshot
-	last        []byte // the key of the newest row
-	rows, bytes int64  // of the transaction
+	firstNew    []byte // greater than the keys of all rows in the full snapshot
+	last        []byte // key of the newest row
+	rows, bytes int64  // size of the current transaction
 	unflushed   int64  // bytes
 }
 
@@ -61,7 +61,7 @@ func (i *rowWriter) writeAll(rows Rows) (changed archive.Reading, err error) {
 		return archive.Reading{}, err
 	}
 	if last, _ := i.keys.Cursor().Last(); last != nil {
-		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // the snapshot has all rows of its last revision
+		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // the snapshot contains all rows of its last revision
 		i.firstNew = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 		i.last = i.firstNew
 	}
@@ -121,14 +121,14 @@ func (i *rowWriter) row(row format.Row) error {
 }
 
 const (
-	batchSize = 256 << 10 // bytes of rows in one batch, unless a single row is larger
-	maxQueued = 4         // batches between the reader and the inserter
+	batchSize = 256 << 10 // bytes of rows per batch, unless a single row is larger
+	maxQueued = 4         // maximum batches between the reader and the inserter
 )
 
 // batch holds rows in transit from the reader to the inserter.
 type batch struct {
 	rows    []format.Row
-	content []byte // the bytes of all rows
+	content []byte // bytes of all rows
 }
 
 // readAndInsert inserts rows while the next ones are read, because both take about as long. It returns when both
@@ -318,7 +318,7 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 	named := map[string]int64{} // by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
 	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
-		key, lease, _ := keyAndLease(value) // the verification of the database finds an invalid value
+		key, lease, _ := keyAndLease(value) // an invalid value is detected when the database is verified
 		if (format.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
 			delete(named, string(key))
 		} else {

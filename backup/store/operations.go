@@ -55,7 +55,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
-		return put // the same cause twice
+		return put // avoids the same cause twice
 	default:
 		return fmt.Errorf("cannot determine who created %s in %s (%s): %w", name, s, put.Error(), err)
 	}
@@ -92,7 +92,7 @@ func (s *source) Read(p []byte) (int, error) {
 // digest reads the rest, since Put may have ended early.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
-		_, _ = io.Copy(io.Discard, s) // s.failed has its error
+		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
 	}
 	if s.failed != nil {
 		return Digest{}, s.failed
@@ -164,10 +164,10 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	if !listed {
 		return now, fmt.Errorf("cannot read the clock of %s: %s: %w", s, name, ErrNotFound)
 	}
-	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading it
+	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading the object
 	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
 		if err = s.Delete(ctx, old); err != nil {
-			break // younger ones are locked as well, or deletion is denied
+			break // younger objects are locked as well, or deletion is denied
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {

@@ -14,7 +14,7 @@ import (
 
 // Object is an entry of a listing.
 type Object struct {
-	Name     string    // relative to the prefix of the store
+	Name     string    // relative to the store's prefix
 	Size     int64     // bytes
 	Modified time.Time // creation time by the store's clock
 }
@@ -222,7 +222,7 @@ func (f Failure) NextStep() string {
 // Unavailable is an ErrUnavailable with its cause.
 type Unavailable struct {
 	Cause error         // nil if unknown
-	After time.Duration // the pause that the store asks for, or 0
+	After time.Duration // pause that the store requests, or 0
 }
 
 // Error implements error.

@@ -20,21 +20,21 @@ type chain struct {
 	health   *health
 	spool    *Spool
 	reader   *capture.Reader
-	revision int64 // etcd's, as last observed
+	revision int64 // etcd's revision when it was last observed
 	unstored lag
 
-	tail      *format.Start   // start of the next segment; nil if it is unknown
-	epoch     int             // counts the times that the tail was replaced: positions of different epochs do not compare
-	last      format.Position // of the last segment with changes: captured by this process, or stored by another member
-	markers   []format.Marker // since the last capture
+	tail      *format.Start   // start of the next segment; nil if unknown
+	epoch     int             // incremented when the tail is replaced: positions of different epochs are not comparable
+	last      format.Position // position of the last segment with changes, captured by this process or stored by another member
+	markers   []format.Marker // markers since the last capture
 	lastTime  time.Time       // latest time written in this generation
 	small     bucketState
-	released  format.Position // position after the release object of an orderly stop; zero if there is none
-	complete  complete        // the last capture of everything that etcd had
-	compacted int64           // etcd's scheduled compaction as of the last segment that this process captured
+	released  format.Position // position after the release object of a clean stop; zero if there is none
+	complete  complete        // the last capture of all of etcd's changes
+	compacted int64           // etcd's scheduled compaction as of the last segment captured by this process
 
-	captured time.Time // when the last segment was captured
-	examined time.Time // when etcd was last checked for changes; zero if a flush must check again
+	captured time.Time // time at which the last segment was captured
+	examined time.Time // when etcd was last checked for changes; zero forces a check at the next flush
 	urgent   bool      // capture without waiting for the interval
 	gapSince time.Time // when compaction was found to have passed the tail; zero if it has not
 	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not

@@ -99,7 +99,7 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 		last = g.Chains[len(g.Chains)-1]
 	}
 	switch {
-	case last.PastEnd != nil: // a hole before a later chain is permanent
+	case last.PastEnd != nil: // a gap before a later chain is permanent
 		return fmt.Sprintf("what follows revision %d cannot be read: %s", last.To, last.PastEnd)
 	case last.To < facts.Known:
 		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last.To, facts.Known)

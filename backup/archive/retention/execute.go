@@ -52,7 +52,7 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 			gone(item)
 		}
 	}
-	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the plan ends with it
+	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the plan ends with the newest generation
 	ofNone := func(name string) bool { return run.isOrphaned(name, p) }
 	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }

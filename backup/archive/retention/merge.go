@@ -30,17 +30,17 @@ type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
 	clock   func() time.Time   // the monotonic clock
-	known   map[string]*object // what is known of existing objects, by name
+	known   map[string]*object // known facts about existing objects, by name
 }
 
 // object holds the knowledge about an object in the store.
 type object struct {
-	hole  bool      // the next object does not follow it
-	since time.Time // of a merged one: when it was first seen, by the monotonic clock
+	hole  bool      // the next object does not continue this one
+	since time.Time // when a merged object was first seen, by the monotonic clock
 
 	// What the object contained when it was merged or read to its end. Its name proves nothing.
 	size     int64
-	segments map[format.Position]format.Manifest // nil if they are unknown, empty if the object cannot be verified
+	segments map[format.Position]format.Manifest // nil if unknown, empty if the object cannot be verified
 }
 
 // NewMerger returns a merger. It computes the ages of objects by the clock now.
@@ -51,9 +51,9 @@ func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 // Merged is the result of a run.
 type Merged struct {
 	Merged  int  // objects created
-	Deleted int  // source objects deleted
-	Left    bool // something remains to be done later, even without new objects
-	Holes   int  // newly found groups of segments in which one is missing or another chain starts
+	Deleted int  // number of deleted source objects
+	Left    bool // more work will be due later, even without new objects
+	Holes   int  // number of newly found groups with a missing segment or the start of another chain
 }
 
 // Run merges objects that are old enough, and deletes sources that were merged long enough ago, except locked ones. It may be interrupted
@@ -83,10 +83,10 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 type round struct {
 	*Merger
 	levels  map[archive.Level][]archive.Object // existing objects
-	deleted map[string]bool                    // of these, by name
+	deleted map[string]bool                    // deleted sources by name
 	done    Merged
 	refused int   // number of locked objects
-	denied  error // deletions are denied
+	denied  error // set if deletions are denied
 }
 
 // mergedObjects returns the existing objects that may hold those of a level.
@@ -112,7 +112,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		}
 		made, err := r.archive.Merge(ctx, step.to, group)
 		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
-			first.hole = true // a chain ends there, or an object was deleted or replaced: the group stays
+			first.hole = true // the chain ends there, or an object was deleted or replaced, so the group cannot be merged
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
 				r.done.Holes++
 			}
@@ -121,7 +121,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
-		made.Modified = r.now() // the next listing has about the same time
+		made.Modified = r.now() // approximates the time that the next listing will show
 		for _, object := range append(group, made.Object) {
 			r.lookup(object).record(object.Size, made.SegmentsIn(object))
 		}
@@ -208,7 +208,7 @@ func last(object archive.Object, level []archive.Object) bool {
 // Covered returns the objects, of some in order, that a merged one covers completely: two concurrent mergers may group differently. The
 // end of a segment is known only from its manifest; merged objects end where segments do.
 func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
-	from := func(start format.Position) int { // a locked bucket has hundreds of thousands
+	from := func(start format.Position) int { // a locked bucket may have hundreds of thousands of objects
 		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
 		return index
 	}

@@ -55,18 +55,18 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 // Facts is the input of a plan.
 type Facts struct {
 	History      *archive.History
-	RestoreTests []archive.Result // of the newest generation; only the last one matters
+	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
 	Now          time.Time        // by this machine's clock
-	Store        time.Time        // by the store's clock, at that moment
-	Known        int64            // a revision that is stored in the newest generation; 0 if none is known
+	Store        time.Time        // time by the store's clock, taken together with Now
+	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
 }
 
 // A Plan lists what is deleted and what stays. Execute carries it out.
 type Plan struct {
 	Policy Policy
-	From   time.Time // the start of the window of points
-	Unsafe []string  // failed safety checks; nothing is deleted while there are any
-	Items  []Item    // by generation, and by age within one
+	From   time.Time // start of the window of points
+	Unsafe []string  // failed safety checks; if there are any, nothing is deleted
+	Items  []Item    // ordered by generation, then by age
 }
 
 // Kind is the kind of an item.
@@ -75,25 +75,25 @@ type Kind string
 // The kinds.
 const (
 	Full       Kind = "full"
-	Segments   Kind = "segments"   // consecutive objects, of all levels
+	Segments   Kind = "segments"   // consecutive objects of any level
 	Remains    Kind = "remains"    // leftovers of full snapshots that were not completed or not completely deleted
-	Generation Kind = "generation" // a whole one
+	Generation Kind = "generation" // a whole generation
 )
 
 // An Item is deleted or kept as a whole. Its JSON is the output of backup prune.
 type Item struct {
 	Kind       Kind      `json:"kind"`
 	Generation int       `json:"generation"`
-	Name       string    `json:"name"`               // of the full snapshot, or of the first object
-	Time       time.Time `json:"time,omitzero"`      // of its content; zero if it is unknown
-	Revision   int64     `json:"revision,omitempty"` // of the full snapshot, or the first one of segments
-	Objects    int       `json:"objects,omitempty"`  // 0 if it is unknown
-	Bytes      int64     `json:"bytes"`              // in the store, as far as known
+	Name       string    `json:"name"`               // name of the full snapshot, or of the first object
+	Time       time.Time `json:"time,omitzero"`      // time of its content; zero if unknown
+	Revision   int64     `json:"revision,omitempty"` // revision of the full snapshot, or first revision of the segments
+	Objects    int       `json:"objects,omitempty"`  // number of objects; 0 if unknown
+	Bytes      int64     `json:"bytes"`              // size in the store, as far as known
 	Goes       bool      `json:"goes"`
 	Why        string    `json:"why"` // a clause
 
-	names []string // of the objects of segments and remains
-	proof bool     // other items are deleted because this full snapshot stays
+	names []string // object names of segments and remains
+	proof bool     // other items may be deleted only because this full snapshot is kept
 }
 
 // Deletes returns the items to delete, in order. There are none while a safety check fails.
@@ -158,7 +158,7 @@ func endOf(g archive.GenerationContents) time.Time {
 // A timestamp is a time at which an object was current or was written.
 type timestamp struct {
 	time.Time
-	of string // what it is, for messages
+	of string // description for messages
 }
 
 func byTime(a, b timestamp) int { return a.Compare(b.Time) }
@@ -166,7 +166,7 @@ func byTime(a, b timestamp) int { return a.Compare(b.Time) }
 // timestamps returns all known times of a generation.
 func timestamps(g archive.GenerationContents) (all []timestamp) {
 	for _, full := range g.Fulls {
-		if full.Err == nil { // else anybody may have chosen the time in its name
+		if full.Err == nil { // otherwise anyone may have chosen the time in its name
 			all = append(all, timestamp{full.Time, "full " + full.Name()})
 		}
 		all = append(all, timestamp{full.Stored, "full " + full.Name()})
@@ -348,7 +348,7 @@ func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
 		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Modified).Before(p.From.Add(-remainsAfter)) {
-			continue // not ours, or may be in progress
+			continue // not an object of this package, or possibly in progress
 		}
 		if item.Objects == 0 {
 			item.Time = at
@@ -372,7 +372,7 @@ const (
 	week = 7 * day
 
 	longestPoints = 10 * 365 * day
-	mostFulls     = 10_000 // of a kind
+	mostFulls     = 10_000 // limit per kind
 )
 
 // A Policy defines which backups stay. The zero value requires none.

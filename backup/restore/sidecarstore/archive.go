@@ -59,13 +59,13 @@ import (
 
 // Object is a full snapshot or a delta, described by its name.
 type Object struct {
-	Name        string    // in the store
-	Full        bool      // otherwise it is a delta
-	First, Last int64     // revisions; of a full snapshot, First is 0 and the content may be newer than Last
+	Name        string    // name in the store
+	Full        bool      // full snapshot if set, otherwise delta
+	First, Last int64     // revisions; for a full snapshot, First is 0 and the content may be newer than Last
 	Created     time.Time // by the sidecar's clock, rounded down to the second
-	Size        int64     // bytes in the store
+	Size        int64     // size in the store
 
-	compression string // the suffix of the name
+	compression string // suffix of the name
 }
 
 var namePattern = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
@@ -108,7 +108,7 @@ type Archive struct {
 // Chain is a full snapshot and the deltas before the next one, according to their names.
 type Chain struct {
 	Full   Object
-	Deltas []Object // by last revision; those of two concurrent sidecars may overlap
+	Deltas []Object // ordered by last revision; deltas of two concurrent sidecars may overlap
 }
 
 // LastConnected returns the last object that follows the full snapshot without a gap, according to the names. It is
@@ -190,7 +190,7 @@ func (o Object) isBefore(to archive.Target) bool {
 	case to.Revision > 0:
 		return o.Last <= to.Revision
 	case !to.Time.IsZero():
-		return !o.Created.Add(time.Second).After(to.Time) // the name has only the second of its creation
+		return !o.Created.Add(time.Second).After(to.Time) // the name contains only the second of creation
 	default:
 		return true
 	}

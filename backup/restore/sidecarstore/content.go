@@ -123,10 +123,10 @@ type delta struct {
 	budget  *budget
 	decoder *json.Decoder
 
-	row      format.Row // the current row
+	row      format.Row // current row
 	received time.Time  // by the sidecar's clock
 	revision int64
-	position int64 // within the revision
+	position int64 // position within the revision
 }
 
 // openDelta opens a delta and advances to its first row. ended means that it has none.
@@ -267,7 +267,7 @@ func (b *budget) Read(p []byte) (int, error) {
 	}
 	n, err := io.ReadFull(b.from, p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
-	if err == io.ErrUnexpectedEOF { // unwrapped, it comes from ReadFull at the end of the content
+	if err == io.ErrUnexpectedEOF { // ReadFull returns it unwrapped at the end of the content
 		err = nil
 	}
 	return n, err

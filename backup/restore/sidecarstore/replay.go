@@ -15,7 +15,7 @@ import (
 
 // Base is the database of a full snapshot, to which rows are added.
 type Base struct {
-	Revision int64 // its last revision, which may be later than in the snapshot's name
+	Revision int64 // last revision in the snapshot, which may be later than the one in its name
 	// Row returns the row whose key starts with revision, 17 bytes, or nothing if there is none, as after a
 	// compaction. It serves to compare the rows that both the base and the deltas contain. That reveals full
 	// snapshots that the sidecar made by compacting others and that have additional changes, because leases expired
@@ -60,13 +60,13 @@ type replay struct {
 	to     archive.Target
 	yield  func(format.Row, error) bool
 
-	last   int64  // the last complete revision
-	source string // the object that contains it
+	last   int64  // last complete revision
+	source string // object that contains the last revision
 
-	waiting  []Object // deltas that are still to be opened, by first revision
-	open     []*delta // each positioned at a row that is still to be processed
-	revision int64    // the next revision
-	same     []*delta // the deltas in open that contain it
+	waiting  []Object // deltas to be opened, ordered by first revision
+	open     []*delta // open deltas, each positioned at its next row
+	revision int64    // next revision
+	same     []*delta // open deltas that contain the next revision
 }
 
 func (r *replay) run() error {
@@ -79,7 +79,7 @@ func (r *replay) run() error {
 	}
 	for _, d := range r.open {
 		if broken := d.verify(); broken != nil {
-			return broken // damage may have caused every other error
+			return broken // damage may have caused all other errors
 		}
 	}
 	return err

@@ -29,8 +29,8 @@ import (
 // Job describes what to restore.
 type Job struct {
 	Generation int
-	Full       string // the name of the full snapshot; it alone is restored if Revision equals its revision
-	Revision   int64  // any other revision is restored by the best path to it, from whichever full snapshot: a restore test
+	Full       string // name of the full snapshot; if Revision is its revision, only this snapshot is restored
+	Revision   int64  // any other revision is restored by the best path, from any full snapshot: a restore test
 }
 
 // errDiffers means that the restored database is wrong although every object was read as it was written.
@@ -85,7 +85,7 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup leads to revision %d", path.Revision)
 	case none != nil:
-		return "" // the error is not about the stored objects
+		return "" // the error does not concern the stored objects
 	case lost > 0:
 		return fmt.Sprintf("; full snapshot %s leads only to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
@@ -119,7 +119,7 @@ func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, s
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	database := filepath.Join(scratch, "db")
-	defer func() { _ = steady.Remove(ctx, database) }() // slowly: it may be as large as the database of the running etcd
+	defer func() { _ = steady.Remove(ctx, database) }() // removes it slowly, because it may be as large as the database of the running etcd
 	options := restore.Options{Scratch: true, ReservedBytes: reserve(scratch)}
 	restored, err := restore.Database(ctx, restore.NewSource(a, path), database, options)
 	if err != nil {
@@ -149,11 +149,11 @@ func checkPages(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDiffers, err)
 	}
-	defer db.Close() // nothing was written
+	defer db.Close() // the database was only read
 	return db.View(func(tx *bolt.Tx) error {
 		var first []string
 		count := 0
-		for finding := range tx.Check() { // bbolt cannot stop it
+		for finding := range tx.Check() { // bbolt offers no way to stop this check
 			if count++; count <= quotedFindings {
 				first = append(first, fmt.Sprintf("%.200s", finding))
 			}
@@ -204,9 +204,9 @@ const (
 )
 
 const (
-	maxReason  = 4 << 10 // characters of a result's reason, and of an error
+	maxReason  = 4 << 10 // maximum length of a result's reason and of an error
 	gcPercent  = 25      // low, because memory matters more than time
-	childStack = 8 << 20 // bytes; cyclic pages overflow this stack early, and not the default of 1 GB
+	childStack = 8 << 20 // in bytes; cyclic pages overflow this stack sooner than the default of 1 GB
 )
 
 // childOutput is the line of JSON that a child prints.

@@ -66,7 +66,7 @@ func New(place wire.Place, account string) (*Store, error) {
 
 func (s *Store) url(key string) string {
 	target := *s.container
-	if key != "" { // JoinPath would drop a part of the prefix that is two dots
+	if key != "" { // JoinPath would remove a ".." element of the prefix
 		escaped := strings.ReplaceAll(url.PathEscape(key), "%2F", "/")
 		target.Path, target.RawPath = target.Path+"/"+key, target.EscapedPath()+"/"+escaped
 	}
@@ -109,7 +109,7 @@ func (t *httpTime) UnmarshalText(text []byte) (err error) {
 // codes translates Azure's error codes.
 var codes = map[string]error{
 	"BlobAlreadyExists":                 store.ErrExists,
-	"UnauthorizedBlobOverwrite":         store.ErrExists, // what Azure returns for an existing blob without the right to overwrite
+	"UnauthorizedBlobOverwrite":         store.ErrExists, // Azure returns this for an existing blob without the permission to overwrite
 	"ConditionNotMet":                   store.ErrExists,
 	"BlobNotFound":                      store.ErrNotFound,
 	"ContainerNotFound":                 store.ErrNoBucket,
@@ -119,7 +119,7 @@ var codes = map[string]error{
 	"BlobImmutableDueToLegalHold":       store.ErrLocked,
 	"LeaseIdMissing":                    store.ErrLocked,
 	"SnapshotsPresent":                  store.ErrLocked,
-	"InvalidBlockList":                  store.ErrUnavailable, // another upload of this name was completed and took our blocks
+	"InvalidBlockList":                  store.ErrUnavailable, // another upload of this name completed and discarded our blocks
 	"Md5Mismatch":                       store.ErrUnavailable, // damaged in transit
 	"OperationTimedOut":                 store.ErrUnavailable,
 	"ServerBusy":                        store.ErrUnavailable,
@@ -140,7 +140,7 @@ const maxBlocks = 50_000
 type upload struct {
 	store  *Store
 	target string
-	id     string // concurrent uploads of one name have separate blocks
+	id     string // separates the blocks of concurrent uploads of one name
 	blocks []string
 }
 

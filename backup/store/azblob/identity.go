@@ -36,7 +36,7 @@ func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 // identity fetches tokens: for the workload's identity from the file that Kubernetes renews, for a client secret, or from the
 // machine's managed identity. Environment and file are read each time.
 type identity struct {
-	ctx context.Context // with the client
+	ctx context.Context // contains the HTTP client
 }
 
 // Token implements oauth2.TokenSource.

@@ -34,7 +34,7 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
 	}
-	const longestName, longest = 255, 4095 // bytes; waiting for a longer one would be useless
+	const longestName, longest = 255, 4095 // in bytes; waiting cannot help with longer names
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
 		return nil, errors.New("the path has a zero byte, or is too long for a file system")

@@ -16,7 +16,7 @@ import (
 )
 
 // pageSize limits how many names of a directory are in memory. A larger directory is read again for each page.
-var pageSize = 4096 // tests reduce it
+var pageSize = 4096 // tests lower it
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
@@ -85,7 +85,7 @@ func (w *walk) entry(directory, key string) error {
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // anything else reads as empty
+		object.Size = info.Size() // everything else reads as empty
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true

@@ -104,7 +104,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 }
 
 const (
-	missing = "notFound" // of an object, a bucket or an upload
+	missing = "notFound" // missing object, bucket or upload
 	exists  = "conditionNotMet"
 	held    = "objectHeld"
 )
@@ -130,11 +130,11 @@ func reason(status int, _ http.Header, body []byte) string {
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(body, &refused) // the status alone is enough
+	_ = json.Unmarshal(body, &refused) // the status is sufficient
 	message := strings.ToLower(refused.Error.Message)
 	switch {
 	case status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
-		return held // some holds are only mentioned in the message
+		return held // some holds are mentioned only in the message
 	case status == http.StatusNotFound || status == http.StatusGone:
 		return missing
 	case status == http.StatusPreconditionFailed:
@@ -182,7 +182,7 @@ func keyFile() string {
 // machine returns tokens of the machine's account, or of the one that GKE assigns to a workload. The library checks only once whether
 // there is a metadata server, and a pod may start before GKE's.
 type machine struct {
-	ctx context.Context // with the client
+	ctx context.Context // contains the HTTP client
 }
 
 // Token implements oauth2.TokenSource.

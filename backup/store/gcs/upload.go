@@ -20,9 +20,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type upload struct {
 	store   *Store
 	key     string
-	target  wire.Request // of the resumable upload
-	sent    int64        // bytes that the server has
-	sum     uint32       // of all pieces so far
+	target  wire.Request // URL of the resumable upload
+	sent    int64        // number of bytes that the server has
+	sum     uint32       // CRC32C of all pieces so far
 	created bool
 }
 
@@ -113,11 +113,11 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 	}
 	response, err := u.store.Send(ctx, request, &stored, accepted...)
 	switch {
-	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed with the reply lost
+	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed but the reply was lost
 		return &store.Unavailable{Cause: errors.New("the server does not know the upload any more")}
 	case err != nil:
 		return err
-	case response.StatusCode == http.StatusPermanentRedirect: // "resume incomplete" here
+	case response.StatusCode == http.StatusPermanentRedirect: // Google Cloud Storage uses this status for "resume incomplete"
 		u.sent = 0
 		if _, err := fmt.Sscanf(response.Header.Get("Range"), "bytes=0-%d", &u.sent); err == nil {
 			u.sent++

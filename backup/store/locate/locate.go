@@ -62,12 +62,12 @@ func usage() error {
 }
 
 func open(raw string) (store.Store, error) {
-	if strings.TrimSpace(raw) != raw { // as in a Secret that was made from a file; the sentence below could not show it
+	if strings.TrimSpace(raw) != raw { // as in a Secret created from a file; the error below could not show the whitespace
 		return nil, errors.New("starts or ends with a space or a line break")
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
-		return nil, usage() // url's error would repeat the URL
+		return nil, usage() // the error of url.Parse would repeat the URL
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {

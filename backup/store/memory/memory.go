@@ -166,26 +166,26 @@ const (
 // Call is a call of a method.
 type Call struct {
 	Op   Op
-	Name string // of the object, or the prefix of a listing
+	Name string // name of the object, or prefix of a listing
 }
 
 // Fault describes a failure. For each call, the first injected fault that matches and is not used up is applied.
 type Fault struct {
-	Op     Op     // Any means all
-	Prefix string // of the names to match
-	After  int    // number of matching calls that are spared
-	Times  int    // how often it is applied; 0 means always
+	Op     Op     // operation to match; Any matches all
+	Prefix string // prefix of the names to match
+	After  int    // number of matching calls to skip
+	Times  int    // maximum number of matches; 0 means unlimited
 
-	Err       error         // the result; may be nil with the following
-	ReplyLost bool          // the call takes effect anyway
-	Hang      bool          // no result until the context ends
-	Delay     time.Duration // the result is late
-	Cut       int64         // Get: the connection is lost after this number of bytes, if not 0
-	Overwrite bool          // Put: create-if-absent is ignored
+	Err       error         // error to return; nil if only the fields below apply
+	ReplyLost bool          // the call takes effect despite the error
+	Hang      bool          // block until the context ends
+	Delay     time.Duration // delay of the result
+	Cut       int64         // Get: lose the connection after this number of bytes; 0 means never
+	Overwrite bool          // Put: overwrite an existing object
 
 	Hides func(name string) bool // List: objects to omit
 	First func()                 // called before the call takes effect
-	Then  func()                 // Get and List: called when the result is settled
+	Then  func()                 // Get and List: called after the result is determined
 }
 
 // Inject adds faults.

@@ -35,11 +35,11 @@ type Store struct {
 	wire.Bucket
 	bucket      string
 	endpoint    *url.URL
-	subdomain   bool // the bucket's name is in the host instead of the path
+	subdomain   bool // the bucket name is in the hostname instead of the path
 	credentials *credentials.Credentials
 
 	mu     sync.Mutex
-	region string // empty until known
+	region string // empty if not known yet
 }
 
 // New checks the place and returns an error about what is wrong. It contacts nothing. The endpoint has host and port only; without
@@ -59,7 +59,7 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	}
 	region = cmp.Or(region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), s3utils.GetRegionFromURL(*endpoint))
 	if region == "" && !s3utils.IsAmazonEndpoint(*endpoint) {
-		region = "us-east-1" // other servers accept any
+		region = "us-east-1" // other servers accept any region
 	}
 	s := &Store{
 		bucket: place.Bucket, endpoint: endpoint, credentials: credentials.New(&chain{iam: &credentials.IAM{Client: wire.IdentityClient()}}), region: region,
@@ -192,7 +192,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 		})
 	}
 	switch {
-	case !page.IsTruncated: // some servers send a token with the last page as well
+	case !page.IsTruncated: // some servers send a token even with the last page
 		return objects, "", nil
 	case page.NextContinuationToken == "":
 		return nil, "", wire.ErrUnexpectedResponse("the token of the next page")
@@ -273,12 +273,12 @@ var codes = map[string]error{
 	"ExpiredTokenException":      store.ErrDenied,
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
-	"XAdminUserNotFound":         store.ErrDenied,      // of versitygw, with 404: unknown access key
+	"XAdminUserNotFound":         store.ErrDenied,      // versitygw, with status 404: unknown access key
 	"ConditionalRequestConflict": store.ErrUnavailable, // a concurrent operation on the object
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,
 	"BadDigest":                  store.ErrUnavailable, // damaged in transit
-	"NoSuchUpload":               store.ErrUnavailable, // completed with the reply lost, or aborted by another process
+	"NoSuchUpload":               store.ErrUnavailable, // completed but the reply was lost, or aborted by another process
 	"SlowDown":                   store.ErrUnavailable,
 	"InternalError":              store.ErrUnavailable,
 	"ServiceUnavailable":         store.ErrUnavailable,
@@ -290,10 +290,10 @@ func reason(status int, _ http.Header, body []byte) string {
 		Code    string
 		Message string
 	}
-	_ = xml.Unmarshal(body, &refused) // the status alone is enough
+	_ = xml.Unmarshal(body, &refused) // the status is sufficient
 	switch {
 	case status == http.StatusForbidden && strings.Contains(strings.ToLower(refused.Message), "object lock"):
-		return locked // Amazon returns AccessDenied and mentions the lock in the message only
+		return locked // Amazon returns AccessDenied and mentions the lock only in the message
 	case status == http.StatusPreconditionFailed:
 		return "PreconditionFailed"
 	default:

@@ -25,7 +25,7 @@ type upload struct {
 	id    string
 	parts []part
 	sums  []byte // the MD5 of each part
-	size  int64  // bytes of all parts
+	size  int64  // total size of all parts
 }
 
 type part struct {
@@ -117,7 +117,7 @@ func (u *upload) complete(ctx context.Context) error {
 		return err
 	}
 	var completed struct {
-		XMLName xml.Name // of an error, in spite of the status, or of the result
+		XMLName xml.Name // an error, despite the status, or the result
 		ETag    string
 	}
 	if _, err := u.send(ctx, http.MethodPost, url.Values{"uploadId": {u.id}}, ifAbsent, list, &completed); err != nil {

@@ -43,7 +43,7 @@ type Protocol struct {
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
-	Create, Delete error // what Put and Delete return; nil for Delete if an absent object is deleted
+	Create, Delete error // expected results of Put and Delete; nil for Delete if deleting an absent object succeeds
 }
 
 // RunErrors tests a store against a server with faults.
@@ -119,7 +119,7 @@ func readError(t *testing.T, s store.Store) error {
 func (d Protocol) testPartialResponse(t *testing.T) {
 	s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
 		writeHeader(w, "100")
-		_, _ = io.WriteString(w, "<a>{") // the start of a listing, or of an object
+		_, _ = io.WriteString(w, "<a>{") // start of a listing or of an object
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
@@ -136,7 +136,7 @@ func (d Protocol) testUnexpectedResponse(t *testing.T) {
 			_, _ = io.WriteString(w, "<!DOCTYPE html><html><body>SECRET</body></html>")
 		})
 		for name, call := range methods(testContext(t), s) {
-			if err := call(); name != "delete" { // some servers respond to that with 200
+			if err := call(); name != "delete" { // some servers respond to a deletion with 200
 				require.Error(t, err, name)
 				assert.NotContains(t, err.Error(), "SECRET", name)
 				if status == http.StatusOK && (name == "list" || name == "read") {
@@ -164,7 +164,7 @@ func (d Protocol) testReplace(t *testing.T) {
 }
 
 func (d Protocol) testErrorResponses(t *testing.T) {
-	var all sync.WaitGroup // requests are repeated
+	var all sync.WaitGroup // concurrent, because requests are retried
 	defer all.Wait()
 	for _, refusal := range append(d.Others, d.Exists, d.Denied, d.Locked) {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, refusal) })
@@ -244,7 +244,7 @@ func (d Protocol) testPages(t *testing.T) {
 
 // Proxy is a faulty proxy between a store and its server.
 type Proxy struct {
-	Endpoint *url.URL // of the server, through the proxy
+	Endpoint *url.URL // URL of the server through the proxy
 	forward  *httputil.ReverseProxy
 	closing  chan struct{} // closed when the test ends
 
@@ -254,10 +254,10 @@ type Proxy struct {
 
 // Faults are the faults of a proxy. Those with the zero value do not occur.
 type Faults struct {
-	LostReplies   int // number of replies to lose to requests that created an object
-	UploadLimit   int // bytes of a request after which the connection is lost
-	DownloadLimit int // the same of a response
-	Status        int // HTTP status of all responses
+	LostReplies   int // number of successful creations whose reply is lost
+	UploadLimit   int // number of request bytes after which the connection is lost
+	DownloadLimit int // number of response bytes after which the connection is lost
+	Status        int // HTTP status of all responses; 0 for none
 	Delay         time.Duration
 }
 
@@ -268,7 +268,7 @@ func NewProxy(t *testing.T, server *url.URL) *Proxy {
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host
-			r.Out.Host = r.In.Host // it is a part of signatures
+			r.Out.Host = r.In.Host // the host is part of signatures
 		},
 		ModifyResponse: p.modify,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
@@ -276,7 +276,7 @@ func NewProxy(t *testing.T, server *url.URL) *Proxy {
 	}
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
-	t.Cleanup(func() { close(p.closing) }) // before the server is closed, so that no handler waits
+	t.Cleanup(func() { close(p.closing) }) // runs before the server is closed, so that no handler is left waiting
 	p.Endpoint = new(*server)
 	p.Endpoint.Host = listener.Listener.Addr().String()
 	return p

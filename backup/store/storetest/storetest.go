@@ -43,7 +43,7 @@ type Subject struct {
 	Holds bool
 }
 
-const patience = 2 * time.Minute // limit of every wait
+const patience = 2 * time.Minute // bounds every wait
 
 // Run runs the contract.
 func Run(t *testing.T, s Subject) {
@@ -269,9 +269,9 @@ func (s Subject) testRange(t *testing.T) {
 }
 
 func (s Subject) testList(t *testing.T) {
-	opened, count := s.Open(t), 1100 // more than a page of any server
+	opened, count := s.Open(t), 1100 // more than one page on any server
 	if s.Whole {
-		count = 200 // few enough for a disk to sync
+		count = 200 // few enough to sync to a disk
 	}
 	want := []string{"other", "zz/last"}
 	for i := range count {
@@ -298,7 +298,7 @@ func (s Subject) testList(t *testing.T) {
 	for object, err := range opened.List(testContext(t), "", "") {
 		require.NoError(t, err)
 		assert.Equal(t, want[0], object.Name)
-		break // a listing may be abandoned
+		break // callers may abandon a listing
 	}
 }
 
@@ -426,7 +426,7 @@ func methods(ctx context.Context, s store.Store) map[string]func() error {
 		"read": func() error {
 			body, err := s.Get(ctx, "a", 0, -1)
 			if err == nil {
-				_ = body.Close() // it was only read
+				_ = body.Close() // the object was only read
 			}
 			return err
 		},

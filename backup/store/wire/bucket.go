@@ -18,19 +18,19 @@ import (
 // Place locates a store.
 type Place struct {
 	Bucket   string   // or container
-	Prefix   string   // of all names: empty, or ending with a slash
-	Endpoint *url.URL // nil: the cloud's own
+	Prefix   string   // prefix of all names: empty, or ending with a slash
+	Endpoint *url.URL // nil for the cloud's own endpoint
 	CAPath   string   // see NewClient
 }
 
 // Bucket implements store.Store for servers that speak HTTP.
 type Bucket struct {
 	Client
-	Name    string                  // the URL of the store without query and secrets
-	Prefix  string                  // of all names: empty, or ending with a slash
-	URL     func(key string) string // the escaped URL of an object, or of the bucket if the key is empty
-	Media   url.Values              // the query that reads the content of an object
-	Deleted []int                   // the statuses of a deletion
+	Name    string                  // URL of the store, without query and secrets
+	Prefix  string                  // prefix of all names: empty, or ending with a slash
+	URL     func(key string) string // escaped URL of an object, or of the bucket if the key is empty
+	Media   url.Values              // query parameters to read the content of an object
+	Deleted []int                   // response statuses of a successful deletion
 	// Page returns a page of the objects that start with prefix, and the mark of the next one, or "" after the last. It may
 	// leave out those up to after, unless that is empty. The mark of the first page is empty.
 	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
@@ -137,7 +137,7 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
-	if length == 0 { // a range cannot be empty, but the object must exist
+	if length == 0 { // a range cannot be empty, but the existence of the object must be checked
 		body, err := b.Get(ctx, name, offset, 1)
 		if err != nil {
 			return nil, err
@@ -192,7 +192,7 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 		err = errors.New("the server sent a range other than requested, or no length")
 	case length < 0:
 		return response.Body, nil
-	default: // a server may send more than the range
+	default: // a server may send more than the requested range
 		return struct {
 			io.Reader
 			io.Closer

@@ -36,8 +36,8 @@ type Client struct {
 	HTTP      *http.Client
 	Header    map[string]string         // sent with every request
 	Authorize func(*http.Request) error // adds credentials to a request
-	Expire    func(status int)          // called after ErrDenied, to fetch other credentials; may be nil
-	Unmarshal func([]byte, any) error   // of json or xml, as the servers respond
+	Expire    func(status int)          // called after ErrDenied to obtain new credentials; may be nil
+	Unmarshal func([]byte, any) error   // unmarshals JSON or XML, depending on the server
 	// Reason returns the error code of an unsuccessful response, which Codes translates.
 	Reason func(status int, header http.Header, body []byte) string
 	Codes  map[string]error
@@ -50,7 +50,7 @@ type Request struct {
 	Query  url.Values
 	Header map[string]string
 	Body   []byte
-	Once   bool // a repetition would be refused, for example because the first request created the object
+	Once   bool // must not be retried, for example because the first request created the object
 }
 
 // Do sends a request and returns a response with one of the accepted statuses, whose body must be closed. While the store is
@@ -94,7 +94,7 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 		return response, nil
 	}
 	defer Discard(response)
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // the status alone is enough
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // the status is sufficient
 	summary := summarize(response)
 	summary.code = c.Reason(response.StatusCode, response.Header, body)
 	err = summary.toError(c.Codes)
@@ -136,7 +136,7 @@ var ErrUnconfirmed = fmt.Errorf("%w", store.ErrNotFound)
 
 // Discard ends a response without reading its body, so that its connection can be reused.
 func Discard(response *http.Response) {
-	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // if it fails, the connection is closed
+	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // on failure, the connection is closed
 	_ = response.Body.Close()
 }
 
@@ -176,8 +176,8 @@ var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 type summary struct {
 	status int           // HTTP status
 	code   string        // the store's error code, or empty
-	after  time.Duration // how long to wait, or 0
-	skew   time.Duration // how far the server's clock is ahead of ours
+	after  time.Duration // requested pause, or 0
+	skew   time.Duration // time by which the server's clock is ahead of ours
 }
 
 // toError prefers the store's own codes to the HTTP status; 409 and 412 depend on the request and mean nothing here.
@@ -185,7 +185,7 @@ func (s summary) toError(codes map[string]error) error {
 	kind, known := codes[s.code]
 	switch {
 	case s.isDenied() && s.skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w by about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message is logged again
+		return fmt.Errorf("%s: %w by about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message would be logged again
 	case errors.Is(kind, store.ErrDenied) || !known && s.isDenied():
 		return fmt.Errorf("%s: %w: %s", s, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):

@@ -26,12 +26,12 @@ type Tokens struct {
 	// Find returns a source of tokens that uses the client in the context. It is called for the first request, after a failure
 	// and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
-	File func() (path string) // with credentials; may be nil
+	File func() (path string) // path of the credentials file; may be nil
 
 	mu     sync.Mutex
-	caller context.Context    // of the request that waits for a token
-	source oauth2.TokenSource // nil until found
-	stamp  string             // of File when the source was found
+	caller context.Context    // context of the request that waits for a token
+	source oauth2.TokenSource // nil if not determined yet
+	stamp  string             // state of the file when source was determined
 }
 
 // Authorize adds a token to a request. Other requests wait for it under the lock.
@@ -100,7 +100,7 @@ func translateTokenError(err error) error {
 	case errors.As(err, &refused) && refused.Response != nil:
 		answer := summarize(refused.Response)
 		if answer.status == http.StatusBadRequest || answer.status == http.StatusNotFound {
-			answer.status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant, a machine without an account 404
+			answer.status = http.StatusUnauthorized // OAuth uses 400 for a rejected grant, and a machine without an account 404
 		}
 		return fmt.Errorf("cannot get an access token: %w", answer.toError(nil))
 	case errors.As(err, &ours):
@@ -126,7 +126,7 @@ func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) 
 	}
 	var granted struct {
 		Token   string      `json:"access_token"`
-		Seconds json.Number `json:"expires_in"` // a number, or a string of one
+		Seconds json.Number `json:"expires_in"` // a number, or a string that contains one
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
 	if err != nil {

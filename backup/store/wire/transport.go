@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	dialDeadline = 10 * time.Second // for the TCP connection, and again for the TLS handshake
+	dialDeadline = 10 * time.Second // for the TCP connection, and separately for the TLS handshake
 	// patience limits how long a request may stall. Servers take seconds to assemble a large object, and send nothing meanwhile.
 	patience = time.Minute
 )
@@ -47,7 +47,7 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 
 // IdentityClient returns a client for servers of credentials, to which the CA bundle of a store does not apply.
 func IdentityClient() *http.Client {
-	client, _ := NewClient("") // only a CA bundle can be wrong
+	client, _ := NewClient("") // an error is only possible with a CA bundle
 	return client
 }
 
@@ -76,7 +76,7 @@ func (r *reloadingTransport) transport() (*http.Transport, error) {
 	if r.current != nil && stamp == r.stamp {
 		return r.current, nil
 	}
-	var roots *x509.CertPool // nil for the system's
+	var roots *x509.CertPool // nil uses the system's pool
 	if r.caPath != "" {
 		var err error
 		if roots, err = disk.ReadRoots(r.caPath); err != nil {
@@ -99,10 +99,10 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConnsPerHost:    4,
 		IdleConnTimeout:        patience,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true, // bytes must arrive as they were stored
+		DisableCompression:     true, // the content must arrive unmodified
 		Protocols:              new(http.Protocols),
 	}
-	transport.Protocols.SetHTTP1(true) // a hanging connection then blocks one request only
+	transport.Protocols.SetHTTP1(true) // HTTP/1 limits the effect of a hanging connection to one request
 	return transport
 }
 
@@ -198,7 +198,7 @@ type transfer struct {
 	running bool
 	started time.Time     // when the clock was last started
 	left    time.Duration // remaining patience at that time
-	moved   int           // bytes since the patience was last reset
+	moved   int           // bytes transferred since the patience was last reset
 }
 
 func newTransfer(caller context.Context, patience time.Duration) *transfer {

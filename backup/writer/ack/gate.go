@@ -14,15 +14,15 @@ const Validity = time.Minute
 // A Gate holds replies back until the store has confirmed the changes that they depend on. It starts closed. The writer of the backups calls
 // Confirm. All methods may be called from any goroutine.
 type Gate struct {
-	wake chan struct{}    // has an element if a reply has started to wait
-	wall func() time.Time // the wall clock: the monotonic one stands still while a machine is suspended
+	wake chan struct{}    // signaled when a reply starts to wait
+	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while a machine is suspended
 
 	mu       sync.Mutex
-	revision int64     // last revision in the store; 0 while the gate is closed
+	revision int64     // last stored revision; 0 while the gate is closed
 	until    time.Time // end of the validity of the last upload
-	requests uint64    // calls of WaitAll
-	complete uint64    // answered calls of WaitAll
-	err      error     // why nothing will be confirmed any more
+	requests uint64    // number of calls of WaitAll
+	complete uint64    // number of answered calls of WaitAll
+	err      error     // why nothing will be confirmed anymore
 	changed  chan struct{}
 }
 

@@ -35,7 +35,7 @@ var ErrClosed = errors.New("etcd's database was closed while it was read")
 type Reader struct {
 	database func() backend.Backend
 	open     atomic.Int64
-	closed   atomic.Pointer[backend.Backend] // a database that was closed during a read, in which a lock may be held forever
+	closed   atomic.Pointer[backend.Backend] // a database that was closed during a read, whose lock may never be released
 }
 
 // NewReader returns a reader of etcd's database. It calls database for each read, since etcd replaces its database when it installs a
@@ -69,7 +69,7 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 
 // openTx opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
 func openTx(database backend.Backend) backend.ReadTx {
-	if batch := database.BatchTx(); batch != nil { // nil in a database that was closed
+	if batch := database.BatchTx(); batch != nil { // nil in a closed database
 		batch.LockOutsideApply()
 		defer batch.Unlock()
 	}
@@ -96,29 +96,29 @@ func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 
 // A Request defines what ReadRows reads.
 type Request struct {
-	From    int64 // the first revision
-	UpTo    int64 // the last one, which must be a current or past revision of etcd, so that all of its rows exist
-	Beyond  bool  // read later revisions as well, if they exist
-	Limit   int   // stop after the revision in which the rows exceed this many bytes
-	Buckets bool  // read the small buckets as well; only with Beyond, and if the limit is not reached
-	Left    bool  // accept the rows that compaction has left
+	From    int64 // first revision
+	UpTo    int64 // last revision; must be a current or past revision of etcd, so that all of its rows exist
+	Beyond  bool  // also read later revisions, if they exist
+	Limit   int   // stop after the revision whose rows exceed this total size in bytes
+	Buckets bool  // also read the small buckets; only with Beyond, and only if the limit is not reached
+	Left    bool  // accept the rows that a compaction has left
 }
 
 // Rows is the result of one read transaction.
 type Rows struct {
 	Rows      []format.Row     // in order
 	Bytes     int              // size of the rows
-	End       int64            // the last revision with rows; From-1 if there are none
+	End       int64            // last revision with rows; From-1 if there are none
 	More      bool             // the limit was reached before UpTo
-	Compacted int64            // the scheduled compaction of etcd; 0 if there was none
-	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if they were not read
-	Held      time.Duration    // how long the transaction was open
+	Compacted int64            // etcd's scheduled compaction; 0 if there was none
+	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if not read
+	Held      time.Duration    // time for which the transaction was open
 }
 
 // Number of revisions per lookup. A row costs 48 bytes until it is copied, a lookup less than a microsecond.
 const (
 	stride    = 256
-	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
+	maxStride = 1 << 16 // for gaps without rows, which a revision bump leaves
 )
 
 // ReadRows reads the rows of a range of revisions, and only whole revisions. It returns ErrCompacted if the first of them is compacted, and
@@ -231,7 +231,7 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 			keys = keys[1:]
 		}
 		if len(keys) > 0 && keys[0] == string(key) {
-			continue // added with the next entry, or at the end
+			continue // it is added with the next entry or at the end
 		}
 		all.Add(key, value)
 	}

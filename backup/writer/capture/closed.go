@@ -20,9 +20,9 @@ const lockTimeout = time.Second
 // Identity describes a member, as of its close if it is closed.
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
-	Leader              bool   // the member leads its cluster; if it is closed, it wrote the backups
-	Members             int    // size of the cluster of a closed member; 0 if it is unknown
-	Term                uint64 // of raft; 0 if it is closed: OpenClosed fills in that of the last applied entry
+	Leader              bool   // the member is the leader; for a closed member, it wrote the backups
+	Members             int    // number of members of a closed cluster; 0 if unknown
+	Term                uint64 // raft term; OpenClosed replaces 0 with the term of the last applied entry
 }
 
 // Closed gives read access to an etcd that was closed, with the methods of a running one, so that its last writes can be stored. Its
@@ -90,7 +90,7 @@ type closedBackend struct {
 func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
 	tx, err := d.db.Begin(false)
 	if err != nil {
-		panic(err) // as etcd's own backend does once it is closed
+		panic(err) // etcd's own backend also panics after it is closed
 	}
 	return &closedTx{txReader: txReader{tx}, Tx: tx}
 }
@@ -113,7 +113,7 @@ type closedTx struct {
 func (t *closedTx) RLock() {}
 
 // RUnlock implements backend.ReadTx.
-func (t *closedTx) RUnlock() { _ = t.Rollback() } // a read transaction
+func (t *closedTx) RUnlock() { _ = t.Rollback() } // the transaction is read-only
 
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }

@@ -42,7 +42,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 		at, copied = at+int64(n), copied+int64(n)
 	}
 	if copied == 0 && errors.Is(err, unix.EINVAL) {
-		err = errors.ErrUnsupported // the file system needs another alignment
+		err = errors.ErrUnsupported // the file system requires a different alignment
 	}
 	return copied, err
 }
@@ -56,5 +56,5 @@ func openDirect(file int) (restore func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the file is only closed after that
+	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the only further use of the file is to close it
 }

@@ -18,8 +18,8 @@ import (
 // A Snapshot is the whole database at one revision. While it is open, etcd reuses no page that it had then, and can neither defragment
 // nor grow beyond the mapped ten gigabytes: copy it and close it.
 type Snapshot struct {
-	Revision  int64 // the last one with rows; 1, as in etcd, if there is none
-	Compacted int64 // the scheduled compaction of etcd; 0 if there was none
+	Revision  int64 // last revision with rows; 1, as in etcd, if there is none
+	Compacted int64 // etcd's scheduled compaction; 0 if there was none
 	Size      int64 // bytes
 
 	reader   *Reader
@@ -92,7 +92,7 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	file, _ := to.(*os.File)
 	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // bbolt keeps only its text
+		err = context.Cause(ctx) // bbolt keeps only the text of the error
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
@@ -107,7 +107,7 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 type paced struct {
 	io.Writer
 	ctx  context.Context
-	file *os.File // the writer, if it is a file
+	file *os.File // set if the writer is a file
 }
 
 // piece is the number of bytes copied at a time.
