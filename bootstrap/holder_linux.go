@@ -19,7 +19,7 @@ func holder(path string) string {
 	if err != nil || unix.Stat(path, &directory) != nil {
 		return ""
 	}
-	defer locks.Close() // nothing was written
+	defer locks.Close() // the file was only read
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(directory.Dev), unix.Minor(directory.Dev), directory.Ino)
 	for lines := bufio.NewScanner(locks); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF

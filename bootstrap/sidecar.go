@@ -28,7 +28,7 @@ type InitializationStatus string
 // The four words that `GET /initialization/status` of etcd-backup-restore returns. Reading Successful or Failed
 // resets the sidecar to New, so each result is returned only once.
 const (
-	New        InitializationStatus = "New"        // nothing was requested yet, or the last result was read
+	New        InitializationStatus = "New"        // nothing was requested yet, or the last result was already returned
 	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
 	Successful InitializationStatus = "Successful" // the data directory may be opened
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
@@ -65,8 +65,8 @@ type Mode string
 
 // The two modes that `GET /initialization/start` accepts.
 const (
-	Sanity Mode = "sanity" // after a clean last exit: structure only
-	Full   Mode = "full"   // in every other case: everything is read
+	Sanity Mode = "sanity" // after a clean exit: checks only the structure
+	Full   Mode = "full"   // in all other cases: reads everything
 )
 
 // ModeAfter chooses the validation mode from the exit record. A clean record with a note counts only if the data
@@ -111,7 +111,7 @@ const (
 type ClientOptions struct {
 	HostPort string // <host>:<port>; an empty host means localhost
 	TLS      bool   // use HTTPS
-	CAPath   string // PEM bundle that the sidecar's certificate must chain to; read at every connection, for rotation
+	CAPath   string // PEM bundle with the CA of the sidecar's certificate; reread for every connection to support rotation
 }
 
 // Client calls the HTTP API of etcd-backup-restore. Its methods may be called from any goroutine.

@@ -22,7 +22,7 @@ var ErrVolumeBusy = errors.New("another process holds the volume")
 type Volume struct {
 	path   string
 	locked *os.File
-	data   *os.File // lock of a data directory other than the volume's directory
+	data   *os.File // lock on the data directory if it is outside the volume's directory
 }
 
 // NewVolume returns the volume at path, a directory. It does not access it.
@@ -112,8 +112,8 @@ var ErrDataInUse = errors.New("a running etcd has its data on the volume")
 // Limits of the search for databases. A real volume has the data directory at its first level and few other
 // directories.
 const (
-	maxDepth       = 8     // levels below the volume
-	maxDirectories = 10000 // directories searched, the shallowest first
+	maxDepth       = 8     // maximum number of levels below the volume
+	maxDirectories = 10000 // maximum number of directories to search, the shallowest first
 )
 
 // LockMode describes how other processes use a database.
@@ -154,7 +154,7 @@ func isLocked(database string, lock int) bool {
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
-		if isLocked(database, unix.LOCK_SH) { // a shared lock, so that readers need not wait
+		if isLocked(database, unix.LOCK_SH) { // a shared lock does not block readers
 			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
 	}
@@ -183,9 +183,9 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				entries, _ := os.ReadDir(directory) // a directory that cannot be listed yields nothing
+				entries, _ := os.ReadDir(directory) // a directory that cannot be listed is skipped
 				for _, entry := range entries {
-					if entry.IsDir() && entry.Name() != "member" { // no data directory is below a member directory
+					if entry.IsDir() && entry.Name() != "member" { // no data directory exists below a member directory
 						next = append(next, filepath.Join(directory, entry.Name()))
 					}
 				}

@@ -37,12 +37,12 @@ type chain struct {
 	examined time.Time // when etcd was last checked for changes; zero forces a check at the next flush
 	urgent   bool      // capture without waiting for the interval
 	gapSince time.Time // when compaction was found to have passed the tail; zero if it has not
-	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not
+	lagSince time.Time // since when this member's small buckets have been older than those of the chain; zero if they are not
 }
 
 // complete describes a capture of everything that etcd had, including changes without a revision.
 type complete struct {
-	request uint64 // the last one in Options.Ack that it answers
+	request uint64 // last request in Options.Ack that it answers
 	end     format.Position
 }
 
@@ -52,7 +52,7 @@ type bucketState struct {
 	digests  map[string]format.Digest
 	hashes   map[format.Hash]bool
 	applied  uint64    // etcd's applied index when the buckets were last read
-	notUntil time.Time // they are not read earlier
+	notUntil time.Time // the buckets are not read before this time
 }
 
 const (
@@ -95,14 +95,14 @@ func (c *chain) capture(heartbeat bool) error {
 	case !c.urgent && (!heartbeat && !c.isAsked() && c.isUnchanged() || time.Since(c.captured) < c.interval()):
 		return nil
 	case !c.urgent && c.options.Ack != nil && len(c.spool.Entries()) > 0:
-		return nil // what changes during an upload is the next segment
+		return nil // changes made during an upload go to the next segment
 	}
 	more, err := c.captureUpTo(c.revision, true, heartbeat)
 	switch {
 	case errors.Is(err, capture.ErrCompacted):
 		return err
 	case err != nil:
-		c.captured = time.Now() // retry an interval later
+		c.captured = time.Now() // retry after an interval
 		c.captureFailed(err)
 	default:
 		c.again = more
@@ -146,14 +146,14 @@ func (c *chain) interval() time.Duration {
 // captureUpTo makes a segment of the rows up to a revision, and past it if beyond is set, and reports whether rows
 // remain. Without changes it makes a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
-	applied := c.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
-	request := c.options.Ack.Requests()      // before it as well: it has what these replies depend on
+	applied := c.options.Etcd.AppliedIndex() // read before the transaction, so that later changes are read again
+	request := c.options.Ack.Requests()      // also read before the transaction, which then has everything that these replies depend on
 	draft, err := c.buildSegment(revision, beyond, c.shouldReadBuckets(applied))
 	if err != nil {
 		return false, err
 	}
 	changed := c.changedBuckets(draft.small)
-	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client waits for its compaction
+	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client is waiting for its compaction
 	c.examined = time.Now()
 	if draft.Rows() > 0 || len(changed) > 0 {
 		c.last = c.tail.Position
@@ -169,7 +169,7 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 		for _, bucket := range changed {
 			c.small.digests[bucket.Name] = capture.Digest(bucket)
 		}
-		c.complete = complete{request, c.tail.Position} // small buckets are read with the last rows
+		c.complete = complete{request, c.tail.Position} // the small buckets are read with the last rows
 	}
 	return draft.more, nil
 }
@@ -194,7 +194,7 @@ func (c *chain) captureThrough(revision int64) error {
 type segmentBuilder struct {
 	*format.SegmentBuilder
 	upTo      int64
-	markers   []format.Marker // not added yet
+	markers   []format.Marker // markers that are not added yet
 	compacted int64
 	small     []*format.Bucket // all small buckets; nil if they were not read
 	applied   uint64           // raft index after reading them; 0 if they were not read
@@ -516,8 +516,8 @@ func (c *chain) addRows(digests *format.Chain, request capture.Request) (capture
 type lag []sample
 
 type sample struct {
-	revision int64     // covers the revisions after the previous observation up to this one
-	at       time.Time // by the monotonic clock
+	revision int64     // covers the revisions after the previous observation, up to this one
+	at       time.Time // monotonic time of the observation
 }
 
 // maxObservations bounds a lag.
@@ -527,7 +527,7 @@ func (l *lag) add(revision int64, at time.Time) {
 	if len(*l) > 0 && revision <= (*l)[len(*l)-1].revision {
 		return
 	}
-	if len(*l) == maxObservations { // halve it: merge pairs and keep the earlier time
+	if len(*l) == maxObservations { // halve the list: merge pairs and keep the earlier time
 		for i := range maxObservations / 2 {
 			(*l)[i] = sample{(*l)[2*i+1].revision, (*l)[2*i].at}
 		}

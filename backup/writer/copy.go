@@ -21,9 +21,9 @@ type snapshotCopy struct {
 	held     time.Duration
 	hash     *format.Hash
 	size     int64        // bytes
-	sent     atomic.Int64 // of these bytes, in the current attempt
+	sent     atomic.Int64 // number of bytes sent in the current attempt
 
-	stored   *archive.Full // the snapshot whose data is already uploaded; nil if none is
+	stored   *archive.Full // the snapshot whose data is already uploaded; nil if there is none
 	storedAt time.Time
 }
 
@@ -114,7 +114,7 @@ type throttledReader struct {
 	sent      *atomic.Int64
 	throttled bool
 	unpaused  int       // bytes since the last pause
-	started   time.Time // of the work on the current piece; zero before the first one
+	started   time.Time // start of the work on the current piece; zero before the first one
 }
 
 func (s *throttledReader) Read(p []byte) (int, error) {

@@ -25,7 +25,7 @@ type driver struct {
 
 	events   chan func() // functions for the goroutine of Run
 	ended    chan struct{}
-	jobs     int  // that are running
+	jobs     int  // number of running jobs
 	again    bool // more work is ready now
 	stopping bool // Run's context has ended
 }
@@ -160,21 +160,21 @@ const (
 
 // timing holds the intervals and limits of a writer.
 type timing struct {
-	tick         time.Duration // between observations of etcd's revision, hence between time markers
+	tick         time.Duration // interval between observations of etcd's revision, and therefore between time markers
 	gap          time.Duration // time for another member to upload its spool before a gap counts
-	rest         time.Duration // minimum between a full snapshot and one for a gap; see restFactor
-	ahead        time.Duration // time for a new leader to apply what was acknowledged before
-	foreignStore time.Duration // between inspections of a store that must not be written
-	watch        time.Duration // minimum between growth checks by a member that does not lead
+	rest         time.Duration // minimum time between a full snapshot and one for a gap; see restFactor
+	ahead        time.Duration // time for a new leader to apply previously acknowledged writes
+	foreignStore time.Duration // interval between inspections of a store that must not be written to
+	watch        time.Duration // minimum interval between growth checks by a member that is not the leader
 	emptyStore   time.Duration // the same without a chain
-	headValid    time.Duration // how long the end of the chain counts as known
-	verifyOwner  time.Duration // between checks that the store is still this cluster's
-	successor    time.Duration // between checks for a successor
-	heartbeat    time.Duration // between empty segments of an idle writer
-	fullPatience time.Duration // how long FullNow waits while there is a problem
+	headValid    time.Duration // time for which the end of the chain counts as known
+	verifyOwner  time.Duration // interval between checks that the store still belongs to this cluster
+	successor    time.Duration // interval between checks for a successor
+	heartbeat    time.Duration // interval between empty segments of an idle writer
+	fullPatience time.Duration // time that FullNow waits while there is a problem
 	retry        time.Duration // first wait after a failure; it grows with further failures
-	check        time.Duration // between checks that the store still has what was stored
-	overdue      time.Duration // beyond two intervals, until an unstored revision is a problem of its own
+	check        time.Duration // interval between checks that the store still has the stored objects
+	overdue      time.Duration // time beyond two intervals after which an unstored revision is a problem of its own
 }
 
 var defaultTiming = timing{

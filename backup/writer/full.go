@@ -18,18 +18,18 @@ import (
 // snapshots makes full snapshots: by schedule, on request, and to start a chain.
 type snapshots struct {
 	base
-	room func(size int64) error // returns an error unless the volume has size bytes to spare
+	room func(size int64) error // returns an error unless the volume has room for size bytes
 
-	making      *full // in progress; nil if none is
+	making      *full // full snapshot in progress; nil if there is none
 	due         []fullRequest
-	notBefore   time.Time // none is started or uploaded earlier
-	next        time.Time // by schedule; zero if there is none
-	gapAfter    time.Time // no full snapshot for a gap is made earlier
-	brokenSince time.Time // since when there is no chain to extend; zero if there is one
+	notBefore   time.Time // no full snapshot is started or uploaded before this time
+	next        time.Time // time of the next scheduled full snapshot; zero if there is none
+	gapAfter    time.Time // no full snapshot is made for a gap before this time
+	brokenSince time.Time // since when there has been no chain to extend; zero if there is one
 
-	newest   *archive.Full // made by this process; nil if there is none
-	replaced string        // error of the damaged one that was last replaced
-	stored   int64         // by this process
+	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
+	replaced string        // error of the damaged full snapshot that was last replaced
+	stored   int64         // number of full snapshots stored by this process
 	uploaded int64         // bytes
 }
 
@@ -38,21 +38,21 @@ type full struct {
 	archive.Full
 	requests    []fullRequest
 	opens       bool            // it starts a new chain
-	previousEnd format.Position // end of the chain before; zero if there was none
-	orphaned    bool            // no segment will start at its Next, so it can no longer be part of the chain
+	previousEnd format.Position // end of the previous chain; zero if there was none
+	orphaned    bool            // no segment will start at its Next, so it cannot become part of the chain anymore
 	doing       string
 	since       time.Time
 	copy        *snapshotCopy // nil until the database is in the spool
 	storing     bool
-	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock; zero if there was none
-	loggedAt    time.Time // when progress was last logged
+	tried       time.Time // monotonic time at which the last attempt to copy or upload it started; zero if there was none
+	loggedAt    time.Time // time at which progress was last logged
 	cancel      context.CancelCauseFunc
 }
 
 // fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	answer chan<- fullResult // buffered; nil if no caller waits, or once it is answered
+	answer chan<- fullResult // buffered; nil if no caller is waiting, or if it was already answered
 }
 
 // fullResult answers a fullRequest.
@@ -148,7 +148,7 @@ func (f *snapshots) run(m *full, work func(context.Context) error, done func(err
 
 // requestScheduled requests the full snapshot that is due by schedule.
 func (f *snapshots) requestScheduled() {
-	now := f.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
+	now := f.options.Now().Round(0) // with the monotonic reading, a clock that was set back would go unnoticed
 	if due := f.options.Schedule(f.remote.generation.Cluster, now); due.Before(f.next) {
 		f.next = due // the clock was set back
 	}
@@ -194,7 +194,7 @@ func (f *snapshots) isReady() bool {
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
-		return nil, ErrNotWriter // no longer the writer once the gate opened
+		return nil, ErrNotWriter // this member stopped being the writer before the gate opened
 	}
 	snapshot, err := f.chain.reader.Snapshot()
 	if err == nil && !opens {
@@ -228,13 +228,13 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	m.Reason, m.Session, m.Buckets = m.requests[0].reason, f.options.Session, capture.SmallBuckets()
 	m.Time = f.chain.time().Truncate(time.Second)
 	if last := f.remote.head.Full; last != nil && !m.Time.After(last.Time) {
-		m.Time = last.Time.Add(time.Second) // two of one revision never share a name
+		m.Time = last.Time.Add(time.Second) // two full snapshots of one revision must not share a name
 	}
 }
 
 // startChain makes the full snapshot the start of a chain.
 func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
-	f.chain.drop() // segments of the previous chain
+	f.chain.drop() // discard segments of the previous chain
 	m.opens, m.previousEnd = true, f.remote.head.Position
 	start := &format.Start{
 		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
@@ -298,7 +298,7 @@ func (f *snapshots) startUpload() {
 	m := f.making
 	m.storing, m.doing, m.tried, m.loggedAt = true, "stores the copy", time.Now(), time.Now()
 	if m.opens {
-		f.remote.recordIdentity() // must precede the upload
+		f.remote.recordIdentity() // must happen before the upload
 	}
 	manifest, copied, generation := m.Full, m.copy, f.remote.generation
 	f.run(m, func(ctx context.Context) (err error) {
@@ -312,7 +312,7 @@ func (f *snapshots) startUpload() {
 			err = f.options.Archive.Open(ctx, generation, manifest, manifest.Session)
 		}
 		if err == nil {
-			_ = steady.Remove(ctx, copied.path) // forget removes it otherwise
+			_ = steady.Remove(ctx, copied.path) // otherwise forget removes it
 		}
 		return err
 	}, func(err error) {
@@ -348,7 +348,7 @@ func (f *snapshots) uploadFailed(err error) {
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		f.take(overtaken, payload{err: err})
 	default:
-		m.Time = m.Time.Add(time.Second) // leave a partial upload alone under its own name
+		m.Time = m.Time.Add(time.Second) // leave a partial upload under its own name
 		wait := f.health.failed(opFull, fmt.Sprintf("cannot store the full snapshot of revision %d", m.Revision), err)
 		f.notBefore = time.Now().Add(f.backoff(wait))
 	}
@@ -380,9 +380,9 @@ func (f *snapshots) finish() {
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
-	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from there
+	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from this point
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // or it was stored, and the response was lost
+	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it is stored, possibly by a request whose response was lost
 		return err
 	case head.Position.Compare(previousEnd) > 0:
 		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
@@ -403,7 +403,7 @@ func (f *snapshots) drop(err error) {
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
 	resolve(f.forget().requests, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if m.opens { // segments after it cannot be restored
+	if m.opens { // segments after a missing full snapshot cannot be restored
 		f.chain.drop()
 	}
 	if m.opens || f.isIn(opening) {

@@ -28,11 +28,11 @@ type health struct {
 	*driver
 	spool    *Spool
 	problems [opCount]*problem // nil where there is no problem
-	failures int64             // of requests to the store
-	flushing bool              // a flush waits, so there may be no later attempt
+	failures int64             // number of failed requests to the store
+	flushing bool              // a flush is waiting, so there may be no later attempt
 
 	requestedAt time.Time // start of the request in progress; zero if there is none
-	notBefore   time.Time // no request starts earlier
+	notBefore   time.Time // no request starts before this time
 }
 
 // problem describes an operation that fails.
@@ -83,7 +83,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	if h.stopping {
 		return 0 // the operation was canceled
 	}
-	if h.problems[about] == nil { // queued segments may now stay in the spool for long, and must survive a power failure
+	if h.problems[about] == nil { // queued segments may now stay in the spool for long and must survive a power failure
 		if err := h.spool.Sync(); err != nil {
 			h.options.Log.Warn().Err(err).Msg("backups: queued segments may not survive a power failure")
 		}

@@ -30,7 +30,7 @@ func (w *Writer) inspectStore() {
 		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.needsVerification(),
 		canCreate: (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly,
 	}
-	if time.Since(w.remote.checkpointAt) >= archive.Grace { // it may have been merged and deleted
+	if time.Since(w.remote.checkpointAt) >= archive.Grace { // the object may have been merged and deleted
 		inspection.checkpoint = format.Position{}
 	}
 	if queued := w.spool.Entries(); len(queued) > 0 {
@@ -167,7 +167,7 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	waited := elapsed(&w.remote.aheadSince, result.Relation == relation.Behind)
 	switch {
 	case result.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
-		return storeAhead, nil // a follower may be slow, and a leader applies what was acknowledged before
+		return storeAhead, nil // a follower may be slow, or a leader may not have applied earlier acknowledged writes yet
 	case result.Relation == relation.Behind, result.Relation == relation.Copied:
 		result.Relation = relation.Copied // data that stays behind is older than its backups
 		return succeeded, result.Refusal(data, kept, w.options.Archive.String())
@@ -306,15 +306,15 @@ func (w *Writer) finish(why error) {
 
 // An inspection reads the store in a job. It has the parameters and the results.
 type inspection struct {
-	Options     // of the writer
-	storeView   // before the inspection, and after it
+	Options     // options of the writer
+	storeView   // view before and after the inspection
 	canCreate   bool
-	verifyOwner bool            // verify the generation as well
+	verifyOwner bool            // also verify the generation
 	advances    bool            // list the store only if advancing the head does not reach etcd's revision
-	queued      format.Position // of the oldest queued segment, which the store may have; zero if there is none
+	queued      format.Position // position of the oldest queued segment, which the store may have; zero if there is none
 
-	event     Event // set if the head does not matter; run returns the reason as an error
-	successor int   // generation that continues this one, if the event is succeeded
+	event     Event // set if the head does not matter; run then returns the reason as an error
+	successor int   // generation that continues this one if the event is succeeded
 }
 
 // run reads the head of the chain, and the cluster and generation if they are unknown.
@@ -341,7 +341,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if i.verifyOwner && i.generation.Number != 0 {
 		err = i.checkOwner(ctx, i.Archive)
 		if errors.Is(err, store.ErrNotFound) {
-			i.generation, err = archive.Generation{}, nil // to be created again
+			i.generation, err = archive.Generation{}, nil // it must be created again
 		}
 	}
 	if err == nil && i.generation.Number == 0 {
@@ -374,7 +374,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 			i.lost, err = i.checkpoint, nil
 		}
 	}
-	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored it ended before it linked it
+	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored it ended before it stored the link
 		err = i.Archive.Open(ctx, i.generation, *i.head.Full, i.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
 			err = &store.Unavailable{Cause: err} // inspect again
@@ -491,7 +491,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 		full, failed := i.Archive.Full(ctx, i.generation.Number, newest.Name())
 		err, object = i.verifyCluster(full.Cluster, failed), "full "+newest.Name()
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
-			return nil // segments stored since cannot be restored
+			return nil // segments stored since then cannot be restored
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(last) <= 0 {

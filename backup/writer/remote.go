@@ -13,14 +13,14 @@ import (
 
 // storeView holds what a member knows of the store. It has no pointers to anything that changes: an inspection works on a copy.
 type storeView struct {
-	identity      archive.Identity // of etcd's data, as recorded on the volume
+	identity      archive.Identity // identity of etcd's data, as recorded on the volume
 	capabilities  store.Capabilities
-	generation    archive.Generation // Number is 0 until it is known
-	ownerVerified time.Time          // when the store was last verified to be this cluster's; zero forces a check
-	head          archive.Head       // end of the chain; empty if it is unknown or there is no chain
+	generation    archive.Generation // Number is 0 if unknown
+	ownerVerified time.Time          // when the store was last verified to belong to this cluster; zero forces a check
+	head          archive.Head       // end of the chain; empty if unknown or if there is no chain
 	checkpoint    format.Position    // newest segment at the last check; the next check verifies it; zero if none
 	checkpointAt  time.Time          // time of the last check
-	lost          format.Position    // a stored segment that has disappeared; zero if none is known
+	lost          format.Position    // position of a stored segment that has disappeared; zero if there is none
 }
 
 // checkOwner verifies that the generation exists and belongs to this cluster, and that this process may add to it.
@@ -36,15 +36,15 @@ func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
 type remote struct {
 	*driver
 	storeView
-	storedAt   time.Time       // when head was last read or written
-	uploadedAt time.Time       // when the first attempt of the last successful upload of a segment started; zero if there was none
+	storedAt   time.Time       // time at which head was last read or written
+	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there was none
 	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
 	seen       archive.Head    // end of the chain as last read, whether or not this member continues from it
-	newerSince time.Time       // since when a later leader has written that end; zero if none has
+	newerSince time.Time       // since when that end has been written by a later leader; zero if it was not
 	aheadSince time.Time       // since when the chain has been ahead of this member; zero if it is not
-	link       *archive.Link   // where a new chain attaches to the generation; nil if the generation cannot have ended
+	link       *archive.Link   // link from the generation to a new chain; nil if the generation cannot have ended
 
-	successorChecked time.Time // when findSuccessor last asked
+	successorChecked time.Time // time of the last check by findSuccessor
 }
 
 // isEndKnown reports whether the end of the chain was seen recently enough to extend it.
@@ -139,7 +139,7 @@ func (r *remote) findSuccessor() {
 	r.job(checkTimeout, func(ctx context.Context) func() {
 		manifest, err := r.options.Archive.Manifest(ctx, number, next)
 		if err != nil || manifest.Ends == nil || manifest.Cluster != cluster {
-			return func() {} // no object yet, or one that the next upload will find
+			return func() {} // either there is no object yet, or the next upload will find it
 		}
 		return func() { r.take(succeeded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
 	})
@@ -193,10 +193,10 @@ func (r *remote) checkStored() {
 		}
 		return func() {
 			if archive.Unusable(err) {
-				r.ownerVerified = time.Time{} // the store was emptied, or belongs to another cluster
+				r.ownerVerified = time.Time{} // the store was emptied or belongs to another cluster
 			}
 			switch {
-			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end was read since; check again
+			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end was read in the meantime, so check again
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):

@@ -25,9 +25,9 @@ type Spooled struct {
 	format.Manifest
 	Size int64 // bytes
 
-	since  time.Time      // when its first change was observed, by the monotonic clock; zero in a segment of an earlier process
-	held   *format.Object // the segment, if it is held in memory; nil if it has a file
-	stored bool           // it is in the store; kept as the end of the chain for a start without the store
+	since  time.Time      // monotonic time at which its first change was observed; zero for a segment of an earlier process
+	held   *format.Object // the segment, if it is kept in memory; nil if it has a file
+	stored bool           // the store has the segment, which is kept as the end of the chain for a start without the store
 }
 
 // Spool queues data on the volume while the store is unreachable: segments ordered by position, and full snapshots in
@@ -39,7 +39,7 @@ type Spool struct {
 	keys    *format.Keys
 	space   func(dir string) (left, size int64, err error)
 	sync    func(dir string) error
-	entries []Spooled // ordered; at most the first is stored
+	entries []Spooled // in order; at most the first segment is stored
 }
 
 const (
@@ -101,7 +101,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segmentsDir))
 	}
-	if err != nil { // the rows are captured again, and the segment may end elsewhere
+	if err != nil { // the rows will be captured again, and the segment may end elsewhere
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
@@ -233,7 +233,7 @@ func (s *Spool) recover() (torn []error, err error) {
 		file, entry, err := s.open(name.Name())
 		if err == nil {
 			s.add(entry)
-			_ = file.Close() // it was only read
+			_ = file.Close() // the file was only read
 		}
 		if err != nil {
 			useless = append(useless, name.Name())

@@ -46,29 +46,29 @@ var States = []statemachine.StateInfo{
 
 const (
 	tick    Event = "tick"    // a tenth of a second has passed, or a job has ended
-	elected Event = "elected" // this member leads the cluster
-	deposed Event = "deposed" // it no longer does
-	stalled Event = "stalled" // the leader's backups have not grown, although there is something to add
+	elected Event = "elected" // this member became the leader
+	deposed Event = "deposed" // this member is no longer the leader
+	stalled Event = "stalled" // the leader's backups have not grown although there are changes to store
 
 	nothingBegun Event = "nothing begun" // the store is unused
-	chainFound   Event = "chain found"   // the backups end there, and this member's data continues from there
-	noChain      Event = "no chain"      // the store is this cluster's and has no full snapshot
+	chainFound   Event = "chain found"   // this member's data continues from the end of the backups
+	noChain      Event = "no chain"      // the store belongs to this cluster but has no full snapshot
 	endDamaged   Event = "end damaged"   // the end of the backups is damaged
-	refused      Event = "refused"       // the store is another cluster's, or its backups are of other data
+	refused      Event = "refused"       // the store belongs to another cluster, or its backups are of different data
 	storeAhead   Event = "store ahead"   // the store has revisions that this member lacks
-	emptied      Event = "emptied"       // the backups are gone
-	surpassed    Event = "surpassed"     // the store has everything that a closed etcd can add
-	succeeded    Event = "succeeded"     // the generation has an end, or a successor
+	emptied      Event = "emptied"       // the backups have disappeared
+	surpassed    Event = "surpassed"     // the store has everything that a closed etcd could add
+	succeeded    Event = "succeeded"     // the generation has ended or has a successor
 
 	expired    Event = "expired"     // the end of the backups was not read for too long
 	storeLost  Event = "store lost"  // the store has lost objects
-	collided   Event = "collided"    // another member's segment is at the position
-	spoolLost  Event = "spool lost"  // segments in the spool are gone
+	collided   Event = "collided"    // another member's segment occupies the position
+	spoolLost  Event = "spool lost"  // segments in the spool have disappeared
 	broken     Event = "broken"      // compaction has passed the end of the chain
-	named      Event = "named"       // the full snapshot that starts a chain has its revision
+	named      Event = "named"       // the revision of the full snapshot that starts a chain is known
 	chainBegun Event = "chain begun" // the full snapshot that starts a chain is stored
 	overtaken  Event = "overtaken"   // another member extends the backups
-	fullLost   Event = "full lost"   // a full snapshot could not be made, or its copy not kept
+	fullLost   Event = "full lost"   // a full snapshot could not be made, or its copy could not be kept
 )
 
 // The guards, in addition to statemachine.Always.
@@ -85,36 +85,36 @@ var conditions = statemachine.Conditions[memberState]{
 }
 
 const (
-	look          Action = "look"           // find the end of the backups, if it is time
-	captureRows   Action = "capture"        // spool what has changed
+	look          Action = "look"           // find the end of the backups if it is due
+	captureRows   Action = "capture"        // spool the changes
 	storeSegment  Action = "store segment"  // upload the oldest queued segment
-	makeFull      Action = "make full"      // make the full snapshot that is due
-	storeFull     Action = "store full"     // upload the full snapshot that was copied
+	makeFull      Action = "make full"      // make the full snapshot if it is due
+	storeFull     Action = "store full"     // upload the copied full snapshot
 	lookSoon      Action = "look soon"      //
-	countSilence  Action = "count silence"  // count inspections without a chain: the leader should start one
-	takeOver      Action = "take over"      // write instead of the leader
+	countSilence  Action = "count silence"  // count inspections without a chain, which the leader should start
+	takeOver      Action = "take over"      // write backups instead of the leader
 	goOn          Action = "go on"          // continue from the end of the chain
 	clearChain    Action = "clear chain"    // discard segments that extend a missing full snapshot
 	openChain     Action = "open chain"     // start a chain with a full snapshot
 	abandonEnd    Action = "abandon end"    // start a chain after a damaged end
-	leaveChain    Action = "leave chain"    // cancel the start of a chain, since another member extends the backups
-	dropSpool     Action = "drop spool"     // discard the spool and capture again
-	forgetStore   Action = "forget store"   // reset what is known of the store
+	leaveChain    Action = "leave chain"    // cancel the start of a chain, because another member extends the backups
+	dropSpool     Action = "drop spool"     // discard the spool and capture its changes again
+	forgetStore   Action = "forget store"   // reset the known state of the store
 	refuse        Action = "refuse"         // record why nothing may be written
 	keepWatching  Action = "keep watching"  // inspect again after an interval
 	await         Action = "await"          // wait until this member has applied more
 	finish        Action = "finish"         // record the result of Flush
-	findSuccessor Action = "find successor" // check for a successor of the generation, if it is time
-	checkStored   Action = "check stored"   // check that segments still exist, if it is time
-	endHere       Action = "end here"       // cancel what is in progress, and have etcd closed
+	findSuccessor Action = "find successor" // check for a successor of the generation if it is due
+	checkStored   Action = "check stored"   // check that stored segments still exist if it is due
+	endHere       Action = "end here"       // cancel everything in progress and have etcd closed
 )
 
 // memberState holds the values that the guards evaluate.
 type memberState struct {
-	leads   bool // this member leads the cluster
-	guest   bool // it took over, since the leader does not write
-	creates bool // the store refuses to overwrite, so that two members may write at once
-	closed  bool // etcd is closed and another member wrote: upload segments, start nothing
+	leads   bool // this member is the leader
+	guest   bool // this member took over because the leader does not write
+	creates bool // the store refuses to overwrite objects, so two members may write at the same time
+	closed  bool // etcd is closed and another member wrote the backups: upload segments, but start nothing
 }
 
 // isWriter reports whether this member extends the chain.
@@ -126,7 +126,7 @@ func (k memberState) Holds(guard Guard) bool { return conditions.Evaluate(guard,
 // payload is the data of an event.
 type payload struct {
 	head    archive.Head
-	creates bool // the store refuses to overwrite, as an inspection found
+	creates bool // according to an inspection, the store refuses to overwrite objects
 	grew    bool // another member has extended the chain
 	err     error
 }

@@ -22,10 +22,10 @@ type base struct {
 // uploads stores the queued segments.
 type uploads struct {
 	base
-	stored int64           // segments that this process has stored
-	bytes  int64           // of these segments
-	trying format.Position // of the last segment that was uploaded
-	tried  time.Time       // when its first attempt started, which may have created the object even if it failed
+	stored int64           // number of segments stored by this process
+	bytes  int64           // total size of these segments
+	trying format.Position // position of the last segment to be uploaded
+	tried  time.Time       // start of its first attempt, which may have created the object even if it failed
 }
 
 // errUnreadable reports that a segment in the spool can no longer be read, or differs from what was written.
@@ -75,7 +75,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
 	u.remote.uploadedAt = u.tried
-	u.remote.storedAt = started // what was stored since, while this process may have been suspended, is not known
+	u.remote.storedAt = started // the process may have been suspended, so segments stored since then are unknown
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
@@ -85,15 +85,15 @@ func (u *uploads) finish(segment Spooled, err error) {
 type flushQueue struct {
 	base
 	waiting []flush
-	result  error // in the states drained and ended
+	result  error // result in the states drained and ended
 }
 
 // flush is a waiting call of Flush.
 type flush struct {
-	revision int64 // etcd's, when it was called
+	revision int64 // etcd's revision at the call
 	at       time.Time
-	target   format.Position // end of the segments that contain everything; zero until that is captured
-	epoch    int             // of the chain, to which the target belongs
+	target   format.Position // end of the segments that contain everything; zero until everything is captured
+	epoch    int             // epoch of the chain to which the target belongs
 	done     chan<- error
 }
 

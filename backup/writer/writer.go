@@ -16,16 +16,16 @@ import (
 
 // Facts are the state of the backups at one moment. Callers may keep them.
 type Facts struct {
-	facts.Backups // without the store's URL and the restorable window; Revision is the last stored one
+	facts.Backups // without the store's URL and the restorable window; Revision is the last stored revision
 
 	EtcdRevision int64
-	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
-	LastFull     *archive.Full // made by this process; nil if there is none
-	BrokenSince  time.Time     // since when there is no chain to extend; zero if there is one
+	Lag          time.Duration // age of the oldest unstored revision; 0 if there is none
+	LastFull     *archive.Full // last full snapshot made by this process; nil if there is none
+	BrokenSince  time.Time     // since when there has been no chain to extend; zero if there is one
 
-	Segments int64 // stored by this process
-	Fulls    int64 // stored by this process
-	Failures int64 // of requests to the store since the process started
+	Segments int64 // number of segments stored by this process
+	Fulls    int64 // number of full snapshots stored by this process
+	Failures int64 // number of failed requests to the store since the process started
 }
 
 // Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
@@ -42,7 +42,7 @@ type Writer struct {
 	queue     *flushQueue
 
 	inspectedAt  time.Time
-	stalledSince time.Time // since when the chain has not grown although there is something to add; zero if it has
+	stalledSince time.Time // since when the chain has not grown although there are changes to store; zero if it has
 }
 
 // New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
@@ -201,7 +201,7 @@ func (w *Writer) pause() time.Duration {
 // cluster.
 func (w *Writer) capture() {
 	due := time.Since(w.remote.storedAt) >= w.pace.heartbeat
-	if w.options.Ack != nil { // only an upload shows others that this cluster is active
+	if w.options.Ack != nil { // only an upload shows other clusters that this cluster is active
 		due = time.Since(w.remote.uploadedAt) >= w.pace.heartbeat || !w.options.Ack.IsOpen()
 	}
 	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly && due
@@ -300,7 +300,7 @@ func (w *Writer) missing() string {
 // chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx is done, which
 // bounds the delay of the compaction. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_ = w.do(ctx, w.chain.captureNow) // without a capture the compaction proceeds anyway
+	_ = w.do(ctx, w.chain.captureNow) // the compaction proceeds even without a capture
 }
 
 // FullNow makes a full snapshot and returns its manifest once it is stored. If one is in progress, another one follows it. FullNow returns
@@ -316,7 +316,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 	for since, sent := time.Now(), int64(0); ; {
 		select {
 		case result := <-answer:
-			_ = w.do(ctx, w.publish) // what Facts returns next has the full snapshot
+			_ = w.do(ctx, w.publish) // afterwards, Facts includes the full snapshot
 			return result.full, result.err
 		case <-ctx.Done():
 			return archive.Full{}, context.Cause(ctx)

@@ -33,12 +33,12 @@ var errLocked = errors.New("locked by another process")
 
 // contents holds what a database records about itself.
 type contents struct {
-	applied        uint64                       // index of the last log entry applied to the database; 0 for none
+	applied        uint64                       // index of the last log entry applied to the database; 0 if there is none
 	members        map[uint64]membership.Member // members of the cluster by ID
-	removedMembers map[uint64]membership.Member // members that were removed from it; only their IDs are known
-	version        string                       // version of the cluster, such as 3.6.0; may be empty
-	keyless        bool                         // it contains no revision
-	since36        bool                         // etcd 3.6 or later wrote it last, and the log as well
+	removedMembers map[uint64]membership.Member // members removed from the cluster; only their IDs are known
+	version        string                       // cluster version, such as 3.6.0; may be empty
+	keyless        bool                         // the database contains no revision
+	since36        bool                         // the database and the log were last written by etcd 3.6 or later
 }
 
 // single36 reports whether the cluster has a single member whose log was written by etcd 3.6.
@@ -80,7 +80,7 @@ func readDB(path string, look func(tx *bolt.Tx) error) error {
 		if err != nil {
 			return err
 		}
-		defer database.Close() // nothing was written
+		defer database.Close() // the database was only read
 		return database.View(func(tx *bolt.Tx) error {
 			if file.Size() < tx.Size() {
 				return fmt.Errorf("%w to %d bytes of %d", errCutOff, file.Size(), tx.Size())
@@ -140,7 +140,7 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	if bucket == nil {
 		return members
 	}
-	_ = bucket.ForEach(func(key, value []byte) error { // the function returns no error
+	_ = bucket.ForEach(func(key, value []byte) error { // the callback never returns an error
 		var member membership.Member
 		if json.Unmarshal(value, &member) != nil {
 			member = membership.Member{}
@@ -238,7 +238,7 @@ func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	for number := range 2 {
 		head := make([]byte, metaEnds)
 		if _, err := io.ReadFull(io.NewSectionReader(file, int64(number*tx.DB().Info().PageSize), metaEnds), head); err != nil {

@@ -20,7 +20,7 @@ import (
 // Identity identifies the member as configured.
 type Identity struct {
 	Name           string
-	PeerURLs       []string // that it advertises
+	PeerURLs       []string // peer URLs that it advertises
 	InitialCluster string   // in etcd's format: name=URL, separated by commas
 }
 
@@ -80,7 +80,7 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
 	switch {
 	case len(f.segments()) == 0 && (empty || missing):
-		return false, nil // a first start
+		return false, nil // this is the first start
 	case empty && f.hasExternalLog():
 		return false, nil // moving the directory would leave the log behind
 	case empty:
@@ -88,7 +88,7 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	case f.contentsErr == nil || missing:
 		return false, lostLog.errorf(f.wal.path, errNoVoter)
 	default:
-		return false, nil // etcd reports what is wrong with the database
+		return false, nil // etcd reports the error of the database
 	}
 }
 
@@ -212,7 +212,7 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 			members[id] = false
 		case raftpb.ConfChangeRemoveNode:
 			delete(members, id)
-		case raftpb.ConfChangeUpdateNode: // it has other URLs
+		case raftpb.ConfChangeUpdateNode: // the URLs of the member change
 		}
 	}
 }
@@ -294,7 +294,7 @@ func (f *Inspection) v2Members() (map[uint64]bool, error) {
 		if err := store.Recovery(content.Data); err != nil {
 			return err
 		}
-		cluster.UnsafeLoad() // panics if it cannot read a member
+		cluster.UnsafeLoad() // panics if it cannot parse a member
 		return nil
 	})
 	for _, m := range cluster.Members() {

@@ -27,11 +27,11 @@ type history struct {
 	snapshots []snapshotRecord // all snapshots that the log records, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
 	metadata  []byte           // identity of the cluster and the member, as encoded in the log
-	cut       cut              // where the last segment ends
+	cut       cut              // end of the last segment
 	segment   int              // number of the segment being read, starting at 0
-	notes     []note           // the entries that decisions depend on
-	lowest    uint64           // the lowest index of an entry; 0 without entries
-	unread    error            // the reason why a segment cannot be read
+	notes     []note           // entries that later decisions depend on
+	lowest    uint64           // lowest index of an entry; 0 without entries
+	unread    error            // why a segment cannot be read
 
 	listsWrites bool     // whether writes is filled in
 	writes      []uint64 // indexes of the entries that may have created a revision each
@@ -167,7 +167,7 @@ func (h *history) addSnapshot(data []byte) error {
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
 	}
-	if snapshot.Index > h.committed { // received; etcd's own snapshots end at a committed entry
+	if snapshot.Index > h.committed { // must be a received snapshot, because etcd's own snapshots end at a committed entry
 		h.puts.clear()
 	}
 	return nil
@@ -183,7 +183,7 @@ func (h *history) skim(s *segment) {
 			h.note(r.data)
 			h.last = entryIndex(r.data)
 		case wal.SnapshotType:
-			_ = h.addSnapshot(r.data) // as for entries
+			_ = h.addSnapshot(r.data) // errors are ignored, as for entries
 		}
 	}
 }
@@ -264,7 +264,7 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		head, err := readHead(m.segment(name))
 		if head.identity.NodeID != 0 {
-			return head.identity, nil // regardless of the error
+			return head.identity, nil // the identity was read, regardless of the error
 		}
 		if err != nil {
 			return identity, err
@@ -293,7 +293,7 @@ func (m *member) namesNoVoter() bool {
 // head describes the start of a segment, up to the first entry from a client or the first snapshot with data.
 type head struct {
 	identity etcdserverpb.Metadata
-	restored bool // such a snapshot comes first
+	restored bool // a snapshot with data comes first, as after a restore
 	used     bool // the segment has an entry or a hard state
 }
 
@@ -356,9 +356,9 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 // A note holds the parts of a log entry that decisions depend on. Most entries have none.
 type note struct {
 	index   uint64
-	version string             // the cluster version that the entry sets, such as 3.6.0
-	change  *raftpb.ConfChange // the member that the entry adds, promotes, updates or removes
-	method  string             // method of a v2 API request that etcd 3.6 refuses to replay
+	version string             // cluster version that the entry sets, such as 3.6.0
+	change  *raftpb.ConfChange // member that the entry adds, promotes, updates or removes
+	method  string             // method of a v2 API request, which etcd 3.6 refuses to replay
 }
 
 // note reads one entry. Like raft after a change of leader, it discards the notes of earlier entries from its index

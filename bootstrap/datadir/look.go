@@ -52,10 +52,10 @@ type Inspection struct {
 	contents    contents
 	contentsErr error
 
-	read      map[string]*history // histories by segment, of the segments that etcd replays
-	start     uint64              // index of the snapshot that etcd starts from, 0 for none
-	notes     []note              // of the entries after it
-	replayErr error               // the reason why they cannot be read
+	read      map[string]*history // histories of the segments that etcd replays, by segment
+	start     uint64              // index of the snapshot from which etcd starts; 0 if there is none
+	notes     []note              // notes of the entries after the start
+	replayErr error               // why these entries cannot be read
 }
 
 // Look reads what must be known before etcd opens the data, and no more, because a start waits for it: what the
@@ -118,7 +118,7 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 						read.skim(s)
 						return nil
 					}
-					_ = read.readLast(context.Background(), s) // only the records before an error are needed
+					_ = read.readLast(context.Background(), s) // only the records before an error matter
 					return nil
 				})
 			})

@@ -22,17 +22,17 @@ import (
 // Position describes the data of a stopped member: the cluster and the member that it belongs to, and its last
 // revision and entry. Missing values are zero.
 type Position struct {
-	ClusterID, MemberID uint64   // of the log
+	ClusterID, MemberID uint64   // IDs in the log
 	Members             int      // number of cluster members in the database
-	Voters              int      // members with a vote; 0 if the log has membership changes that the database lacks
-	Learner             bool     // this member has no vote, according to the database
-	Removed             bool     // this member was removed from the cluster, according to the database
+	Voters              int      // number of voting members; 0 if the log has membership changes that the database lacks
+	Learner             bool     // according to the database, this member is a learner
+	Removed             bool     // according to the database, this member was removed from the cluster
 	Known               []string // hexadecimal IDs of the current and former members
 	Revision            int64    // revision of the last row in the database
 	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that may
 	// not be committed. Some requests in the log change nothing.
 	HighestRevision int64
-	Index           uint64 // index of the last entry in the log, or of the snapshot that replaces it
+	Index           uint64 // index of the last log entry, or of the snapshot that replaces it
 
 	Name     string   // name of the member in the database; empty if unknown
 	PeerURLs []string // URLs of the member in the database; empty if unknown
@@ -157,7 +157,7 @@ type loggedPuts struct {
 
 type loggedPut struct {
 	key, value digest
-	keepsValue bool // leaves the previous value unchanged
+	keepsValue bool // the put keeps the previous value
 }
 
 type digest struct {
@@ -230,12 +230,12 @@ func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err
 
 // changedRows compares the rows with the puts.
 func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
-	var differ []loggedPut // rows since the last one that agrees
-	var revisions []int64  // of the rows in differ
+	var differ []loggedPut // rows since the last one that agrees with the log
+	var revisions []int64  // revisions of the rows in differ
 	agree, puts := 0, l.puts
 	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {
 		var stored mvccpb.KeyValue
-		if len(key) > revisionBytes || stored.Unmarshal(value) != nil { // a deletion, or unreadable
+		if len(key) > revisionBytes || stored.Unmarshal(value) != nil { // the row is a deletion or unreadable
 			continue
 		}
 		row := loggedPut{key: l.digest(stored.Key), value: l.digest(stored.Value)}

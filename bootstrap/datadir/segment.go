@@ -22,15 +22,15 @@ import (
 type segment struct {
 	file    *os.File
 	content []byte
-	at      int64 // offset of the next frame, in bytes; after damage was found, the offset of the damage
+	at      int64 // offset of the next frame in bytes, or of the damage if damage was found
 	torn    bool  // an incomplete frame follows the last frame
 }
 
 // frame is a record as stored in a segment. Its form and its checksum are not verified yet.
 type frame struct {
-	at     int64 // offset in its segment, in bytes
+	at     int64 // offset in its segment in bytes
 	record []byte
-	padded []byte // the record and its padding
+	padded []byte // the record with its padding
 }
 
 // castagnoli is the polynomial of the log's checksums. Processors have an instruction for it.
@@ -51,7 +51,7 @@ func readSegment(path string, read func(s *segment) error) error {
 		if err != nil {
 			return err
 		}
-		defer file.Close() // nothing was written
+		defer file.Close() // the file was only read
 		content, err := mapFile(file)
 		if err != nil {
 			return err
@@ -109,7 +109,7 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 // io.ErrUnexpectedEOF for a record that a crash left incomplete, which etcd repairs.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
-		sum := uint32(0) // a segment starts with a checksum record that continues the previous segment
+		sum := uint32(0) // a segment starts with a checksum record, which continues the checksum of the previous segment
 		for f := range s.frames() {
 			r, err := f.check(sum)
 			if err != nil {
@@ -215,7 +215,7 @@ type validRecord struct {
 	record
 
 	at      int64 // in bytes
-	checked bool  // reports whether its data is known to be intact
+	checked bool  // reports whether the data of a frame is known to be intact
 }
 
 // validRecords yields the intact records after the position where s ends. Their positions are unknown, so it accepts
@@ -287,7 +287,7 @@ func (s *segment) nextData(at int64) int64 {
 			at = max(at, data-data%word)
 		case unix.ENXIO:
 			return -1
-		} // otherwise the file system cannot report holes
+		} // without this support, the file system cannot report holes
 	}
 	return -1
 }
@@ -309,7 +309,7 @@ func (s *segment) nextData(at int64) int64 {
 type cut struct {
 	at        int64  // in bytes
 	last      uint64 // index of the last entry before the cut
-	committed uint64 // the highest commit index in the records after the cut
+	committed uint64 // highest commit index in the records after the cut
 	flushed   bool   // a lost entry was flushed before a later record was written
 
 	lost, ended bool // an entry was lost, and all records written with it have been read

@@ -21,14 +21,14 @@ type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, which may not exist
 
-	warnings []string // about findings that etcd tolerates
+	warnings []string // warnings about findings that etcd tolerates
 }
 
 // listing is the content of a directory.
 type listing struct {
 	path    string
-	entries []fs.DirEntry // in order of their names
-	err     error         // the error of listing it, also if it does not exist
+	entries []fs.DirEntry // sorted by name
+	err     error         // error of listing the directory, including that it does not exist
 }
 
 // survey lists the data directory, and the log's directory if walDir names another one. It decides nothing, not even
@@ -183,7 +183,7 @@ var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
 	"etcd.conf.yaml", "etcd.conf.yaml.*.tmp", "safe_guard",
-	"fixtures", // etcd's own certificates, with auto-tls
+	"fixtures", // created by etcd for auto-tls
 	uninitializedPrefix + "*",
 }
 
@@ -275,7 +275,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // unless the log continues a restore
+		return true, nil // unless the log continues a restored database
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:
@@ -321,8 +321,8 @@ func isRegular(path string) bool {
 // when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
-	WALDir  string            `json:"wal_dir,omitempty"` // where the log is, if that is not in the data directory
-	Files   []FileFingerprint `json:"files"`             // the database, the log's segments, the snapshots
+	WALDir  string            `json:"wal_dir,omitempty"` // directory of the log if it is outside the data directory
+	Files   []FileFingerprint `json:"files"`             // the database, the log segments and the snapshots
 }
 
 // FileFingerprint describes one file. A copy has another inode.
@@ -330,7 +330,7 @@ type FileFingerprint struct {
 	Path     string `json:"path"`
 	Size     int64  `json:"size"`
 	Inode    uint64 `json:"inode"`
-	Modified int64  `json:"modified"` // nanoseconds since 1970
+	Modified int64  `json:"modified"` // in nanoseconds since 1970
 }
 
 // TakeFingerprint describes the data directory, and the log's directory if walDir names another one. It opens no

@@ -32,8 +32,8 @@ const resultTTL = 10 * time.Minute
 type Validator struct {
 	Run Validation // runs a validation
 
-	verdict error  // last verdict against the data; nil if there is none
-	state   string // state of the data that the verdict is about
+	verdict error  // last error found in the data; nil if there is none
+	state   string // state of the data at that verdict
 	at      time.Time
 }
 
@@ -76,15 +76,15 @@ const (
 )
 
 const (
-	maxReason     = 4 << 10 // characters of the reason in a result
-	maxWarnings   = 10      // in a result; each may have a quarter of a reason's characters
-	maxChildStack = 8 << 20 // bytes; Go allows 1 GB, which circular pages would fill
+	maxReason     = 4 << 10 // maximum length of the reason in a result
+	maxWarnings   = 10      // maximum per result; each warning may have a quarter of the length of a reason
+	maxChildStack = 8 << 20 // in bytes; circular pages would fill Go's default of 1 GB
 )
 
 // childResult is the last line that a child prints, as JSON.
 type childResult struct {
 	Valid    bool     `json:"valid"`
-	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
+	Unable   bool     `json:"unable,omitempty"` // the data could not be read, so the reason does not speak against it
 	Reason   string   `json:"reason,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
@@ -96,7 +96,7 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
 	outcome := childResult{Valid: err == nil, Unable: IsTransient(err)}
-	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // a child's output is limited
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // the output of a child is limited
 		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
 	}
 	if err != nil {

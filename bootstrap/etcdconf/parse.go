@@ -108,7 +108,7 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 		return nil, nil, err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
-	if err != nil { // the cause would quote the value
+	if err != nil { // the cause would contain the value
 		return nil, nil, keyErrorf("", "has a key or a value that cannot be expressed in JSON, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
@@ -187,7 +187,7 @@ func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")
 		if len(scheme) == at {
-			scheme = "" // without a scheme, all of it may be the password
+			scheme = "" // without a scheme, the whole text may be the password
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
@@ -208,13 +208,13 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in view
+	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // the same as in view
 	cfg.LogLevel = s.LogLevel
 	cfg.ZapLoggerBuilder = nil // set by etcd's validation; while it is set, etcd keeps its quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
-	if cfg.WarningUnaryRequestDuration == 0 { // otherwise etcd warns of every request
+	if cfg.WarningUnaryRequestDuration == 0 { // otherwise etcd would warn about every request
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
@@ -252,7 +252,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	defer out.Close() // runs before the wait and unblocks a write without a reader
 	writer.Go(func() {
 		defer in.Close()
-		_, _ = in.Write(content) // fails only if read stopped early, and then read returns the error
+		_, _ = in.Write(content) // fails only if read stopped early; read then returns the error
 	})
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
@@ -260,7 +260,7 @@ func withPipe(content []byte, read func(path string) error) error {
 // descriptors returns the directory that lists the process's open files by number.
 func descriptors() string {
 	if _, err := os.Stat("/dev/fd"); err != nil {
-		return "/proc/self/fd" // Linux has it wherever /proc is mounted
+		return "/proc/self/fd" // exists on Linux wherever /proc is mounted
 	}
 	return "/dev/fd"
 }

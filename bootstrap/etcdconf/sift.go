@@ -33,7 +33,7 @@ type filter struct{ sidecars, warnings []string }
 
 func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
-	for _, given := range slices.Sorted(maps.Keys(raw)) { // in the order of etcd's decoder
+	for _, given := range slices.Sorted(maps.Keys(raw)) { // the same order as in etcd's decoder
 		name, err := canonicalKey(given, known, t)
 		path := append(slices.Clone(in), name)
 		switch value, expected := raw[given], known[name]; {
@@ -142,7 +142,7 @@ func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRun
 // unknownKey returns the warning about a key that etcd does not know, with a suggestion.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	meant, best := "", 3 // with three edits it would be another word
+	meant, best := "", 3 // a word with three edits would be a different word
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
 		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits

@@ -25,10 +25,10 @@ var singleMember []byte
 
 // A Source locates etcd's configuration when no sidecar serves it.
 type Source struct {
-	File      string // YAML; "" makes that of a single member on loopback
-	DataDir   string // absolute path of etcd's data directory, unless File names another
-	PodName   string // which member this is, where File is for several; "" if unknown
-	Namespace string // of the pod; "" if unknown
+	File      string // YAML; "" means the configuration of a single member on loopback
+	DataDir   string // absolute path of etcd's data directory, unless File contains one
+	PodName   string // selects the member if File describes several; "" if unknown
+	Namespace string // namespace of the pod; "" if unknown
 }
 
 // Document is a configuration with its data directory, which a validation needs.
@@ -128,7 +128,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the new document would not show the cause of a warning
+	if len(warnings) > 0 { // the new document would not show what caused a warning
 		return nil, keyErrorf("", "%s; take one out, because a file for several members must not be ambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
@@ -213,7 +213,7 @@ func completeCluster(mapping map[string]any) error {
 			pairs, named[name] = append(pairs, pair), found
 		}
 	}
-	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports another type
+	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports values of other types
 	for _, name := range slices.SortedFunc(maps.Keys(members), compareNames) {
 		if named[name] {
 			continue

@@ -34,7 +34,7 @@ func (s *settings) checkURLs() error {
 		{"initial-advertise-peer-urls", s.AdvertisePeer, &s.AdvertisePeerUrls, checkAdvertise},
 		{"advertise-client-urls", s.AdvertiseClient, &s.AdvertiseClientUrls, checkAdvertise},
 	} {
-		if list.value == "" { // the default stays
+		if list.value == "" { // keep the default
 			continue
 		}
 		urls, err := parseURLs(list.key, list.value)
@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause quotes the URL with its password
+		if err != nil { // the cause would contain the URL with its password
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
@@ -70,7 +70,7 @@ func checkListen(key string, u url.URL) error {
 	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
 		return keyErrorf(key, "%s must have an IP address or localhost as its host", quote(u.String()))
 	}
-	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port the system chooses one
+	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port, the system chooses one
 		return keyErrorf(key, "%s must have a port from 0 to 65535", quote(u.String()))
 	}
 	return nil

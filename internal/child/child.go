@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxOutput = 64 << 10 // bytes kept of each of a child's output streams
-	maxCrash  = 256      // characters quoted of a crash
+	maxOutput = 64 << 10 // maximum bytes kept of each output stream of a child
+	maxCrash  = 256      // maximum characters quoted from a crash
 	// wait is the maximum time to read a child's output after its end, because another process could still hold it
 	// open. On a busy machine reading may take a while.
 	wait = 10 * time.Second
@@ -25,8 +25,8 @@ const (
 
 // Ended describes the end of a child.
 type Ended struct {
-	Status int    // its exit status; -1 for a signal
-	Crash  string // if Status is not 0: the first line of a panic or of stderr, or the status in words
+	Status int    // exit status; -1 if a signal ended it
+	Crash  string // first line of a panic or of stderr, or the status in words; set if Status is not 0
 	stdout []byte
 }
 

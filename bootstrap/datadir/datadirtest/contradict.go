@@ -5,10 +5,10 @@ import "encoding/binary"
 // Offsets in bbolt's pages, in bytes.
 const (
 	pageSize   = 4096
-	headerSize = 16              // of a page, followed by its elements
-	rootAt     = headerSize + 16 // in a meta page
-	transactAt = rootAt + 32     // in a meta page
-	positionAt = 4               // in an element, followed by the length of its key
+	headerSize = 16              // size of a page header, which the page's elements follow
+	rootAt     = headerSize + 16 // offset in a meta page
+	transactAt = rootAt + 32     // offset in a meta page
+	positionAt = 4               // offset in an element, followed by the length of its key
 )
 
 // BreakDatabase makes the first bucket of a database start with the page that lists all buckets. bbolt panics in its

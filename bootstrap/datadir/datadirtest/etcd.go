@@ -26,7 +26,7 @@ const LastKey = "key-149"
 // puts is the number of writes to the etcd that New runs.
 const puts = 200
 
-func init() { wal.SegmentSizeBytes = 64 << 10 } // so that few keys fill several segments
+func init() { wal.SegmentSizeBytes = 64 << 10 } // with small segments, few keys fill several segments
 
 // root returns the folder of the directories that are copied for the tests.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
@@ -100,7 +100,7 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
 	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
-	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peer that would connect
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peers that connect
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	for _, change := range change {
