@@ -18,7 +18,7 @@ func (m *Member) Close() (opened bool, err error) {
 	select {
 	case err := <-closed:
 		if m.inert {
-			return false, nil // Open has reported why
+			return false, nil // Open has already returned the reason
 		}
 		return true, err
 	case <-m.crashed:
@@ -88,7 +88,7 @@ func (m *Member) leave() bool {
 	retry(ctx, server, m.options.Log, hurried, "remove this member, which is no longer wanted, from the cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
-			return nil // an answer may be lost
+			return nil // a response may be lost
 		}
 		return err
 	})

@@ -57,7 +57,7 @@ type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
 
-	snapshot bool // the first part of a snapshot was sent, and the others are as old
+	snapshot bool // the first part of a snapshot was sent; the remaining parts are equally old
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -85,17 +85,17 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 	case *etcdserverpb.TxnResponse:
 		header = reply.GetHeader()
 	case *etcdserverpb.WatchResponse:
-		if !reply.Canceled { // otherwise it may be due to a compaction
+		if !reply.Canceled { // otherwise the error may be caused by a compaction
 			header = reply.GetHeader()
 		}
 	case *etcdserverpb.LeaseKeepAliveResponse:
-		if reply.TTL > 0 { // a lease must not expire because something else is stored
+		if reply.TTL > 0 { // a lease must not expire because something else must be stored first
 			err = c.Wait(ctx, 0)
 			c.limit(reply.GetHeader())
 			return asStatus(ctx, err)
 		}
-	case *etcdserverpb.StatusResponse: // for those who find out why nothing more is confirmed
-		if c.Revision() == 0 { // after a restart, it would be lower than before
+	case *etcdserverpb.StatusResponse: // lets users find out why nothing is confirmed anymore
+		if c.Revision() == 0 { // after a restart, the revision would be lower than before
 			err = c.Wait(ctx, 0)
 		}
 		c.limit(reply.GetHeader())

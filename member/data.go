@@ -24,8 +24,8 @@ const dataPoll = 5 * time.Second
 // when it stops.
 type dataFiles struct {
 	dir, wal string
-	opened   map[string]os.FileInfo // the directories, which nothing replaces while etcd runs
-	lost     atomic.Pointer[error]  // why they are gone
+	opened   map[string]os.FileInfo // the opened directories, which nothing replaces while etcd is running
+	lost     atomic.Pointer[error]  // why the directories have disappeared
 }
 
 // open remembers the files of an etcd that has opened its data.

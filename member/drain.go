@@ -32,10 +32,10 @@ var endless = map[string]bool{
 const (
 	drainPoll    = 100 * time.Millisecond
 	stalledAfter = time.Second             // a send that blocks for longer counts as stalled
-	drainGrace   = 1500 * time.Millisecond // how long stalled requests may hold a close up
-	drainQuiet   = 2 * drainPoll           // how long before that no other request was running: its response is on the way
+	drainGrace   = 1500 * time.Millisecond // time for which stalled requests may delay a close
+	drainQuiet   = 2 * drainPoll           // minimum time without other running requests, so that their responses can be sent
 
-	largeResponse = 32 << 10 // bytes; a smaller one never waits for its client
+	largeResponse = 32 << 10 // in bytes; a smaller response never waits for its client
 )
 
 // drain ends the requests of clients when etcd is about to close.
@@ -51,22 +51,22 @@ type drain struct {
 	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
 	cancel  context.CancelFunc
 	started time.Time    // set before ctx is done, read after
-	took    atomic.Int64 // nanoseconds until the last endless request so far had ended
+	took    atomic.Int64 // nanoseconds until the last of the endless requests ended
 
-	unaries atomic.Int64 // requests with one response whose handlers run
+	unaries atomic.Int64 // number of running handlers of unary requests
 
 	mu      sync.Mutex
 	calls   map[*call]struct{}
 	grpc    []*grpc.Server
-	https   map[*http.Server]struct{} // with TLS, HTTP/2 is theirs
-	running time.Time                 // when a request was last seen that is not stalled
+	https   map[*http.Server]struct{} // with TLS, these servers handle HTTP/2
+	running time.Time                 // when a request that is not stalled was last seen
 }
 
 // call is a request whose response may wait for its client.
 type call struct {
 	method  string
 	client  string
-	sending atomic.Pointer[time.Time] // since when a send has been blocked; nil if none is
+	sending atomic.Pointer[time.Time] // start of the blocked send; nil if no send is blocked
 }
 
 func newDrain() *drain {
@@ -188,7 +188,7 @@ func (d *drain) closeConnections(log zerolog.Logger) {
 	servers, https := slices.Clone(d.grpc), maps.Keys(maps.Clone(d.https))
 	d.mu.Unlock()
 	for server := range https {
-		_ = server.Close() // etcd has closed its listeners already
+		_ = server.Close() // etcd has already closed its listeners
 	}
 	for _, server := range servers {
 		server.Stop()

@@ -86,7 +86,7 @@ func isDropped(err error) bool {
 // have not read yet.
 type autoCompaction struct {
 	mode      string
-	retention time.Duration // in the mode "revision" a number of revisions, as in etcd
+	retention time.Duration // in the mode "revision", a number of revisions, as in etcd
 }
 
 // takeAutoCompaction removes it from etcd's configuration and returns it.
@@ -125,7 +125,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	defer compactor.Stop()
 	for ctx.Err() == nil {
 		changed := server.LeaderChangedNotify()
-		if server.Leader() == server.MemberID() { // as in etcd, it is the leader that compacts
+		if server.Leader() == server.MemberID() { // as in etcd, only the leader compacts
 			compactor.Resume()
 		} else {
 			compactor.Pause()

@@ -41,7 +41,7 @@ func (m *Member) logger(level string) *zap.Logger {
 // zapCore is a zap core that writes to zerolog.
 type zapCore struct {
 	zapcore.LevelEnabler
-	dropped *atomic.Int64 // lines since the last one that was written
+	dropped *atomic.Int64 // lines dropped since the last line that was written
 	log     zerolog.Logger
 	fields  []zapcore.Field
 }
@@ -61,7 +61,7 @@ func (c *zapCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 
 func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	level, err := zerolog.ParseLevel(entry.Level.String())
-	if err != nil { // a panic during development
+	if err != nil { // zerolog has no counterpart of zap's dpanic
 		level = zerolog.ErrorLevel
 	}
 	if slices.Contains(routine, entry.Message) {

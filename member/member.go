@@ -87,10 +87,10 @@ type Member struct {
 	options    Options
 	drain      *drain
 	requests   requests
-	compaction autoCompaction // etcd's own, if the member runs it
+	compaction autoCompaction // etcd's auto-compaction, if the member runs it
 	root       rootAuth
 
-	doing  atomic.Value // a string: the progress of the start or the close, for users
+	doing  atomic.Value // progress of the start or the close, as a string for users
 	opened bool
 	opening
 
@@ -102,16 +102,16 @@ type Member struct {
 	files     dataFiles
 	crashOnce sync.Once
 	crashed   chan struct{}
-	stopped   atomic.Pointer[error] // why etcd stopped by itself
+	stopped   atomic.Pointer[error] // why etcd stopped on its own
 }
 
 // opening holds the findings and the result of etcd's start. Its fields are valid once started is closed.
 type opening struct {
-	founds   bool                // it starts a new cluster
-	before   datadir.Fingerprint // the data just before etcd could open it
+	founds   bool                // this run starts a new cluster
+	before   datadir.Fingerprint // fingerprint of the data just before etcd could open it
 	inert    bool                // etcd failed without opening the data
 	started  chan struct{}       // closed when embed.StartEtcd has returned
-	etcd     *embed.Etcd         // nil if it failed
+	etcd     *embed.Etcd         // nil if the start failed
 	startErr error
 }
 
@@ -147,8 +147,8 @@ func New(config *embed.Config, options Options) *Member {
 	streams := []grpc.StreamServerInterceptor{m.drain.stream, m.Maintainer.Stream}
 	unaries := []grpc.UnaryServerInterceptor{m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped}
 	if held := (confirmed{options.Confirmation}); held.Confirmation != nil {
-		streams = append(streams, held.stream)          // inside drain, which blames the client for a blocked send
-		unaries = slices.Insert(unaries, 1, held.unary) // outside drain and Maintainer: etcd has answered
+		streams = append(streams, held.stream)          // runs inside drain, which holds the client responsible for a blocked send
+		unaries = slices.Insert(unaries, 1, held.unary) // runs outside drain and Maintainer, after etcd has responded
 	}
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(streams...), grpc.ChainUnaryInterceptor(unaries...))
@@ -231,10 +231,10 @@ func (m *Member) prepare(ctx context.Context) error {
 	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
 		return ErrSeveralMembers
 	}
-	if err := findings.Inspect(datadir.Identity{ // Inspect refuses some data that etcd would silently accept
+	if err := findings.Inspect(datadir.Identity{ // Inspect rejects some data that etcd would silently accept
 		Name: m.config.Name, PeerURLs: types.URLs(m.config.AdvertisePeerUrls).StringSlice(), InitialCluster: m.config.InitialCluster,
 	}, m.options.Log); err != nil {
-		m.opened = true // from here on the next start must not treat the data as valid
+		m.opened = true // from here on, the next start must not treat the data as valid
 		m.startErr = err
 		close(m.started)
 		return err
@@ -254,7 +254,7 @@ func (m *Member) prepare(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
 	datadir.SetPermissions(m.config.Dir, m.options.Log)
-	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint nothing equals it
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint, all data counts as changed
 	return nil
 }
 
@@ -279,7 +279,7 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 		return nil
 	case hasLog && unread != nil:
 		m.options.Log.Warn().Err(unread).Msg("the cluster's version could not be read from the data; etcd announces its own")
-		recorded = dataversion.Of3_6 // never older than the data
+		recorded = dataversion.Of3_6 // never older than the version of the data
 	case !hasLog && m.config.ClusterState == embed.ClusterStateFlagExisting && m.options.AwaitPeers != nil:
 		recorded, err = m.options.AwaitPeers(ctx, func(reason string) {
 			m.doing.Store(reason)
@@ -368,7 +368,7 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case failed := <-m.etcd.Err():
 		err = errStopped // a listener also fails when etcd stops
 		if !isClosed(m.etcd.Server.StoppingNotify()) {
-			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed"))) // etcd need not report a cause
+			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed"))) // etcd may not report a cause
 		}
 	}
 	m.stopped.Store(&err)

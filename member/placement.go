@@ -23,7 +23,7 @@ type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
 	patient = retryPolicy{2 * time.Second, 5 * time.Second}
-	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
+	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // for the rest of a stop
 )
 
 // retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for its failure once. aim is a

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	rootUser    = "root"                 // name of etcd's user and role that may do everything
-	rootTimeout = 5 * time.Second        // for each attempt to create it
+	rootUser    = "root"                 // name of etcd's user and role with all permissions
+	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
 	rootPause   = 100 * time.Millisecond // between attempts
 	// rootPatience is the time for the leader to create it. A leader that was started without the password never does.
 	rootPatience = 10 * time.Second

@@ -35,7 +35,7 @@ func electSelf(server *etcdserver.EtcdServer) {
 	defer retry.Stop()
 	for server.Leader() == 0 {
 		if isOnlyVoter(server.AppliedIndex(), maintenance.RaftStatus(server)) {
-			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is repeated
+			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // the message is repeated
 		}
 		select {
 		case <-retry.C:
@@ -57,7 +57,7 @@ func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
 	if status.Commit == firstIndex {
-		applied = firstIndex // etcd counts nothing as applied if there is nothing to apply
+		applied = firstIndex // etcd reports nothing as applied if there is nothing to apply
 	}
 	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }

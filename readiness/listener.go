@@ -64,7 +64,7 @@ type localConn struct {
 	plain     bufferedConn
 	errors    *stdlog.Logger
 
-	started, isPlain bool // set by the first Read, which net/http finishes before any other read or write
+	started, isPlain bool // set by the first Read, which net/http completes before any other read or write
 }
 
 // recordTypeHandshake is the first byte of a TLS connection (RFC 8446, 5.1).
@@ -115,9 +115,9 @@ type keyPair struct {
 	log               zerolog.Logger
 
 	mu        sync.Mutex
-	cert, key []byte           // contents of the files that good was loaded from
+	cert, key []byte           // contents of the files from which good was loaded
 	good      *tls.Certificate // newest pair that could be loaded
-	trouble   string           // why the files cannot be loaded now, or ""
+	trouble   string           // why the files currently cannot be loaded, or ""
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -196,7 +196,7 @@ func temporaryConfig() (*tls.Config, error) {
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: temporaryName},
 		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.AddDate(1, 0, 0), // validation may take long, and a sidecar may be unavailable for longer
+		NotAfter:     now.AddDate(1, 0, 0), // long enough for a slow validation or an unavailable sidecar
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

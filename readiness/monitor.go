@@ -119,9 +119,9 @@ func (m *Monitor) logChange(was, is Check) {
 const (
 	// A lost quorum without any error goes unnoticed for at most readInterval, readTimeout and factsInterval: 1.4 s,
 	// or 2.4 s if the last response was slow.
-	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
-	readTimeout   = time.Second            // a read without a response for this long means no quorum
-	retryInterval = 100 * time.Millisecond // from a failed read to the next
+	readInterval  = 300 * time.Millisecond // time from the start of a successful read to the start of the next read
+	readTimeout   = time.Second            // a read that takes longer means no quorum
+	retryInterval = 100 * time.Millisecond // time from a failed read to the next read
 	maxAbsence    = time.Minute            // longer than a member takes to restart
 )
 
@@ -132,8 +132,8 @@ type watch struct {
 	leaderChanged <-chan struct{}
 	hasLeader     bool
 
-	results    chan error         // of the read in flight; buffered, so that a read never blocks after Run has returned
-	cancel     context.CancelFunc // of the read in flight; nil when there is none
+	results    chan error         // receives the result of the read in flight; buffered, so that a read never blocks after Run has returned
+	cancel     context.CancelFunc // cancels the read in flight; nil if there is none
 	started    time.Time          // start of the read in flight
 	isOutdated bool               // the leader changed during the read in flight, so its result is ignored
 

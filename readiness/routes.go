@@ -51,7 +51,7 @@ func routes(o Options, m *Monitor) http.Handler {
 
 // readyz replies 200 if the member is ready, or else 503 with the results of all checks. It reads from memory only.
 func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
-	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time last, so that ages are correct
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time is read last, so that ages are correct
 	ready := phase.Serving && report.Ready(now)
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
@@ -160,7 +160,7 @@ func formatCheck(c Check) string {
 		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
 	case Failed:
 	}
-	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // also if the status is unknown
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // even if the status is unknown
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {

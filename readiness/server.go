@@ -35,9 +35,9 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second  // to send a request's header, and for the TLS handshake
-	requestTimeout = 5 * time.Second  // to send a whole request; its body is discarded
-	replyTimeout   = 10 * time.Second // to receive a reply; longer than requestTimeout, which may pass before the reply
+	headerTimeout  = 5 * time.Second  // for a request's header, and for the TLS handshake
+	requestTimeout = 5 * time.Second  // for a whole request, whose body is discarded
+	replyTimeout   = 10 * time.Second // for a reply; longer than requestTimeout, which may pass before the reply
 	idleTimeout    = 30 * time.Second // between two requests on a connection
 	maxHeaderBytes = 8 << 10
 	// maxConnections limits the memory that clients can use: each connection costs about 20 KB.
@@ -46,16 +46,16 @@ const (
 
 // Phase is the part of the lifecycle's state that the server needs.
 type Phase struct {
-	State   string    // the state's name
+	State   string    // name of the state
 	Since   time.Time // start of the state
 	Serving bool      // reports whether the lifecycle permits the use of etcd
 	Reason  string    // a sentence that explains the state
 }
 
-// Options configures a Server. All fields but Routes are required.
+// address to bind, host:port
 type Options struct {
 	Address string       // host:port to bind
-	Phase   func() Phase // answers from memory; called concurrently, once per request of /readyz
+	Phase   func() Phase // returns the current phase from memory; called concurrently, once per request of /readyz
 	// Stop requests a stop from the lifecycle. It is called once per POST /stop, after the reply was flushed,
 	// possibly concurrently. It must not wait for Shutdown, which waits for it.
 	Stop func()
@@ -70,7 +70,7 @@ type Options struct {
 type Server struct {
 	listener *dualListener
 	http     *http.Server
-	end      context.CancelFunc // ends requests that would not end on their own, such as streams
+	end      context.CancelFunc // cancels requests that would not end on their own, such as streams
 	log      zerolog.Logger
 }
 
@@ -152,7 +152,7 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 // wrapped. The owner calls it once, even if Serve never ran.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
-	defer s.listener.Close() // http.Server closes the listener only if Serve ran
+	defer s.listener.Close() // http.Server closes the listener only if Serve was called
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 		return fmt.Errorf("cannot end the connections to %s in order: %w", s.Addr(), err)
@@ -192,7 +192,7 @@ type connectionLimiter struct {
 
 	mu      sync.Mutex
 	all     map[net.Conn]*list.Element // nil while a request is in progress
-	waiting *list.List                 // connections without a request, the oldest first
+	waiting *list.List                 // connections without a request, oldest first
 }
 
 func newConnectionLimiter(limit int) *connectionLimiter {

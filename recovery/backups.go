@@ -28,9 +28,9 @@ import (
 type remoteStore struct {
 	*session
 	volume      *localVolume
-	last        contents  // the last answer
-	silentSince time.Time // since when the store has been silent; zero if it answered or was not asked
-	heartbeat   heartbeat // of the process that writes the generation to be replaced
+	last        contents  // last answer of the store
+	silentSince time.Time // since when the store has not responded; zero if it responded or was not asked
+	heartbeat   heartbeat // heartbeat of the process that writes the generation to be replaced
 }
 
 // contents holds what a query read from the store.
@@ -39,7 +39,7 @@ type contents struct {
 	judgment relation.Result
 	path     archive.Path
 	notKept  error // why there is no path
-	adopted  bool  // the user has named the store's cluster, and it is not adopted yet
+	adopted  bool  // the user has named the store's cluster, which is not adopted yet
 }
 
 // readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
@@ -178,7 +178,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	b.last = seen
 	state := seen.state()
 	answer := Facts{StoreFacts: StoreFacts{Answer: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}}
-	if answer.RestoreDone { // so that the next start need not ask the store
+	if answer.RestoreDone { // the next start then need not ask the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
 			return "", Facts{}, err
 		}
@@ -252,7 +252,7 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 		}
 		why = older
 	}
-	b.last = contents{} // earlier answers no longer count
+	b.last = contents{} // earlier answers are outdated
 	if errors.Is(why, format.ErrUntrusted) {
 		return StoreLocked, why
 	}
@@ -289,7 +289,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
 		return seen.notKept
-	case needed && seen.path.Revision > 0: // it would be restored, and the new cluster would write there
+	case needed && seen.path.Revision > 0: // it would be restored, and the new cluster would write to it
 		return b.options.Archive.MayAdd(seen.Newest())
 	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
 		return b.compareRevision(seen.path.Reported, seen.path.PastEnd)
@@ -330,10 +330,10 @@ var stillness = "90s"
 
 // A heartbeat is evidence that another process still writes the newest generation.
 type heartbeat struct {
-	ahead *time.Duration // lead of the store's clock; nil until it was read
-	added time.Time      // when the last object of the generation was created, by the store's clock
-	seen  time.Time      // when this run first saw it, by the local clock
-	until time.Time      // when the generation will have been idle long enough, by the local clock; zero without a wait
+	ahead *time.Duration // offset of the store's clock; nil if unknown
+	added time.Time      // creation time of the generation's last object, by the store's clock
+	seen  time.Time      // time at which this run first saw that object, by the local clock
+	until time.Time      // when the generation will have been idle for long enough, by the local clock; zero without a wait
 }
 
 // checkWriter returns why the process that writes the newest generation may still run: it did not release the
@@ -352,7 +352,7 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 	}
 	if beat.ahead == nil {
 		clock, err := store.Clock(ctx, b.options.Archive.Store())
-		if clock.IsZero() { // an object that could not be deleted stays
+		if clock.IsZero() { // an object that could not be deleted is left behind
 			return nil, cmp.Or(err, errors.New("the store does not report when an object was created"))
 		}
 		beat.ahead = new(clock.Sub(b.now()))
@@ -361,7 +361,7 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 		beat.added, beat.seen = added, b.now()
 	}
 	until := added.Add(b.idleTime - *beat.ahead)
-	if latest := beat.seen.Add(b.idleTime); until.After(latest) { // a time in the future counts as now
+	if latest := beat.seen.Add(b.idleTime); until.After(latest) { // a creation time in the future counts as now
 		until = latest
 	}
 	if !b.now().Before(until) {
@@ -417,7 +417,7 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 		return storeAnswer(b.awayState(), fmt.Errorf("uploading segments that wait on the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
 		return storeAnswer(StoreLocked, err)
-	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
+	case errors.Is(err, archive.ErrNameless): // a restored store will accept the segments
 		return storeAnswer(StoreDamaged, err)
 	}
 	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
@@ -438,7 +438,7 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	position := b.volume.position
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
 		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
-		if failed == nil && head.Revision() >= position.Revision { // as after an orderly stop
+		if failed == nil && head.Revision() >= position.Revision { // as after a clean stop
 			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision of the volume; later changes of leases and users stay in the preserved copy")
 		} else {
 			b.options.Log.Warn().Err(err).Msg("recovery: not all revisions of the volume could be uploaded; the preserved copy keeps them")
@@ -513,7 +513,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	defer cancel()
 	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
 	err := archive.ErrMoved
-	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx is done
+	for errors.Is(err, archive.ErrMoved) { // retry until this process gets the next position or ctx is done
 		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
 	}
 	if err != nil {
@@ -558,7 +558,7 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 		return nil
 	case err != nil:
 		return err
-	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats count as well
+	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats also count as activity
 		return archive.ErrMoved
 	}
 	err = b.options.Archive.End(ctx, last, head, next.Session, format.Ending{Successor: next.Number, Nonce: cmp.Or(next.Session, next.Cluster), At: next.Created})
@@ -583,7 +583,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 		identity, err = b.foundCluster(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
-	case !b.isValid() && result != RestoreData: // it gets its data from others that do not report one
+	case !b.isValid() && result != RestoreData: // the members that provide the data report no identity
 		var seen contents
 		identity = archive.Identity{}
 		if seen, err = b.readCluster(ctx); err == nil && seen.Cluster.Cluster != "" {

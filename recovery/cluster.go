@@ -21,13 +21,13 @@ type peerGroup struct {
 	*session
 	volume    *localVolume
 	backups   *remoteStore
-	newer     error     // what a valid volume lacks compared with the store; nil if nothing, or unknown
-	needed    int64     // revision that a member of a quorum must have, according to the store; 0 if unknown
+	newer     error     // what a valid volume lacks compared to the store; nil if nothing or unknown
+	needed    int64     // revision that a member of a quorum must have according to the store; 0 if unknown
 	id        string    // ID of this member's cluster, from the volume or the store
 	etcdID    string    // etcd's cluster ID according to the store, for peers that report no ID
-	storeAway bool      // the store was unreachable for that comparison
-	askedAt   time.Time // when the store was last asked
-	lostSince time.Time // since when no member has reported usable data; zero if one has
+	storeAway bool      // the store was unreachable during that comparison
+	askedAt   time.Time // time at which the store was last asked
+	lostSince time.Time // since when no member has reported usable data; zero if a member has
 }
 
 // queryPeers asks how the other members list this one. The cluster's member list is the only state of a rejoin: it
@@ -72,7 +72,7 @@ func (c *peerGroup) isWaitDone() bool {
 // stateForPeers returns the state of the volume to report to the peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
-	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
+	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
 		return peers.Ruins
 	case state == VolumeEmpty:
 		return peers.Nothing
@@ -92,12 +92,12 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 	switch id := hex(v.position.ClusterID); {
 	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
-		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store meanwhile
+		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store in the meantime
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
 	case s.Cluster != "" && s.Cluster != id:
 		c.compareCluster(s, id)
-	case c.isValid(): // other volumes wait for the others in any case
+	case c.isValid(): // members with other volumes wait for the other members anyway
 		s.Outdated = c.compareStore(s)
 	}
 	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {
@@ -163,7 +163,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 // the store, so no quorum may form that lacks it: a member older than the store waits for one that runs and has the
 // data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
-	position, reported := c.volume.position, c.newer != nil // to the peers, by the last query
+	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
 		return fmt.Errorf("the data are from when the cluster had one voting member, but another member lists %d", s.Voters)

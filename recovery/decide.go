@@ -172,18 +172,18 @@ type Facts struct {
 	StoreFacts
 
 	Never    bool // --recover=never
-	Store    bool // there is a store
+	Store    bool // a store is configured
 	Asked    bool // a restore is requested and not done yet; set by Examined, Installed and Answered
 	Heard    bool // the peers have answered since the store was last asked
-	Uploaded bool // this member has uploaded what only its volume had, as far as possible
+	Uploaded bool // this member has uploaded everything that only its volume had, as far as possible
 
-	Err error // payload only: what went wrong, for the user
+	Err error // payload only: the error, for the user
 }
 
 // VolumeFacts describe the volume and the configuration. Examined sets them.
 type VolumeFacts struct {
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
-	Alone        bool        // this is the only member of its cluster, or would found one on its own
+	Alone        bool        // this is the only member of its cluster, or would create a cluster on its own
 	Joins        bool        // the configuration joins an existing cluster
 	Peers        bool        // the configuration names other members
 	Remains      bool        // something exists at the path of the data directory
@@ -195,9 +195,9 @@ type VolumeFacts struct {
 // PeerFacts are the other members' answers. PeersTold sets them.
 type PeerFacts struct {
 	Listing     PeerState
-	Outdated    bool // this member had newer data than the volume has
+	Outdated    bool // this member once had newer data than the volume has now
 	Free        bool // nothing prevents the member from being replaced or added
-	AllUploaded bool // the other members have uploaded what only their volumes had
+	AllUploaded bool // the other members have uploaded everything that only their volumes had
 	Settled     bool // all members have lacked usable data for as long as a late mount takes
 }
 
@@ -213,7 +213,7 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	switch event { //nolint:exhaustive // the others carry no facts
 	case Examined:
 		payload.Never, payload.Store, payload.Err = f.Never, f.Store, nil
-		return payload // Conclude has reset the rest
+		return payload // Conclude has already reset the rest
 	case PeersTold:
 		f.PeerFacts, f.Heard = payload.PeerFacts, true
 	case Flushed:

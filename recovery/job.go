@@ -35,7 +35,7 @@ type job struct {
 	cluster *peerGroup
 	claim   restoreClaim // claim of the restored data
 	resumed bool         // claimed by an earlier run
-	outcome Result       // Ended is empty as long as nothing is restored
+	outcome Result       // Ended is empty if nothing was restored
 }
 
 // resume checks whether an earlier run was interrupted after its claim.
@@ -53,7 +53,7 @@ func (j *job) resume() (Event, Facts, error) {
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the user removed the built data
+	return NothingBegun, Facts{}, err // the user has removed the built data
 }
 
 // recordClaim records the claim before the generation is created. A member that finds the new generation in the store
@@ -210,11 +210,11 @@ func (j *job) verify() (Event, Facts, error) {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case j.ctx.Err() != nil, datadir.IsTransient(err): // for example, out of memory
+	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as out of memory
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
 		return Unproved, Facts{Err: err}, nil
-	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // nothing to compare, or not needed
+	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // there is nothing to compare, or no need to
 		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
@@ -368,7 +368,7 @@ func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
 		return storeAnswer(StoreLocked, why)
-	case why != nil && j.shouldRetry(why): // damage lasts, and is reported
+	case why != nil && j.shouldRetry(why): // damage is permanent and gets reported
 		return Missing, Facts{Err: why}, nil
 	}
 	j.logLost()
@@ -400,7 +400,7 @@ func (j *job) logLost() {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
 	if j.Progress().Loss == loss {
-		return // already logged, and the store has not changed since
+		return // already logged, and the store has not changed since then
 	}
 	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).

@@ -29,14 +29,14 @@ type Recovery struct {
 	environment
 	volume datadir.Validator
 
-	stopped context.Context // ends with Close; the parent of every run's context
+	stopped context.Context // canceled by Close; parent of the context of every run
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	status bootstrap.InitializationStatus
-	config etcdconf.Document // used by the last initialization; empty if there was none
-	why    error             // why the last initialization failed; nil if it succeeded or none has ended
+	config etcdconf.Document // configuration used by the last initialization; empty if there was none
+	why    error             // error of the last initialization; nil if it succeeded or none has ended
 }
 
 // New returns a Recovery in status New, which has changed nothing yet. The caller must call Close.
@@ -142,7 +142,7 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 		result, line = bootstrap.Failed, log.Error().Err(err)
 	}
 	line.Str("result", string(result)).Dur("took_ms", time.Since(began)).Msg("validation ended")
-	r.mu.Lock() // log before the status changes
+	r.mu.Lock() // log the result before the status changes
 	defer r.mu.Unlock()
 	r.status, r.config, r.why = result, config, err
 }
@@ -168,7 +168,7 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // they may be about to be replaced
+		return yaml, err // the files may be about to be replaced
 	case err != nil:
 		return yaml, examine(ctx)
 	}
@@ -220,13 +220,13 @@ type runner struct {
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
 	legal   *statemachine.Checker
-	actions map[Action]func() (Event, Facts, error) // no event: the next follows; an error: Broke
+	actions map[Action]func() (Event, Facts, error) // without an event, the next action follows; an error is reported as Broke
 
-	decision Decision // the last decision
+	decision Decision // last decision
 	reason   string   // why the run is in its state
-	waitsFor string   // the last logged reason for waiting
+	waitsFor string   // last logged reason for waiting
 	rejected error    // why etcd may not open the data
-	members  string   // members of the existing cluster that this one joins; empty if the configuration applies
+	members  string   // members of the existing cluster to join; empty if the configuration applies
 }
 
 func newRun(ctx context.Context, e *environment, member Member, examine func(context.Context) error, served bool) *runner {
@@ -295,7 +295,7 @@ func (r *runner) process() error {
 // allowStart permits etcd to open the data.
 func (r *runner) allowStart() error {
 	result := r.decision.Result
-	if r.job.outcome.Ended == Restored { // an earlier run may have restored it; then this one made no decision
+	if r.job.outcome.Ended == Restored { // an earlier run may have restored the data; this run then made no decision
 		result = RestoreData
 	}
 	if result == FoundCluster { // checked before the store belongs to the new cluster
@@ -462,7 +462,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 		return "mount the volume read-write"
 	case row.From != Decide:
 		return waysOut[row.On]
-	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // so no revision can be named
+	case r.facts.Answer == StoreLocked && r.backups.last.Cluster.Cluster == "": // no revision can be reported in this case
 		return believe
 	}
 	way := storeWayOut(err, r.decision.WayOut)
@@ -479,7 +479,7 @@ func rejection(event Event, sentence string, cause error) error {
 	if event == Broke {
 		return err
 	}
-	status := exitcode.EtcdFailed // the user has to fix something else
+	status := exitcode.EtcdFailed // the user must fix a different problem
 	if event == Decline {
 		status = exitcode.BadConfig
 	}

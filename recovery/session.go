@@ -31,13 +31,13 @@ import (
 
 // Options configure a Recovery. Config, VolumeDir and Validate are required.
 type Options struct {
-	Config    etcdconf.Source           // etcd's configuration, which names the data directory
-	Archive   *archive.Archive          // nil without a store: then only peers can supply other data
+	Config    etcdconf.Source           // source of etcd's configuration, which names the data directory
+	Archive   *archive.Archive          // nil without a store: then only peers can provide other data
 	Owner     func(token string) string // returns the store's expected owner, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
-	Adopt     string                    // --adopt: the ID of the cluster to adopt once, with /N if that ends generation N; empty if none
-	VolumeDir string                    // where the record is stored
+	Adopt     string                    // value of --adopt: the ID of the cluster to adopt once, with /N to end generation N; empty if none
+	VolumeDir string                    // directory of the record
 	Never     bool                      // --recover=never
-	Request   *Request                  // a restore to do once; nil if none is requested
+	Request   *Request                  // restore to perform once; nil if none is requested
 	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
 	Validate  datadir.Validation        // validates a data directory
 	// Inspect checks a database that was fetched, before it is opened for changes; see restore.Options. It may be
@@ -64,7 +64,7 @@ type Options struct {
 // A Request is a restore that the user wants.
 type Request struct {
 	Target archive.Target
-	ID     string // a restore with this ID is done once
+	ID     string // identifies the restore, which is performed only once
 }
 
 // A Member is the member that etcd's configuration describes.
@@ -74,7 +74,7 @@ type Member struct {
 	PeerURLs types.URLs    // advertised
 	Alone    bool          // initial-cluster names no other member
 	Members  types.URLsMap // from initial-cluster
-	Peers    Peers         // the other members; nil if the configuration names none
+	Peers    Peers         // the other members; nil if the configuration lists none
 }
 
 // Peers are the other members of the cluster. Package peers asks them over the network.

@@ -51,7 +51,7 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
 	k.state.Store(&state.DataVersion{})
-	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // a member that needs nothing is readable from the start
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // a member that needs no change is readable from the start
 	k.state.Store(&first)
 	return k
 }
@@ -170,11 +170,11 @@ func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 
 // facts describe the cluster as this member knows it at one moment.
 type facts struct {
-	announced Version // by this member
-	cluster   Version // unknown until the cluster has decided
+	announced Version // version that this member announces
+	cluster   Version // unknown until the cluster has decided on a version
 	storage   Version
-	downgrade Version // the target of the downgrade that is enabled, if one is
-	leader    bool    // this member leads
+	downgrade Version // target version of the enabled downgrade, if any
+	leader    bool    // this member is the leader
 	newcomers []string
 }
 
@@ -183,19 +183,19 @@ type action int
 
 const (
 	nothing         action = iota
-	enable                 // the downgrade to the wanted version
+	enable                 // enable the downgrade to the wanted version
 	cancelDowngrade        // the downgrade
 )
 
 // The phases of the data's version, in no order: a cluster goes from each to each.
 const (
-	Waiting   = "waiting"     // for something that the reason names
-	Lowering  = "lowering"    // etcd's downgrade was requested and has not ended
+	Waiting   = "waiting"     // waiting for the condition in the reason
+	Lowering  = "lowering"    // etcd's downgrade was requested and has not completed
 	Holding   = "holding"     // etcd's downgrade keeps the version at the wanted one
-	LettingGo = "letting go"  // of the downgrade, for a member that is to join
-	Rising    = "rising"      // to a wanted version that is higher
-	Kept      = "kept"        // at the wanted version, and nothing is needed for it
-	Foreign   = "not changed" // another user has requested something else from etcd
+	LettingGo = "letting go"  // the downgrade is canceled so that a member can join
+	Rising    = "rising"      // upgrading to a higher wanted version
+	Kept      = "kept"        // at the wanted version, with nothing left to do
+	Foreign   = "not changed" // another user has requested a different version from etcd
 )
 
 // decision is the request to make, and the state to publish.

@@ -71,7 +71,7 @@ func Announce(wanted, recorded Version) string {
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
 		name = readerVersion + "+" + Embedded
 	}
-	if version.Version != name { // tests run several members, which all want the same
+	if version.Version != name { // tests run several members that all want the same version
 		version.Version = name
 	}
 	return name

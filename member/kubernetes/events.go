@@ -12,7 +12,7 @@ import (
 
 // Event is a Kubernetes Event to be posted.
 type Event struct {
-	Reason  string // one word in camel case, for filters
+	Reason  string // one word in camel case, for use in filters
 	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
 	Note    string // a sentence
@@ -22,7 +22,7 @@ type Event struct {
 // EventPod is the pod that events are about.
 type EventPod struct {
 	Name string
-	UID  string // without it `kubectl get events` shows them, and `kubectl describe pod` does not
+	UID  string // without it, `kubectl get events` shows the events but `kubectl describe pod` does not
 }
 
 const (
@@ -43,12 +43,12 @@ type EventRecorder struct {
 	log    zerolog.Logger
 	queue  chan Event
 	stop   chan struct{}
-	cancel context.CancelFunc // ends a running request
+	cancel context.CancelFunc // cancels a running request
 	done   chan struct{}
 
 	// Used by the goroutine only.
 	recent  map[string]*repeat
-	failure string // the last logged reason for which posting failed
+	failure string // last logged reason for which posting failed
 }
 
 // repeat counts the repetitions of an event that are held back.

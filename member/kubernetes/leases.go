@@ -40,7 +40,7 @@ const (
 
 // MemberLease is the content of a member's own lease.
 type MemberLease struct {
-	Name    string // of the member and of the lease
+	Name    string // name of the member and of the lease
 	ID      string // hexadecimal
 	Cluster string // ID of the cluster, hexadecimal
 	Leads   bool
@@ -58,15 +58,15 @@ func (m MemberLease) holder() string {
 // BackupLeases is the content of the snapshot leases, which the backup writer renews.
 type BackupLeases struct {
 	Full     int64     // revision of the newest full snapshot; 0 if there is none
-	FullTime time.Time // of its content
+	FullTime time.Time // time of its content
 	Stored   int64     // newest revision in the store; 0 if there is none
-	UpTo     time.Time // all writes acknowledged by then are in the store
+	UpTo     time.Time // time up to which all acknowledged writes are in the store
 }
 
 // LeaseOptions configure Leases. All fields but Backups are required.
 type LeaseOptions struct {
 	Account Account
-	Cluster string // the StatefulSet's name, which prefixes the names of the snapshot leases
+	Cluster string // name of the StatefulSet, which is the prefix of the names of the snapshot leases
 	// Member returns the current member, or false while it knows no leader, so that its lease expires. It answers
 	// from memory.
 	Member func() (MemberLease, bool)
@@ -134,7 +134,7 @@ type task struct {
 	kind     string
 	interval time.Duration
 	renew    func(ctx context.Context) (name, holder string, err error)
-	pause    backoff.BackOff // after a failure
+	pause    backoff.BackOff // backoff after a failure
 }
 
 func (l *Leases) tasks() []*task {
@@ -172,7 +172,7 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	defer l.mu.Unlock()
 	before := l.states[t.kind]
 	switch {
-	case errors.Is(err, errNotOurs): // another member renews it now
+	case errors.Is(err, errNotOurs): // another member renews the lease now
 		delete(l.states, t.kind)
 		return t.interval
 	case err != nil:
@@ -284,7 +284,7 @@ type lease struct {
 }
 
 type leaseMetadata struct {
-	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch: only if it is still this one
+	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch: applies only if the lease still has this version
 	Annotations     map[string]string `json:"annotations,omitempty"`
 }
 

@@ -31,8 +31,8 @@ const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Account is the service account of a pod, and the address of the API server.
 type Account struct {
-	Dir    string // contains token, ca.crt and namespace, which Kubernetes may replace at any time
-	Server string // of the API server, <host>:<port>
+	Dir    string // directory with token, ca.crt and namespace, which Kubernetes may replace at any time
+	Server string // address of the API server, <host>:<port>
 }
 
 // NewAccount returns the account of the pod that this process runs in. It fails outside a pod.
@@ -84,7 +84,7 @@ type Kind struct {
 // StatusError is the error for an unexpected HTTP status.
 type StatusError struct {
 	Status int
-	After  time.Duration // of the header Retry-After; 0 if there is none
+	After  time.Duration // value of the Retry-After header; 0 if there is none
 	Kind   Kind
 }
 

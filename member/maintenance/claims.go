@@ -34,18 +34,18 @@ import (
 type claim struct {
 	kind   kind
 	nonce  uint16 // 12 bits; distinguishes claims of one kind and member
-	member uint32 // the last 32 bits of the ID of the member that made it
+	member uint32 // last 32 bits of the ID of the member that made the claim
 }
 
 type kind int64
 
 const (
 	wish        kind = iota + 1 // the member wants to defragment
-	turn                        // the member defragments
+	turn                        // the member is defragmenting
 	handover                    // the leader is about to move leadership
-	quiet                       // the member holds its writes for the handover with this nonce
-	promoteMark                 // the learner with this name is to be promoted; nonce and member are a hash of the name
-	manualMark                  // a user added the learner with this name, and it stays one when it is added again; hashed like promoteMark
+	quiet                       // the member holds its writes back for the handover with this nonce
+	promoteMark                 // the learner with this name should be promoted; nonce and member are a hash of the name
+	manualMark                  // a user added the learner with this name, so it stays a learner when added again; hashed like promoteMark
 )
 
 const (
@@ -72,8 +72,8 @@ func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims
 
 // How long, in seconds, the cluster keeps the claims that recovery makes about learners.
 const (
-	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // bounds how long the learner may take to catch up
-	ManualLeaseTTL  = 60 * 60                 // bounds the time between the removal of the previous identity and the new one
+	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // bounds the time that a learner may take to catch up
+	ManualLeaseTTL  = 60 * 60                 // bounds the time between the removal of the previous identity and the addition of the new one
 )
 
 // PromoteLease returns the ID of the lease that marks the learner with that name for promotion. Recovery grants it
@@ -210,7 +210,7 @@ func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(targe
 // list returns the claims of a kind. It reads the leases in the database, because etcd does not export its lessor.
 // Usually there are no claims: then it reads a single key, however many leases exist.
 func (c claims) list(wanted kind) (found []claim) {
-	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock
+	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock is acquired
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
@@ -232,11 +232,11 @@ func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint6
 // schedule coordinates the turns of the members of a cluster.
 type schedule interface {
 	request(ctx context.Context) error                 // claims or renews this member's wish to defragment
-	candidates(members []peer) []peer                  // the other members that want to
+	candidates(members []peer) []peer                  // returns the other members that want to defragment
 	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has it
-	proposeTransfer(ctx context.Context) error         // holds all members' writes for a change of leadership; returns once none is running
+	proposeTransfer(ctx context.Context) error         // holds back all members' writes for a change of leadership; returns once no write is running
 	renew(ctx context.Context) (stop func())           // renews the turn until stop is called
-	release(ctx context.Context)                       // releases turn and wish
+	release(ctx context.Context)                       // releases the turn and the wish
 }
 
 const (
@@ -254,13 +254,13 @@ const (
 // renew starts.
 type claimSchedule struct {
 	claims
-	active func(self types.ID) map[types.ID]bool // the connected members
+	active func(self types.ID) map[types.ID]bool // returns the connected members
 	log    zerolog.Logger
-	wished time.Time // time of the last wish; zero if released
+	wished time.Time // time of the last wish; zero if it was released
 	ttl    time.Duration
 
 	mu   sync.Mutex
-	made []claim // since the last release
+	made []claim // claims made since the last release
 }
 
 // maxClaims bounds the claims that release revokes: older ones have expired.
@@ -339,7 +339,7 @@ func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
 	if err != nil {
 		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
-		err = p.checkFree(members) // of two members that claim it at once, at least the later one sees the other
+		err = p.checkFree(members) // if two members claim the turn at the same time, at least the later one sees the other's claim
 	}
 	if err != nil {
 		p.revoke(ctx, target)
@@ -359,7 +359,7 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
 		for clock.Sleep(ctx, p.ttl/renewals) == nil {
-			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited: applying may be blocked here
+			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited, because applying may be blocked here
 		}
 	})
 	return func() {
@@ -401,7 +401,7 @@ const shortestSlot = 3 * time.Second
 // blocked together, while writes are refused anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
-	for slot < 2*new(estimator).expected(f.inUse) { // in powers of two, so that members agree
+	for slot < 2*new(estimator).expected(f.inUse) { // rounded to powers of two, so that members agree
 		slot *= 2
 	}
 	rank := slices.Index(f.full, f.self)

@@ -15,14 +15,14 @@ import (
 // facts describe the member and its cluster at one moment. All decisions are based on them.
 type facts struct {
 	size, inUse int64 // bytes of the database
-	quota       int64 // bytes; 0 if there is no limit
+	quota       int64 // in bytes; 0 if there is no limit
 	room        int64 // free bytes on the volume; negative if unknown
-	volume      int64 // bytes of the volume; negative if unknown
+	volume      int64 // size of the volume in bytes; negative if unknown
 	self        types.ID
-	leader      types.ID   // 0 if none is known
-	members     []peer     // including this one
-	full        []types.ID // the members that raised the alarm NOSPACE, sorted
-	corrupt     bool       // the alarm CORRUPT is raised
+	leader      types.ID   // 0 if unknown
+	members     []peer     // including this member
+	full        []types.ID // members that raised the NOSPACE alarm, sorted
+	corrupt     bool       // the CORRUPT alarm is raised
 	sending     bool       // a snapshot is being sent to a slow member
 	readers     []state.DatabaseReader
 }
@@ -32,7 +32,7 @@ type peer struct {
 	id      types.ID
 	name    string
 	learner bool
-	active  bool // connected, or this member
+	active  bool // connected to this member, or this member itself
 }
 
 // isSingle reports whether this is the only member.
@@ -139,7 +139,7 @@ func (f facts) quorumReason() string {
 // Threshold is the free part of a database above which it is defragmented. The zero Threshold means never, unless the
 // alarm NOSPACE is raised.
 type Threshold struct {
-	Free float64 // part of the file, from 0 to 1
+	Free float64 // free part of the file, from 0 to 1
 	Min  int64   // bytes
 }
 
@@ -155,7 +155,7 @@ func (t Threshold) matches(size, inUse int64) bool {
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
-	kept := size - needed // the largest size in use at which etcd defragments
+	kept := size - needed // largest size in use at which a defragmentation is due
 	left, _ := space(dir)
 	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.estimator.expected(kept) > k.options.MaxPause {
 		return 0

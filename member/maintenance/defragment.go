@@ -34,7 +34,7 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 		}
 	}
 	k.enter(HandingOff, "clients are sent to other members", f)
-	defer func() { k.enter(Idle, "", f) }() // last: a waiting caller may start the next one
+	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may start the next defragmentation
 	defer open()
 	if r.schedule != nil {
 		defer r.schedule.release(ctx)

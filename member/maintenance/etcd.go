@@ -23,13 +23,13 @@ import (
 // cluster is the part of etcd that a Maintainer uses.
 type cluster interface {
 	facts() facts
-	Defragment() error // blocks until it is done
-	copySize() int64   // bytes that a running defragmentation has copied
+	Defragment() error // blocks until the defragmentation is done
+	copySize() int64   // returns the number of bytes that a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
 	waitApplied(ctx context.Context) error             // returns once all committed entries are applied
-	disarm(ctx context.Context, member types.ID) error // disarms that member's alarm NOSPACE
-	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and move leadership
+	disarm(ctx context.Context, member types.ID) error // disarms the NOSPACE alarm of the member
+	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and move the leadership
 }
 
 // embedded is the etcd in this process. It is called directly, without certificates or authentication. Its Defragment
@@ -178,7 +178,7 @@ func (e embedded) handOver(ctx context.Context, to peer) error {
 		return nil
 	}
 	election := time.Duration(e.Cfg.ElectionTicks) * time.Duration(e.Cfg.TickMs) * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one
+	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one election timeout
 	defer cancel()
 	if err := e.MoveLeader(ctx, e.Lead(), uint64(to.id)); err != nil {
 		return fmt.Errorf("leadership could not be moved to %s: %w", to.name, err)

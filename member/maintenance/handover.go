@@ -29,7 +29,7 @@ const confirmTimeout = time.Second
 // members hold their writes. If that fails, etcd moves leadership at the end of its close, when this member has no
 // clients.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
-	if k.busy() { // a client's defragmentation: reading facts would block
+	if k.busy() { // during a client's defragmentation, reading facts would block
 		return
 	}
 	f := s.cluster.facts()
@@ -45,7 +45,7 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	turns, started := s.newSchedule(), time.Now()
 	defer turns.release(ctx)
 	var err error
-	if !f.leasesDisabled() { // otherwise etcd refuses all writes anyway
+	if !f.leasesDisabled() { // otherwise etcd rejects all writes anyway
 		err = turns.proposeTransfer(ctx)
 	}
 	if err == nil {
@@ -70,7 +70,7 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
-		return func() {} // another client moves leadership: writes are held already
+		return func() {} // another client is moving the leadership, so writes are already held back
 	}
 	turns := s.newSchedule()
 	if err := turns.proposeTransfer(ctx); err != nil {
@@ -146,15 +146,15 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 			continue
 		}
 		pause = listenInterval
-		changed := server.LeaderChangedNotify() // before reading the leader, so that no change is missed
+		changed := server.LeaderChangedNotify() // called before reading the leader, so that no change is missed
 		known := heard
 		heard = leases.list(handover)
-		for _, announced := range heard { // each once, and only the leader's
+		for _, announced := range heard { // each announcement once, and only those of the leader
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
 					confirmed := leases.newClaim(quiet)
 					confirmed.nonce = announced.nonce
-					_ = leases.propose(ctx, confirmed, maxWritePause) // if it is lost, the leader continues after confirmTimeout
+					_ = leases.propose(ctx, confirmed, maxWritePause) // if the response is lost, the leader continues after confirmTimeout
 				})
 			}
 		}
@@ -180,7 +180,7 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("writes were held back while leadership moved")
 	}()
 	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
-		confirm(ctx) // the old leader may drop it
+		confirm(ctx) // the old leader may drop the proposal
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -192,7 +192,7 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 // context's error as a gRPC status.
 func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
-		k.writes.Add(1) // before the check, so that pauseWrites misses no write
+		k.writes.Add(1) // incremented before the check, so that pauseWrites counts every write
 		over := k.writePause.endNotify()
 		if over == nil {
 			return nil

@@ -31,14 +31,14 @@ const (
 // Options configure a Maintainer. All fields but Interval and Gate are required.
 type Options struct {
 	Threshold Threshold
-	MaxPause  time.Duration // longer ones start only on a client's request
+	MaxPause  time.Duration // longer pauses occur only on a client's request
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all readers of the whole database; nil if only snapshots of clients read it
-	Name      string                                // of the member
-	Quota     int64                                 // of the database in bytes; 0 if there is none
-	Active    func(self types.ID) map[types.ID]bool // the connected members; answers from memory
-	Interval  time.Duration                         // between two checks; 0 means 10 s
-	Sending   func() bool                           // reports whether a snapshot is being sent to another member; answers from memory
+	Gate      *Gate                                 // shared with all other readers of the whole database; may be nil if only clients' snapshots read it
+	Name      string                                // name of the member
+	Quota     int64                                 // quota of the database in bytes; 0 if there is none
+	Active    func(self types.ID) map[types.ID]bool // returns the connected members from memory
+	Interval  time.Duration                         // time between two checks; 0 means 10 s
+	Sending   func() bool                           // reports from memory whether a snapshot is being sent to another member
 }
 
 // Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; they pass all requests
@@ -53,17 +53,17 @@ type Maintainer struct {
 	moving      atomic.Bool   // a client is moving leadership
 
 	serving atomic.Pointer[service] // nil while Run is not running
-	volume  atomic.Pointer[Volume]  // as of the last check
+	volume  atomic.Pointer[Volume]  // volume as of the last check
 
 	mu          sync.Mutex
 	state       state.Maintenance
-	size, inUse int64 // as Sizes last returned them
+	size, inUse int64 // as last returned by Sizes
 }
 
 // service gives access to an etcd that serves.
 type service struct {
 	cluster     cluster
-	newSchedule func() schedule // returns a new one
+	newSchedule func() schedule // returns a new schedule
 }
 
 // New returns a Maintainer that is idle until Run.
@@ -126,7 +126,7 @@ func (k *Maintainer) Trigger() error {
 	}
 	select {
 	case k.asked <- struct{}{}:
-	default: // already requested and not started yet
+	default: // the defragmentation is already requested but has not started
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ const (
 	Waiting    = "waiting"     // a defragmentation is due, but blocked
 	HandingOff = "handing off" // clients are redirected and, on the leader, leadership is moved
 	Running    = "running"     // etcd defragments
-	CatchingUp = "catching up" // entries committed meanwhile are applied
+	CatchingUp = "catching up" // committed entries are being applied
 )
 
 // The origins of a defragmentation.
@@ -187,7 +187,7 @@ type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // time since which a defragmentation is due and nothing on this member prevents it; otherwise zero
+	since    time.Time // time since which a defragmentation has been due and possible on this member; otherwise zero
 }
 
 // check defragments the database if that is worthwhile and possible. It returns the pause before the next check.

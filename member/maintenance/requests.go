@@ -73,7 +73,7 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
-		return handle() // etcd refuses it, or there is nothing to coordinate yet
+		return handle() // etcd rejects the request, or there is nothing to coordinate yet
 	}
 	if k.busy() { // reading facts would block
 		return nil, waitError(errUnderWay)

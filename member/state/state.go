@@ -9,26 +9,26 @@ import "time"
 type Member struct {
 	Name       string `json:"member_name,omitempty"`
 	ClusterID  string `json:"cluster_id,omitempty"`
-	Leader     string `json:"leader,omitempty"` // its ID; empty if none is known
+	Leader     string `json:"leader,omitempty"` // ID of the leader; empty if unknown
 	Term       uint64 `json:"term,omitempty"`
-	Revision   int64  `json:"revision,omitempty"`  // the newest of its database
-	DBSize     int64  `json:"db_size,omitempty"`   // bytes of the file
-	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
-	Quota      int64  `json:"quota,omitempty"`     // bytes, max; 0 if there is no limit
+	Revision   int64  `json:"revision,omitempty"`  // newest revision in its database
+	DBSize     int64  `json:"db_size,omitempty"`   // size of the database file in bytes
+	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of the file that a defragmentation would keep
+	Quota      int64  `json:"quota,omitempty"`     // limit in bytes; 0 if there is none
 	VolumeFree int64  `json:"volume_free,omitempty"`
-	VolumeSize int64  `json:"volume_size,omitempty"` // bytes of the volume with the database
+	VolumeSize int64  `json:"volume_size,omitempty"` // size in bytes of the volume with the database
 	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster on an empty data directory
-	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
+	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster by name, including this one
 }
 
 // Peer is a member of the cluster.
 type Peer struct {
 	ID      string   `json:"id"`
-	Name    string   `json:"name"` // empty until the member has published it
+	Name    string   `json:"name"` // empty until the member has published its name
 	URLs    []string `json:"urls"`
-	Active  bool     `json:"active"` // this member has a connection to it
+	Active  bool     `json:"active"` // this member is connected to the peer
 	Leader  bool     `json:"leader"`
-	Learner bool     `json:"learner"` // it has no vote yet
+	Learner bool     `json:"learner"` // the peer cannot vote yet
 }
 
 // Requests counts the successful requests of a member's clients since etcd was created, and their total duration: raft,
@@ -41,26 +41,26 @@ type Requests struct {
 // DataVersion describes whether an older etcd can read the data.
 type DataVersion struct {
 	Wanted   string `json:"wanted"`   // 3.5 or 3.6
-	Cluster  string `json:"cluster"`  // 3.5, for example, or unknown
-	Storage  string `json:"storage"`  // of this member's database, likewise
+	Cluster  string `json:"cluster"`  // a version such as 3.5, or unknown
+	Storage  string `json:"storage"`  // version of this member's database, in the same form
 	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
-	Reason   string `json:"reason"`   // of the phase, a clause
-	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
+	Reason   string `json:"reason"`   // reason for the phase, as a clause
+	Readable bool   `json:"readable"` // etcd of the wanted version could read the data
 }
 
 // Maintenance describes the defragmentations of the database.
 type Maintenance struct {
 	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
-	Since               time.Time        `json:"since"`            // when the phase started
-	Reason              string           `json:"reason,omitempty"` // of the phase, a clause
-	ExpectedSeconds     float64          `json:"expected_seconds"` // for a defragmentation
-	Progress            float64          `json:"progress"`         // of the running one, from 0 to 1
+	Since               time.Time        `json:"since"`            // start of the phase
+	Reason              string           `json:"reason,omitempty"` // reason for the phase, as a clause
+	ExpectedSeconds     float64          `json:"expected_seconds"` // expected duration of a defragmentation
+	Progress            float64          `json:"progress"`         // progress of the running defragmentation, from 0 to 1
 	Readers             []DatabaseReader `json:"readers,omitempty"`
-	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // since the process started
-	Completed           int              `json:"completed"`                      // defragmentations since the process started
-	Failed              int              `json:"failed"`                         // requested or started, but not completed
+	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // last one since the process started
+	Completed           int              `json:"completed"`                      // completed defragmentations since the process started
+	Failed              int              `json:"failed"`                         // defragmentations that were requested or started, but not completed
 	FreedBytes          int64            `json:"freed_bytes"`                    // in total
-	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // how often the alarm NOSPACE was disarmed
+	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // number of times the NOSPACE alarm was disarmed
 }
 
 // Busy reports whether a defragmentation is running.
@@ -68,33 +68,33 @@ func (m *Maintenance) Busy() bool { return m != nil && m.Phase != "idle" && m.Ph
 
 // DatabaseReader is a reader of the whole database, which delays defragmentation.
 type DatabaseReader struct {
-	Name  string    `json:"name"` // a noun, such as "the snapshot for 10.0.0.7:40312"
+	Name  string    `json:"name"` // a noun phrase, such as "the snapshot for 10.0.0.7:40312"
 	Since time.Time `json:"since"`
 }
 
 // Defragmentation describes a defragmentation that ended.
 type Defragmentation struct {
 	At          time.Time `json:"at"`
-	Seconds     float64   `json:"seconds"`      // during which the database was blocked
+	Seconds     float64   `json:"seconds"`      // time for which the database was blocked
 	Origin      string    `json:"origin"`       // threshold, command or client
-	BytesBefore int64     `json:"bytes_before"` // bytes of the file
+	BytesBefore int64     `json:"bytes_before"` // size of the file in bytes
 	BytesAfter  int64     `json:"bytes_after"`
-	Error       string    `json:"error,omitempty"` // why it failed
+	Error       string    `json:"error,omitempty"` // reason of a failure
 }
 
 // Lease is a Kubernetes lease that the member renews.
 type Lease struct {
 	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
-	Name    string        `json:"name"`              // of the lease, in the pod's namespace
-	Holder  string        `json:"holder"`            // the content; empty until it was renewed
+	Name    string        `json:"name"`              // name of the lease in the pod's namespace
+	Holder  string        `json:"holder"`            // content of the lease; empty until it was renewed
 	Renewed time.Time     `json:"renewed,omitzero"`  // when it was last renewed or found correct
-	Problem *LeaseProblem `json:"problem,omitempty"` // while it lasts
+	Problem *LeaseProblem `json:"problem,omitempty"` // absent if there is none
 }
 
 // LeaseProblem describes why a lease is not renewed.
 type LeaseProblem struct {
 	Since     time.Time `json:"since"`
-	Count     int       `json:"count"` // in a row
+	Count     int       `json:"count"` // consecutive failures
 	Message   string    `json:"message"`
 	NextRetry time.Time `json:"next_retry"`
 }

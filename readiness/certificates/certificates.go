@@ -42,15 +42,15 @@ type Files struct {
 	log zerolog.Logger
 
 	reading    sync.Mutex        // held while files are read; guards the three fields below
-	warned     map[string]string // the last logged reason, by purpose
-	verified   fingerprint       // of the files at the last handshakes
-	nextVerify time.Time         // the time at which failed handshakes are repeated
+	warned     map[string]string // last logged reason by purpose
+	verified   fingerprint       // fingerprint of the files at the last handshakes
+	nextVerify time.Time         // time at which failed handshakes are repeated
 
 	mu     sync.Mutex        // never held during I/O
-	paths  map[string]string // by purpose; empty if there is no such file
+	paths  map[string]string // paths by purpose; empty if there is no such file
 	files  []file            // sorted by purpose
-	pools  map[string]file   // CA bundles as etcd read them at its start; it does not read them again
-	readAt time.Time         // when the last read started
+	pools  map[string]file   // CA bundles as etcd read them at its start, because etcd does not reread them
+	readAt time.Time         // start of the last read
 
 	listeners []Listener // listeners of the running etcd
 	rejected  []string   // reasons why clients or members that verify etcd's certificates cannot connect
@@ -59,8 +59,8 @@ type Files struct {
 // file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   period // of the first certificate, which is presented to the other side
-	any    period // while at least one of them is valid
+	leaf   period // validity of the first certificate, which is the one presented to clients
+	any    period // time in which at least one certificate is valid
 	digest [sha256.Size]byte
 }
 
@@ -137,7 +137,7 @@ func (f *Files) read() {
 			}
 		})
 	}
-	reading.Wait() // up to a second
+	reading.Wait() // blocks for up to a second
 	close(results)
 	var files []file
 	for content := range results {

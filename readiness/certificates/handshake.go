@@ -18,17 +18,17 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyInterval   = 30 * time.Second // pause after failed handshakes while the files do not change
+	verifyInterval   = 30 * time.Second // pause after failed handshakes if the files do not change
 )
 
 // Listener describes a TLS listener of etcd.
 type Listener struct {
 	Name    string   // EtcdServer or EtcdPeer
 	Address string   // host and port
-	Hosts   []string // the hosts of its advertised URLs
+	Hosts   []string // hosts of its advertised URLs
 
 	Cert, Key             string // its certificate files
-	CA                    string // the CA bundle that it and its clients trust; empty if there is none
+	CA                    string // CA bundle that the listener and its clients trust; empty if there is none
 	ClientCert, ClientKey string // the client certificate for the handshake
 }
 
@@ -102,10 +102,10 @@ func (l Listener) verify(now time.Time) error {
 	for _, each := range certificates[1:] {
 		options.Intermediates.AddCert(each)
 	}
-	if l.CA == "" { // verify only its usage
+	if l.CA == "" { // verify only the key usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
-		return nil // etcd could not have started with such a file; it is being replaced and will be read again
+		return nil // etcd could not have started with such a file, so it is being replaced and will be read again
 	}
 	_, err = leaf.Verify(options)
 	var invalid x509.CertificateInvalidError

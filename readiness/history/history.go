@@ -25,7 +25,7 @@ type History struct {
 	// Only Record uses these fields.
 	previous status.Document
 	taken    reading
-	due      time.Time // the time of the next point; zero until etcd has run
+	due      time.Time // time of the next point; zero until etcd has run
 
 	mu       sync.Mutex
 	trends   *status.Trends
@@ -73,7 +73,7 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	if len(events) == 0 {
 		return nil
 	}
-	all := append(slices.Clone(h.Timeline()), events...) // readers keep the old slice
+	all := append(slices.Clone(h.Timeline()), events...) // cloned, because readers keep the old slice
 	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
 	kept := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {

@@ -52,7 +52,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // beyond the end of the slices that readers have
+		*next.series = append(*next.series, float32(next.point)) // appends beyond the end of the slices that readers hold
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -122,7 +122,7 @@ func downsample(p status.Points) status.Points {
 func (h *History) read(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) reading {
 	writes, reads := requests()
 	var fsyncs dto.Metric
-	_ = h.fsyncs.Write(&fsyncs) // missing metrics are missing points
+	_ = h.fsyncs.Write(&fsyncs) // missing metrics result in missing points
 	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 

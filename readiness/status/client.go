@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // until a reply starts; long, because the machine may be busy
+	requestTimeout = 5 * time.Second // time until a reply starts; long, because the machine may be busy
 	maxDocument    = 4 << 20         // bytes
 )
 
@@ -190,7 +190,7 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 // MemberStatus is the status of one member of a cluster.
 type MemberStatus struct {
 	Member   string    `json:"member"`
-	Document *Document `json:"status,omitempty"` // nil if it has not answered
+	Document *Document `json:"status,omitempty"` // nil if the member did not respond
 	Error    string    `json:"error,omitempty"`  // why there is no document
 }
 

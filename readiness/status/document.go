@@ -22,46 +22,46 @@ import (
 type Document struct {
 	Headline         Headline           `json:"headline"` // the summary
 	State            string             `json:"state"`
-	Since            time.Time          `json:"since"`                // when the state was entered
-	Reason           string             `json:"reason"`               // why the state was entered, a sentence
+	Since            time.Time          `json:"since"`                // time at which the state was entered
+	Reason           string             `json:"reason"`               // why the state was entered, as a sentence
 	Ready            bool               `json:"ready"`                // as /readyz reports it
-	ReadySince       time.Time          `json:"ready_since"`          // when Ready changed last
-	Attempt          int                `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry        time.Time          `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError        *Error             `json:"last_error,omitempty"` // the latest; Ended is set once it is resolved
-	Validation       *Validation        `json:"validation,omitempty"` // once it was requested
+	ReadySince       time.Time          `json:"ready_since"`          // time at which Ready last changed
+	Attempt          int                `json:"attempt"`              // number of consecutive times the state was entered in the same way
+	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the state's timer fires, if it is set
+	LastError        *Error             `json:"last_error,omitempty"` // latest error; Ended is set once it is resolved
+	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization was requested
 	SidecarStatus    string             `json:"sidecar_status,omitempty"`
 	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
-	Pod              string             `json:"pod"`                  // or the name of the host
-	MemberID         string             `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
+	Pod              string             `json:"pod"`                  // name of the pod, or of the host
+	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID, hexadecimal; absent until etcd is ready
 	state.Member                        // set once etcd is opened
-	Started          time.Time          `json:"started"`   // when the process started
-	LastExit         string             `json:"last_exit"` // how the run before this one ended, one of ExitClasses
+	Started          time.Time          `json:"started"`   // start of the process
+	LastExit         string             `json:"last_exit"` // how the previous run ended, one of ExitClasses
 	Versions         Versions           `json:"versions"`
-	Checks           []Check            `json:"checks"`                    // of /readyz, without the lifecycle's own
-	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // once etcd is ready
-	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // once etcd is opened
-	Backup           *facts.Backups     `json:"backup,omitempty"`          // with a store for backups
-	Recovery         *Recovery          `json:"recovery,omitempty"`        // while data are recovered, afterwards, or if they cannot be
-	Leases           []state.Lease      `json:"leases,omitempty"`          // with --kubernetes=leases, once they have content
-	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // settings of etcd that have no effect or perhaps not the intended one, as sentences
-	Certificates     []Certificate      `json:"certificates,omitempty"`    // those in use, once they are known
-	Transitions      []Transition       `json:"transitions"`               // oldest first, max 64; alternating ones are counted
-	TransitionCounts []TransitionCount  `json:"transition_counts"`         // since the process started
+	Checks           []Check            `json:"checks"`                    // checks of /readyz, except for the lifecycle's own
+	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // absent until etcd is ready
+	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd is opened
+	Backup           *facts.Backups     `json:"backup,omitempty"`          // absent without a store for backups
+	Recovery         *Recovery          `json:"recovery,omitempty"`        // set during and after a recovery, or if the data cannot be recovered
+	Leases           []state.Lease      `json:"leases,omitempty"`          // leases of --kubernetes=leases that have content
+	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // ineffective or suspicious settings of etcd, as sentences
+	Certificates     []Certificate      `json:"certificates,omitempty"`    // certificates in use, once they are known
+	Transitions      []Transition       `json:"transitions"`               // oldest first, at most 64; alternating transitions are counted
+	TransitionCounts []TransitionCount  `json:"transition_counts"`         // counts since the process started
 
-	Trends   *Trends         `json:"trends,omitempty"`   // once etcd has run for seconds
-	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, max 10 of a kind
+	Trends   *Trends         `json:"trends,omitempty"`   // absent until etcd has run for a few seconds
+	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of each kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // when the phase started; polling is one phase
-	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
+	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; polling counts as one phase
+	LastExitReason string    `json:"last_exit_reason,omitempty"` // reason for LastExit, if known
 }
 
 // Values of LastExit, in addition to those of the exit record.
 const (
 	ExitCrash   = "crash"
-	ExitUnknown = "unknown" // by another program, or by a version that writes no note
-	ExitFailed  = "failed"  // it ended by itself with an exit status other than 0
-	ExitKilled  = "killed"  // it was killed
+	ExitUnknown = "unknown" // another program ran, or a version that writes no note
+	ExitFailed  = "failed"  // the process exited on its own with a nonzero status
+	ExitKilled  = "killed"  // the process was killed
 	ExitNone    = "none"    // the volume is new
 )
 
@@ -72,10 +72,10 @@ func ExitClasses() []string {
 
 // Error is an error of the run.
 type Error struct {
-	At    time.Time `json:"at"`             // the latest time
-	Since time.Time `json:"since"`          // the first time in a row
-	Count int       `json:"count"`          // how often in a row
-	Ended time.Time `json:"ended,omitzero"` // when it was resolved; absent while it lasts
+	At    time.Time `json:"at"`             // time of the latest occurrence
+	Since time.Time `json:"since"`          // time of the first consecutive occurrence
+	Count int       `json:"count"`          // number of consecutive occurrences
+	Ended time.Time `json:"ended,omitzero"` // time at which the error was resolved; absent if it persists
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
 	Message string `json:"message"`
@@ -113,10 +113,10 @@ func CommonReason(checks []Check) string {
 
 // Certificate is a certificate file in use.
 type Certificate struct {
-	Name      string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca
+	Name      string    `json:"name"` // purpose: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client or sidecar_ca
 	Path      string    `json:"path"`
-	NotBefore time.Time `json:"not_before"` // the latest in the file
-	NotAfter  time.Time `json:"not_after"`  // the earliest in the file
+	NotBefore time.Time `json:"not_before"` // latest value in the file
+	NotAfter  time.Time `json:"not_after"`  // earliest value in the file
 }
 
 // expiryWarning is the remaining lifetime of a certificate at which warnings start.
@@ -133,26 +133,26 @@ type TransitionCount = statemachine.TransitionCount
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
-	State            string    `json:"state"` // of the machine of --dump-fsm=recovery.dot
+	State            string    `json:"state"` // state of the state machine shown by --dump-fsm=recovery.dot
 	Since            time.Time `json:"since"`
-	Reason           string    `json:"reason"`                      // why it is in that state: a sentence
-	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost, in numbers; empty if nothing is restored
+	Reason           string    `json:"reason"`                      // reason for the state, as a sentence
+	Loss             string    `json:"loss,omitempty"`              // numbers of what is restored and what is lost; empty if nothing is restored
 	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // so far
 	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
-	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes a second
+	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes per second
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
 }
 
 // Trends are series of measurements of the last hours, of the same length, the oldest point first.
 type Trends struct {
-	Interval  float64   `json:"interval"`           // seconds between two points; it grows with the time covered
-	Until     time.Time `json:"until"`              // when the last point was taken
-	Write     Points    `json:"write_seconds"`      // the mean duration of clients' writes here
-	Read      Points    `json:"read_seconds"`       // likewise of reads
-	Fsync     Points    `json:"fsync_seconds"`      // the 99th percentile of fsync of etcd's log
-	DBSize    Points    `json:"db_size"`            // bytes of the database's file
-	DBInUse   Points    `json:"db_in_use"`          // bytes of it that defragmentation would keep
-	BackupLag Points    `json:"backup_lag_seconds"` // the age of the oldest change that is not in the store
+	Interval  float64   `json:"interval"`           // seconds between two points, which grow with the covered time
+	Until     time.Time `json:"until"`              // time of the last point
+	Write     Points    `json:"write_seconds"`      // mean duration of clients' writes on this member
+	Read      Points    `json:"read_seconds"`       // mean duration of clients' reads on this member
+	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the fsync duration of etcd's log
+	DBSize    Points    `json:"db_size"`            // size of the database file in bytes
+	DBInUse   Points    `json:"db_in_use"`          // bytes of the file that a defragmentation would keep
+	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that is not in the store
 	Revisions Points    `json:"revisions_per_second"`
 }
 
@@ -197,6 +197,6 @@ func (p *Points) UnmarshalJSON(text []byte) error {
 type TimelineEvent struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, trouble, recovery, restore
-	Health  string    `json:"health"`  // of what happened: ok, degraded or failed
+	Health  string    `json:"health"`  // health after the event: ok, degraded or failed
 	Message string    `json:"message"` // a clause
 }

@@ -13,19 +13,19 @@ import (
 
 // A Headline summarizes a document. The status command, the page, the log and the termination message start with it.
 type Headline struct {
-	Phase      string      `json:"phase"`                // the state, or the step of recovery while recovery works
+	Phase      string      `json:"phase"`                // the state, or the step of a running recovery
 	Health     string      `json:"health"`               // ok, degraded or failed
-	Conditions []Condition `json:"conditions,omitempty"` // the worst first
-	Summary    string      `json:"summary"`              // all of it in one line
+	Conditions []Condition `json:"conditions,omitempty"` // worst first
+	Summary    string      `json:"summary"`              // everything in one line
 }
 
 // A Condition is a problem that lasts.
 type Condition struct {
-	Subject string `json:"subject"` // such as a check's name, "backups" or "database"
-	Health  string `json:"health"`  // degraded, or failed where clients or data suffer
+	Subject string `json:"subject"` // subject, such as the name of a check, "backups" or "database"
+	Health  string `json:"health"`  // degraded, or failed if clients or data are affected
 	Message string `json:"message"` // a clause
-	Runbook string `json:"runbook"` // the page of the documentation, with the heading
-	Command string `json:"command"` // the command to start with
+	Runbook string `json:"runbook"` // page and heading of the documentation
+	Command string `json:"command"` // first command to run
 }
 
 // The values of Health. A member that is not ready has failed, even if it only waits.
@@ -170,11 +170,11 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // while serving, the check for certificates reports them
+	if d.State == "StartEtcd" { // while etcd is serving, the certificate check reports them
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
-		if strings.Contains(warning, "did you mean") { // other unknown keys are usually meant for another program
+		if strings.Contains(warning, "did you mean") { // other unknown keys are usually meant for other programs
 			add(newCondition("configuration", HealthDegraded, warning))
 		}
 	}
@@ -188,7 +188,7 @@ func conditions(d Document) (all []Condition) {
 	for _, lease := range d.Leases {
 		if lease.Problem != nil {
 			add(newCondition("lease "+lease.Name, HealthDegraded, lease.Problem.Message))
-			break // the others usually fail for the same reason
+			break // the other subjects usually fail for the same reason
 		}
 	}
 	return all

@@ -46,7 +46,7 @@ type endpoint struct {
 
 	mu      sync.Mutex
 	open    int
-	clients map[string]int // open streams by the client's address
+	clients map[string]int // number of open streams by client address
 }
 
 // Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change.
@@ -122,7 +122,7 @@ type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte    // the document as of the last event
+	last    []byte    // document as of the last event
 	at      time.Time // time of the last event
 }
 

@@ -70,7 +70,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 			err = grantLease(ctx, client, maintenance.PromoteLease(p.config.Name), maintenance.PromoteLeaseTTL)
 		}
 		switch {
-		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all of them vote
+		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
 			// With one of these alarms a cluster grants no lease. One more voter in an even number needs no larger
 			// quorum, and no client writes that could be delayed while it has no data.
 			_, err = client.MemberAdd(ctx, p.urls)
@@ -122,7 +122,7 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != s.Cluster {
 		err = fmt.Errorf("cluster %x answers instead of %s", list.Header.ClusterId, s.Cluster)
 	}
-	for i := 0; err == nil && i < len(list.Members); i++ { // checked as by checkReplacement, at the time of the change
+	for i := 0; err == nil && i < len(list.Members); i++ { // repeats the checks of checkReplacement at the time of the change
 		err = p.checkURLs(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
@@ -224,7 +224,7 @@ var ErrTooFew = errors.New("the others are no quorum, which it takes to replace 
 
 // checkReplacement returns what prevents this member from being replaced or added now.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
-	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // then no other member can be promoted or removed either
+	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // in this case, no other member can be promoted or removed either
 		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
@@ -406,7 +406,7 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 				"end it with `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
 		}
 	}
-	var highest, oldest dataversion.Version // a peer that was down may not know the cluster's version
+	var highest, oldest dataversion.Version // a peer that was down may not know the cluster version
 	for _, url := range p.otherURLs() {
 		var reported version.Versions
 		if _, err := fetch(ctx, p.peer, url+"/version", &reported); err != nil {

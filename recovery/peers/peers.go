@@ -45,15 +45,15 @@ import (
 )
 
 const (
-	requestTimeout = 3 * time.Second // of a request to one member
+	requestTimeout = 3 * time.Second // timeout of a request to one member
 	changeTimeout  = 10 * time.Second
-	maxResponse    = 4 << 20 // bytes of a response; a page of metrics has several hundred thousand
+	maxResponse    = 4 << 20 // bytes of a response; a metrics page has several hundred thousand
 )
 
 // Options configure how to reach the other members, in addition to etcd's configuration.
 type Options struct {
 	CertFile, KeyFile string // client certificate and key; etcd's own if empty
-	User, Password    string // with authentication: a user that may change the members
+	User, Password    string // user that may change the membership, if authentication is enabled
 }
 
 // NewOptions takes the user and password from etcdctl's environment, or else root with rootPassword, if there is one.
@@ -74,16 +74,16 @@ type Peers struct {
 
 	urls      []string            // this member's peer URLs
 	process   string              // identifies this process
-	server    *statusServer       // nil until it could listen
-	others    map[string][]string // peer URLs of the others, by name
-	listed    []string            // peer URLs in initial-cluster, and those that this member advertises
-	hosts     map[string]bool     // their hosts, and those at which this member serves clients
-	initialID uint64              // this member's ID if the cluster is founded as configured
+	server    *statusServer       // nil until it is listening
+	others    map[string][]string // peer URLs of the other members by name
+	listed    []string            // peer URLs in initial-cluster, and the URLs that this member advertises
+	hosts     map[string]bool     // hosts of these URLs, and those at which this member serves clients
+	initialID uint64              // ID of this member if the cluster is created as configured
 
-	checkOwnURLs          func(ctx context.Context, urls []string) error // returns why it is unknown whether peers find the member at this process
+	checkOwnURLs          func(ctx context.Context, urls []string) error // returns an error if peers might reach a different process under the member's URLs
 	now                   func() time.Time
-	received              map[types.ID]string // bytes that others with a connection have received from the member
-	quietSince, checkedAt time.Time           // since when no process was seen with the member's data, and when that was last checked
+	received              map[types.ID]string // bytes that the connected members have received from this member
+	quietSince, checkedAt time.Time           // since when no process with the member's data was seen, and when that was last checked
 }
 
 // connections are those of this member to the others, as a peer and as a client of etcd.
@@ -92,9 +92,9 @@ type connections struct {
 
 	config             *embed.Config
 	peer, client       *http.Client
-	loadedCAs          string // contents of the CA files, as TLS reads them only once
+	loadedCAs          string // contents of the CA files, because TLS reads them only once
 	peerTLS            transport.TLSInfo
-	anyPeer, anyServer bool // etcd makes these certificates itself and verifies none: auto-tls
+	anyPeer, anyServer bool // etcd creates these certificates itself and verifies none, because of auto-tls
 }
 
 // New returns the other members in etcd's configuration; nil if it names none. The error means that its certificates
@@ -143,7 +143,7 @@ func (c *connections) readCAs() (contents string) {
 func (p *Peers) reloadCAs() {
 	if current := p.readCAs(); current != p.loadedCAs && p.dial() == nil {
 		p.loadedCAs = current
-		p.Close() // the listener uses them, too
+		p.Close() // the listener uses these files, too
 	}
 }
 
@@ -232,7 +232,7 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Publish reports the state of this member to the others, as Query does.
-func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener the others do not learn it
+func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
 
 // publish starts to answer if that is possible by now. The error is the reason if it is not.
 func (p *Peers) publish(self Self) error {
@@ -258,7 +258,7 @@ func (p *Peers) serve() error {
 			s.close()
 			return fmt.Errorf("this member cannot listen for its peers: %w", err)
 		}
-		s.serving.Go(func() { _ = s.Serve(listener) }) // ends with the server
+		s.serving.Go(func() { _ = s.Serve(listener) }) // returns when the server is closed
 	}
 	p.server = s
 	return nil
@@ -314,7 +314,7 @@ func (p *Peers) Query(ctx context.Context, self Self) Survey {
 		notListening = []string{err.Error()}
 	}
 	responses, waiting, missing := p.queryAll(ctx, p.others)
-	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured ones may suffice
+	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured members may suffice
 	responses = append(responses, others...)
 	s := p.evaluate(responses)
 	if s.Membership == Unknown {
@@ -341,7 +341,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
 		}
 	}
-	without, with := 0, 0 // members with and without data that could form a quorum of this cluster
+	without, with := 0, 0 // members without and with data that could form a quorum of this cluster
 	for _, status := range waiting {
 		if status.Volume == Older {
 			s.Older++
@@ -493,7 +493,7 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")
 		if err != nil {
-			continue // another member may know
+			continue // another member may know it
 		}
 		s.Size = max(s.Size, maxMetric(page, "etcd_mvcc_db_total_size_in_bytes"))
 		labels := openedClusterLine.FindStringSubmatch(page)
@@ -503,7 +503,7 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 		if s.ID != "" && s.ID != labels[1] {
 			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", nameOf(m), labels[1], s.ID)
 		}
-		generation, _ := strconv.Atoi(labels[2]) // it has only digits
+		generation, _ := strconv.Atoi(labels[2]) // the label contains only digits
 		s.ID, s.Generation = labels[1], max(s.Generation, generation)
 	}
 	return nil

@@ -20,16 +20,16 @@ type Membership string
 
 // The values. Only those that a quorum of equal responses supports lead to action.
 const (
-	Unknown  Membership = "not all there"  // no quorum answers, and no cluster beyond the configured one is known
-	Claimed  Membership = "no quorum"      // a cluster is known, without a quorum of equal responses
-	Founding Membership = "never had data" // no cluster is known, all members are here, and none has data
-	Partial  Membership = "some never had" // no cluster is known, and none has data; some run already, as far as they know for the first time
-	Gone     Membership = "all lost"       // no cluster is known, all members are here, and the data of some are unusable
-	Asking   Membership = "all ask"        // no cluster is known, all members are here and ask for the same restore
-	Expected Membership = "expect it"      // it has never started, in a cluster that is being founded with it
-	Added    Membership = "added it"       // it has never started, and was added to a running cluster
-	Started  Membership = "know it"        // it has run in the cluster
-	Unlisted Membership = "do not list it" // the cluster does not list it
+	Unknown  Membership = "not all there"  // there is no quorum, and no cluster other than the configured one is known
+	Claimed  Membership = "no quorum"      // a cluster is known, but without a quorum of equal responses
+	Founding Membership = "never had data" // no cluster is known, and all members respond and have no data
+	Partial  Membership = "some never had" // no cluster is known, and no member has data, but some already run, for the first time as far as they know
+	Gone     Membership = "all lost"       // no cluster is known, all members respond, and the data of some is unusable
+	Asking   Membership = "all ask"        // no cluster is known, and all members respond and request the same restore
+	Expected Membership = "expect it"      // this member has never started, in a new cluster that includes it
+	Added    Membership = "added it"       // this member has never started, and was added to a running cluster
+	Started  Membership = "know it"        // this member has run in the cluster
+	Unlisted Membership = "do not list it" // the cluster does not list this member
 )
 
 // HasQuorum reports whether a quorum of the others runs.
@@ -40,21 +40,21 @@ type Member = membership.Member
 
 // Self describes the member that asks.
 type Self struct {
-	datadir.Position // of the volume; the zero value if it has no data
+	datadir.Position // position of the volume; zero if it has no data
 
-	Volume   Volume // reported to the others while no etcd runs here
-	Restore  string // ID of the restore that is requested here; empty if none is
-	Uploaded bool   // the store has what only the volume had, as far as possible
+	Volume   Volume // reported to the other members while no etcd is running here
+	Restore  string // ID of the requested restore; empty if there is none
+	Uploaded bool   // the store has everything that only the volume had, as far as possible
 }
 
 // Status is the report of a member that runs no etcd.
 type Status struct {
 	Name     string `json:"name"`
-	Process  string `json:"process"` // random, one for each process
+	Process  string `json:"process"` // random ID of the process
 	Volume   Volume `json:"holds"`
-	Cluster  string `json:"cluster,omitempty"` // etcd's ID, hexadecimal, of the cluster that the data belong to
-	Restore  string `json:"restore,omitempty"` // the ID of the restore that is requested there
-	Uploaded bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as possible
+	Cluster  string `json:"cluster,omitempty"` // etcd ID of the cluster that the data belongs to, hexadecimal
+	Restore  string `json:"restore,omitempty"` // ID of the restore requested on that member
+	Uploaded bool   `json:"brought,omitempty"` // the store has everything that only that volume had, as far as possible
 }
 
 // Volume describes what a member has on its volume.
@@ -63,22 +63,22 @@ type Volume string
 // The values.
 const (
 	Nothing  Volume = "nothing"
-	Ruins    Volume = "ruins" // data that cannot be used
-	Older    Volume = "older" // data that the store has more than
+	Ruins    Volume = "ruins" // unusable data
+	Older    Volume = "older" // data that is older than the store's
 	Data     Volume = "data"
-	Restores Volume = "restores" // data from a store, once that permits it
+	Restores Volume = "restores" // data to be restored from a store, once that is permitted
 )
 
 // Survey is the result of asking the others.
 type Survey struct {
 	Membership Membership
-	Cluster    string // etcd's ID of the cluster, hexadecimal; empty without a quorum
+	Cluster    string // etcd ID of the cluster, hexadecimal; empty without a quorum
 	// ID is the cluster's ID in its store, as reported by members that run with one; empty if none does. Generation
 	// belongs to it.
 	ID         string
 	Generation int
-	Members    []Member // of the cluster, including this one
-	Own        Member   // this member as they list it
+	Members    []Member // members of the cluster, including this one
+	Own        Member   // this member as the other members list it
 	// Outdated describes why the data on the volume are not the ones that this member had last; nil if nothing speaks
 	// against them.
 	Outdated error
@@ -127,15 +127,15 @@ func (s *Survey) Others() []Member {
 
 // response is the report of one member.
 type response struct {
-	name    string // from the configuration
-	url     string // that was asked
+	name    string // name of the member in the configuration
+	url     string // requested URL
 	cluster string
 	members []Member
 }
 
 // content returns the same text for equal responses.
 func (r *response) content() string {
-	text, _ := json.Marshal(r.members) // decoded from JSON before
+	text, _ := json.Marshal(r.members) // cannot fail, because it was decoded from JSON
 	return r.cluster + string(text)
 }
 
@@ -216,7 +216,7 @@ func (p *Peers) evaluate(responses []*response) Survey {
 	own, _ := p.findSelf(agreed.members)
 	s := Survey{Membership: p.membershipIn(agreed), Cluster: agreed.cluster, Members: agreed.members, Own: own}
 	if reported[Started] && s.Membership != Started || s.Membership == Expected && len(reported) > 0 {
-		s.Membership = Claimed // a member that lists this one outweighs one that does not
+		s.Membership = Claimed // a member that lists this one outweighs a member that does not
 	}
 	return s
 }
@@ -354,7 +354,7 @@ func joinErrors(clauses []string) error {
 // others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
-		if status.Volume == Restores { // the store lets one be the first
+		if status.Volume == Restores { // the store lets one member restore first
 			return self.Volume != Restores
 		}
 		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Ruins, Older}, status.Volume)
@@ -380,9 +380,9 @@ func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status
 }
 
 const (
-	maxMembers = 100 // in a response; etcd recommends at most seven
+	maxMembers = 100 // maximum in a response; etcd recommends at most seven
 	maxName    = 256 // bytes of a name or URL in a response; a DNS name has at most 253
-	maxQuote   = 300 // bytes that are quoted from another process
+	maxQuote   = 300 // maximum bytes quoted from another process
 )
 
 // shorten returns text from another process as one line of readable length.

@@ -40,8 +40,8 @@ const unfinished = ".restoring"
 // A Seed describes the data directory to build.
 type Seed struct {
 	DataDir string        // must be absent or empty
-	Name    string        // of the member that uses the directory
-	Members types.URLsMap // of the cluster, including that member, by name
+	Name    string        // name of the member that uses the directory
+	Members types.URLsMap // members of the cluster by name, including that member
 	Token   string        // see NewToken; members that each restore the same revision share it
 	// Generation is the new generation; 0 if none is created. The database may be older than the cluster that it
 	// replaces, so only this number shows how often logs were restarted.
@@ -52,8 +52,8 @@ type Seed struct {
 type Result struct {
 	restore.Result
 	ClusterID, MemberID uint64
-	Voters              int      // of the cluster that was backed up, at that revision
-	Alarms              []string // that were raised in it; the restored cluster has none
+	Voters              int      // number of voters in the backed-up cluster at that revision
+	Alarms              []string // alarms that were raised in that cluster; the restored cluster has none
 }
 
 // Build makes the data directory from the source's data. It is made under another name, DATADIR.restoring, and renamed
@@ -73,7 +73,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
-	defer lock.Close() // it was not written to
+	defer lock.Close() // the file was not written to
 	restored, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
@@ -111,7 +111,7 @@ func (s Seed) prepare() (*os.File, error) {
 		return nil, err
 	}
 	remains, err := os.ReadDir(dir)
-	for _, entry := range remains { // of an interrupted build
+	for _, entry := range remains { // remains of an interrupted build
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
 	}
 	if err == nil {
@@ -146,7 +146,7 @@ func (s Seed) publish(member string) error {
 			return err
 		}
 	}
-	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it is not empty any more
+	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if the directory is no longer empty
 		return err
 	}
 	return disk.Rename(s.DataDir+unfinished, s.DataDir)
@@ -219,9 +219,9 @@ func NewToken() string { return "restored-" + rand.Text() }
 type cluster struct {
 	*membership.RaftCluster
 	self         *membership.Member
-	votersBefore int      // voters of the cluster that was backed up
-	alarms       []string // that were raised in it
-	generation   uint64   // the new generation; 0 if none is created
+	votersBefore int      // number of voters in the backed-up cluster
+	alarms       []string // alarms raised in that cluster
+	generation   uint64   // number of the new generation; 0 if none is created
 	start        uint64   // index of the snapshot at the start of its log; set with the database
 }
 

@@ -188,7 +188,7 @@ func (l *lines) addBackups(d status.Document) {
 	case b == nil && d.Standalone:
 		l.add("backups", "none (no --backup-store)")
 		return
-	case b == nil: // the sidecar makes them
+	case b == nil: // the sidecar makes the backups
 		return
 	}
 	role := map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role]

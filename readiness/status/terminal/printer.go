@@ -41,12 +41,12 @@ type Printer struct {
 	to     io.Writer
 	now    func() time.Time
 	colour bool
-	until  map[bool]time.Time // times of the last printed steps: of the machine, and of readiness, which arrive late
-	known  map[eventKey]bool  // events that were printed
+	until  map[bool]time.Time // times of the last printed transitions and readiness changes, which arrive late
+	known  map[eventKey]bool  // events already printed
 	ready  bool
-	live   bool   // the stream is a terminal, on which lines can be overwritten
-	below  string // the last lines, to be overwritten
-	width  int    // columns of the terminal
+	live   bool   // the output is a terminal, where lines can be overwritten
+	below  string // last printed lines, which will be overwritten
+	width  int    // width of the terminal in columns
 
 	// Verbose makes Print write everything.
 	Verbose bool
@@ -68,9 +68,9 @@ func NewPrinter(to io.Writer) *Printer {
 const ofReadiness = "readiness"
 
 const (
-	lastEvents  = 10  // transitions and timeline events that are printed at a time
+	lastEvents  = 10  // maximum number of transitions and timeline events printed at a time
 	briefEvents = 4   // the same without Verbose
-	longReason  = 100 // bytes of a reason that is not repeated
+	longReason  = 100 // minimum bytes of a reason that is not repeated
 )
 
 // brief lists the lines that Print shows without Verbose.
@@ -90,7 +90,7 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	for _, c := range status.HeadlineOf(d).Conditions {
 		command := c.Command + ", "
-		if c.Command == "etcd-wrapper status" { // the user has just run it
+		if c.Command == "etcd-wrapper status" { // the user has just run this command
 			command = ""
 		}
 		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
@@ -120,7 +120,7 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // the line about the recovery has it
+		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
 			b.WriteString(p.event("  ", event))
 		}
 	}
@@ -141,7 +141,7 @@ var healthColours = map[string]int{status.HealthOK: green, status.HealthDegraded
 
 // headline returns the first line, with the state in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
-	h := status.HeadlineOf(d) // an older wrapper may lack it
+	h := status.HeadlineOf(d) // older wrappers may not send it
 	return p.inColour(bold, h.Phase) + p.inColour(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
@@ -187,7 +187,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	for _, is := range d.Timeline {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // the document itself has this change; the timeline only adds the reason of a loss
+			continue // the document itself shows this change; the timeline only adds the reason of a loss
 		}
 		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
@@ -195,7 +195,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, p.now()) // an older wrapper may lack it
+		at := cmp.Or(d.ReadySince, p.now()) // older wrappers may not send it
 		colour := map[bool]int{true: green, false: red}[d.Ready]
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", FormatTime(at), p.inColour(colour, readyWord(d.Ready)))})
 		p.ready = d.Ready
@@ -308,8 +308,8 @@ func (p *Printer) trends(t *status.Trends) string {
 func isMissing(point float32) bool { return math.IsNaN(float64(point)) }
 
 const (
-	lineWidth = 40 // maximum columns of a series
-	barWidth  = 30 // columns of a progress bar
+	lineWidth = 40 // maximum columns of a time series
+	barWidth  = 30 // width of a progress bar in columns
 )
 
 // sparkline draws a series on a scale that starts at 0. If several points share a column, it draws the highest. At
