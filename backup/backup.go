@@ -132,7 +132,7 @@ func (b *Backups) supersede(run context.Context, reason error) {
 	}
 	select {
 	case b.superseded <- reason:
-	default: // nobody has received the value of an earlier run yet
+	default: // the value of an earlier run was not received yet
 	}
 }
 
