@@ -74,7 +74,7 @@ type running struct {
 }
 
 // ErrNotRunning reports that etcd is not running, or that backups have not started.
-var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status shows why")
+var ErrNotRunning = errors.New("backups are not running; run etcd-wrapper status to see why")
 
 // retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
@@ -139,7 +139,7 @@ func (b *Backups) supersede(run context.Context, reason error) {
 func (b *Backups) recordFailure(err error) {
 	previous := b.unable.Load()
 	if previous == nil || previous.Message != err.Error() {
-		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: none can be made")
+		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: cannot start")
 	}
 	b.unable.Store(addFailure(previous, err, retryInterval))
 }
@@ -186,7 +186,7 @@ func (b *Backups) End(ctx context.Context) error {
 	case <-r.done:
 		return nil
 	case <-ctx.Done():
-		return errors.New("backups: the store has not answered in time")
+		return errors.New("backups: the store did not respond in time")
 	}
 }
 
@@ -218,14 +218,14 @@ func (b *Backups) Unconfirmed() string {
 	if b.options.Ack.IsOpen() && behind < confirmLimit {
 		return ""
 	}
-	reason := "this process has uploaded nothing in the last minute"
+	reason := "nothing was uploaded in the last minute"
 	if behind >= confirmLimit {
-		reason = fmt.Sprintf("no answer for %s", behind.Truncate(time.Second))
+		reason = fmt.Sprintf("no response for %s", behind.Truncate(time.Second))
 	}
 	if problem := cmp.Or(known.Unable, known.Shipped.Problem); problem != nil {
 		reason = problem.Message
 	}
-	return "the store of the backups does not confirm changes, and clients wait: " + reason
+	return "the backup store does not confirm changes, so clients are waiting: " + reason
 }
 
 // BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool, or when ctx is done.
@@ -346,7 +346,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	}
 	reason := "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(time.Millisecond).String()
 	if result.Hash != nil {
-		reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", result.Hash.Revision, result.Hash.Hash)
+		reason += fmt.Sprintf("; its hash at revision %d matches etcd's, %d", result.Hash.Revision, result.Hash.Hash)
 	}
 	l.LastVerification.Reason = reason
 }

@@ -31,7 +31,7 @@ var errStillUnreachable = errors.New("the store has not recovered from an earlie
 // after End and waits until the writer has ended. The writer may have ended before the last writes, so each member
 // uploads what the store lacks; several may do so at the same time. If there is no chain to extend, the member that wrote
 // the backups copies the whole database, and others return writer.ErrNoChain. writer.ErrRowsOnly means that all revisions
-// are stored and another member stores the rest. ErrNotRunning means that backups had not started. Flush returns soon
+// are stored and another member uploads the rest. ErrNotRunning means that backups had not started. Flush returns soon
 // after ctx is done even if a volume or a network file system hangs. It then leaves a goroutine behind, since the process
 // is about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
@@ -53,7 +53,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	case err := <-flushed:
 		return err
 	case <-time.After(hangGrace):
-		return fmt.Errorf("%w: the store or the volume does not answer", context.Cause(ctx))
+		return fmt.Errorf("%w: the store or the volume does not respond", context.Cause(ctx))
 	}
 }
 
@@ -127,7 +127,7 @@ const (
 )
 
 // errMismatch reports that the spool does not extend the backups in the store.
-var errMismatch = errors.New("they do not continue them")
+var errMismatch = errors.New("the spool does not extend the backups")
 
 // spoolFlush uploads the spool of an earlier run.
 type spoolFlush struct {
@@ -156,7 +156,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return err
 	}
 	for _, reason := range torn {
-		b.options.Log.Warn().Err(reason).Msg("backups: unreadable segments in the spool are preserved")
+		b.options.Log.Warn().Err(reason).Msg("backups: preserved unreadable segments of the spool")
 	}
 	s := &spoolFlush{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
@@ -288,8 +288,8 @@ func (s *spoolFlush) remaining(entry writer.Spooled) (content io.ReadCloser, end
 }
 
 func (s *spoolFlush) mismatch(manifest format.Manifest) error {
-	return fmt.Errorf("segments for %s start at revision %d of cluster %s, and its backups end at revision %d: %w",
-		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errMismatch)
+	return fmt.Errorf("%w: its segments start at revision %d of cluster %s, but the backups in %s end at revision %d",
+		errMismatch, manifest.Position.Revision, manifest.Cluster, s.archive, max(0, s.head.Revision()))
 }
 
 // preserve preserves the spool if its generation has ended or part of it is unreadable. It leaves the spool where it
@@ -300,7 +300,7 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	case err != nil:
 		return err
 	case generation == nil:
-		s.options.Log.Warn().Err(why).Msg("backups: the spool on the volume is not for this store and stays there")
+		s.options.Log.Warn().Err(why).Msg("backups: the spool on the volume belongs to another store; leaving it there")
 		return nil
 	case !ended && !s.torn:
 		return why
@@ -308,7 +308,7 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("moved_to", where).Int64("from_revision", from.Position.Revision).
-			Msg("backups: the spool can no longer be uploaded to this store and is preserved")
+			Msg("backups: preserved the spool, which can no longer be uploaded to this store")
 	}
 	return err
 }

@@ -80,7 +80,7 @@ func TestFlush_copiesTheDatabaseUntilItsContextEnds(t *testing.T) {
 	defer cancel()
 	err := s.Flush(ctx, s.database())
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "stores the copy", "the error names the step")
+	require.ErrorContains(t, err, "uploading", "the error names the step")
 }
 
 func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
@@ -111,7 +111,7 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
 	atOnce, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorContains(t, s.End(atOnce), "has not answered in time")
+	require.ErrorContains(t, s.End(atOnce), "did not respond in time")
 	s.put(t, 10)
 	s.etcd.Server.Stop()
 	var together atomic.Int32

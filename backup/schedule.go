@@ -46,7 +46,7 @@ func ParseSchedule(text string) (Schedule, error) {
 	return Schedule{text: text, times: times}, nil
 }
 
-var errScheduleUsage = errors.New("is neither five cron fields (minute, hour, day of month, month, day of week) nor @hourly, @daily, " +
+var errScheduleUsage = errors.New("must be five cron fields (minute, hour, day of month, month, day of week), @hourly, @daily, " +
 	"@weekly or @every with a duration, such as @every 6h")
 
 func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) {
@@ -61,10 +61,10 @@ func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) 
 	}
 	times, err := cronFields.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("is wrong: %w", err)
+		return nil, fmt.Errorf("is invalid: %w", err)
 	}
 	if times.Next(time.Unix(0, 0).UTC()).IsZero() {
-		return nil, errors.New("never occurs: no month has such a day")
+		return nil, errors.New("never matches: no month has that day")
 	}
 	return times, nil
 }
@@ -73,7 +73,7 @@ func parseInterval(text string) (interval, error) {
 	period, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, errors.New("has no duration after @every, such as 6h or 90m")
+		return 0, errors.New("needs a duration after @every, such as 6h or 90m")
 	case period < shortestEvery || period > longestEvery:
 		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
 	default:

@@ -55,12 +55,12 @@ func TestSchedule_usesUTC(t *testing.T) {
 
 func TestParseSchedule_rejectsInvalidSchedules(t *testing.T) {
 	for text, why := range map[string]string{
-		"":                        "neither five cron fields",
-		"0 * * *":                 "neither five cron fields",
-		"0 0 * * * *":             "neither five cron fields",
-		"@fortnightly":            "neither five cron fields",
-		"@every":                  "neither five cron fields",
-		"TZ=Asia/Tokyo 0 3 * * *": "neither five cron fields",
+		"":                        "must be five cron fields",
+		"0 * * *":                 "must be five cron fields",
+		"0 0 * * * *":             "must be five cron fields",
+		"@fortnightly":            "must be five cron fields",
+		"@every":                  "must be five cron fields",
+		"TZ=Asia/Tokyo 0 3 * * *": "must be five cron fields",
 		"TZ=Asia/Tokyo 0 3 * *":   "wrong",
 		"60 * * * *":              "wrong",
 		"0 24 * * *":              "wrong",

@@ -81,7 +81,7 @@ func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	before := s.objects(t)
 	err = s.Flush(soon(t), s.database())
 	require.ErrorIs(t, err, writer.ErrRowsOnly)
-	assert.ErrorContains(t, err, "every revision that this member has")
+	assert.ErrorContains(t, err, "every revision of this member")
 	assert.Equal(t, before, s.objects(t))
 }
 

@@ -34,7 +34,7 @@ const (
 )
 
 // errBlocked reports that a check forbids deletions. It causes no early retry.
-var errBlocked = errors.New("nothing is deleted while something is in doubt")
+var errBlocked = errors.New("nothing is deleted while a safety check fails")
 
 // tasks are the maintenance tasks. The goroutine that calls run owns them.
 type tasks struct {
@@ -190,7 +190,7 @@ func (c *tasks) prune(ctx context.Context) error {
 func (c *tasks) sweep(ctx context.Context) error {
 	removed, err := store.Sweep(ctx, c.backups.options.Store)
 	if removed > 0 {
-		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: removed the remains of interrupted uploads")
+		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: removed leftovers of interrupted uploads")
 	}
 	return err
 }
@@ -230,7 +230,7 @@ const replaceEvery = time.Hour
 
 // Reasons for such a full snapshot.
 const (
-	failedTest   = "the test restore of the last one failed"
+	failedTest   = "the last full snapshot failed its restore test"
 	lostSegments = "the store has lost segments"
 )
 
@@ -258,11 +258,11 @@ func (c *tasks) verify(ctx context.Context) error {
 }
 
 // errNoIdentities reports that backups are encrypted and the wrapper has no identity to open them.
-var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
+var errNoIdentities = errors.New("--backup-identities is not set, so encrypted backups cannot be tested and nothing is deleted")
 
 // errInTheClear reports that --backup-recipients was probably forgotten. It ends with the next full snapshot, since the
 // flag may have been removed on purpose.
-var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
+var errInTheClear = errors.New("--backup-recipients is not set: new backups are not encrypted, although earlier ones are")
 
 // canOpen reports whether this process can decrypt the backups that it makes.
 func (c *tasks) canOpen() bool {
@@ -303,7 +303,7 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: restore test passed")
 		c.due["prune"] = time.Time{}
 	} else {
-		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a full snapshot, deleting nothing")
+		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a new full snapshot and deleting nothing")
 	}
 	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
@@ -360,7 +360,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		return err
 	}
 	if listed := c.backups.listed.Load(); listed.window().ToRevision < facts.Revision {
-		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, listed.window().ToRevision, facts.Revision)
+		lost := fmt.Errorf("%s: the last restorable revision is %d, but revision %d was stored", lostSegments, listed.window().ToRevision, facts.Revision)
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
@@ -404,7 +404,7 @@ func (b *Backups) removeTemporaryFiles() {
 	}
 	for _, path := range paths {
 		if err := os.RemoveAll(path); err != nil {
-			b.options.Log.Warn().Err(err).Msg("backups: the files of a restore test could not be removed from the volume")
+			b.options.Log.Warn().Err(err).Msg("backups: cannot remove the files of a restore test from the volume")
 		}
 	}
 }
@@ -485,6 +485,6 @@ func (c *clock) check() string {
 	if c.jump == 0 || time.Since(c.jumped) >= afterJump {
 		return ""
 	}
-	return fmt.Sprintf("this machine's clock jumped by %s %s ago; nothing is deleted for %s after that",
+	return fmt.Sprintf("this machine's clock jumped by %s %s ago; nothing is deleted for %s after a jump",
 		c.jump.Round(time.Second), time.Since(c.jumped).Round(time.Minute), afterJump)
 }

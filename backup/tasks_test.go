@@ -124,7 +124,7 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
-	assert.Contains(t, s.Facts().Undone.Message, "--backup-identities is missing")
+	assert.Contains(t, s.Facts().Undone.Message, "--backup-identities is not set")
 	assert.Zero(t, s.proof.count())
 }
 
@@ -138,7 +138,7 @@ func TestMissingRecipientsAreReported(t *testing.T) {
 
 	s.nextRun(t)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem")
-	assert.Contains(t, s.Facts().Undone.Message, "--backup-recipients is missing")
+	assert.Contains(t, s.Facts().Undone.Message, "--backup-recipients is not set")
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the next full snapshot ends the problem")
@@ -193,7 +193,7 @@ func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "the problem is reported")
-	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
+	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: the last restorable revision is %d", before))
 }
 
 func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
@@ -212,7 +212,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	s := newSubjectIn(t, kept, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem is reported")
 	undone := s.Facts().Undone
-	require.Contains(t, undone.Message, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Message, "nothing is deleted while a safety check fails: ")
 	require.Contains(t, undone.Message, "a clock is, or was, wrong")
 	require.True(t, undone.NextRetry.After(time.Now()))
 }

@@ -116,7 +116,7 @@ var rules = []rule{
 	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts when every member is stopped and requests the same one", ""}},
 	{nil, nil, []StoreState{StoreInUse}, nil, Decision{
 		Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
-		"if it runs elsewhere, stop it; or point --backup-store at another place",
+		"if it runs elsewhere, stop it; or point --backup-store at another location",
 	}},
 	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored, and what only this volume has is uploaded first", ""}},
 	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "all members are restored, and the store has all that can be read of this volume", ""}},

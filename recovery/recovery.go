@@ -447,7 +447,7 @@ var waysOut = map[Event]string{
 	Unbuildable: "name an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows them",
 	Grown:       "name all members in initial-cluster; or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
 	Diverged: "if the disk has changed it, move the data directory away to restore from the store; if the data are a copy to keep, " +
-		"point --backup-store at another place, or start once with --adopt and the ID of the store's cluster",
+		"point --backup-store at another location, or start once with --adopt and the ID of the store's cluster",
 	Unproved: "name an earlier target with --restore-to and --restore-id",
 }
 

@@ -23,17 +23,17 @@ import (
 // format.ErrDamaged and format.ErrUntrusted for one that cannot be verified. The message names the object.
 var (
 	// ErrForeign reports that something belongs to another cluster.
-	ErrForeign = errors.New("another cluster's")
+	ErrForeign = errors.New("cluster ID mismatch")
 	// ErrNotKept reports that a target cannot be restored; the message lists what can.
-	ErrNotKept = errors.New("not kept")
+	ErrNotKept = errors.New("not available")
 	// ErrHole reports that segments do not follow one another.
 	ErrHole = errors.New("the chain has a hole")
 	// ErrNameless reports that the newest generation has backups and no generation.json. Continuing from the
 	// generation before would lose them. It wraps format.ErrDamaged.
-	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", format.ErrDamaged)
+	ErrNameless = fmt.Errorf("%w: it is missing, but its generation has backups", format.ErrDamaged)
 	// ErrUnsigned reports that the backups are signed, and that this process has no key to sign with: readers that
 	// require signatures would stop at its first object.
-	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
+	ErrUnsigned = errors.New("signed, but --backup-signing-key is not set")
 )
 
 // NotVerified reports whether the content that was read is wrong, as opposed to reading having failed.
@@ -130,7 +130,7 @@ func (r *objectStore) mismatchError(name string) error {
 
 // otherClusterError reports that an object belongs to another cluster.
 func (r *objectStore) otherClusterError(name, of, instead string) error {
-	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
+	return fmt.Errorf("%s in %s: %w: %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 
 // selectError returns the first of two errors that is not nil, but prefers missing trust: the object need not be

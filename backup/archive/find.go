@@ -174,7 +174,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 		}
 	case target.Revision == 0:
 		if chain.PastEnd != nil && target.Time.After(chain.certain) {
-			return Path{}, fmt.Errorf("%s is %w: revision %d was the latest at %s, and what followed cannot be read: %w", target, ErrNotKept,
+			return Path{}, fmt.Errorf("%s is %w: revision %d was the latest at %s, and later revisions cannot be read: %w", target, ErrNotKept,
 				chain.To, chain.certain.UTC().Format(time.RFC3339), chain.PastEnd)
 		}
 		known, err := h.markerBefore(ctx, path, target.Time)
@@ -198,7 +198,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 func (h *History) rangeError(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
-		err = fmt.Errorf("%w; what follows cannot be read: %w", err, newest.pastEnd())
+		err = fmt.Errorf("%w; later revisions cannot be read: %w", err, newest.pastEnd())
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func (h *History) describeRanges() string {
 	}
 	switch older := len(all) - maxRanges; {
 	case len(all) == 0:
-		return "nothing that can be restored"
+		return "no restore points"
 	case older > 0:
 		return fmt.Sprintf("%s, and %d older ranges", strings.Join(all[older:], ", "), older)
 	default:

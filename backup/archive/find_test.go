@@ -183,7 +183,7 @@ func TestFind_time(t *testing.T) {
 	assert.EqualValues(t, 70, w.find(archive.Target{Time: TimeAt(1000)}).Revision, "nothing later is known")
 	_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(9)})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not kept in memory://test/, which has revisions 10 to 40 (")
+	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not available in memory://test/, which has revisions 10 to 40 (")
 
 	result := w.restore(archive.Target{Time: TimeAt(33)})
 	assert.EqualValues(t, 25, result.full)

@@ -63,11 +63,11 @@ const maxCompression = 32 << 10
 func (f Full) check() error {
 	switch {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
-		return fmt.Errorf("the full snapshot of revision %d names no cluster or generation", f.Revision)
+		return fmt.Errorf("the full snapshot of revision %d lacks its cluster or generation", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
-		return fmt.Errorf("the full snapshot of revision %d continues at %s", f.Revision, f.Next)
+		return fmt.Errorf("the full snapshot of revision %d has the invalid next position %s", f.Revision, f.Next)
 	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/maxCompression > f.Data.Bytes:
-		return fmt.Errorf("the full snapshot of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
+		return fmt.Errorf("the full snapshot of revision %d has implausible sizes: %d bytes for a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (n endReader) Read([]byte) (int, error) {
 	var one [1]byte
 	read, err := n.of.Read(one[:])
 	if read > 0 {
-		err = format.Damaged(errors.New("something follows its end"))
+		err = format.Damaged(errors.New("unexpected data after its end"))
 	}
 	return 0, err
 }
@@ -309,7 +309,7 @@ func (f StoredFull) rejectReason() error {
 	case f.fault != nil:
 		return f.fault
 	case f.Result != nil && f.Result.Outcome == Failed:
-		return fmt.Errorf("full %s failed its test restore: %s", f.Name(), f.Result.Why)
+		return fmt.Errorf("full snapshot %s failed its restore test: %s", f.Name(), f.Result.Why)
 	}
 	return nil
 }

@@ -240,7 +240,7 @@ func ReadIdentity(dataDir string) (is Identity, err error) {
 		err = errors.New("it names no cluster")
 	}
 	if err != nil {
-		return Identity{}, fmt.Errorf("%s, which names the cluster that etcd's data belong to, cannot be read: %w", filepath.Join(dataDir, IdentityFile), err)
+		return Identity{}, fmt.Errorf("cannot read %s, which identifies the cluster of etcd's data: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return is, nil
 }
@@ -255,7 +255,7 @@ func (i Identity) Write(dataDir string) error {
 		err = disk.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot record in %s which cluster etcd's data belong to: %w", filepath.Join(dataDir, IdentityFile), err)
+		return fmt.Errorf("cannot record the cluster of etcd's data in %s: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func TestLineage_ignoresStrays(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Len(t, lineage.Generations, 1, name)
 			require.Len(t, lineage.Strays, 1, name)
-			assert.ErrorContains(t, lineage.Strays[0], fmt.Sprintf("gen/%06d/ in memory://test/ is ignored: generation 1 has not ended", number))
+			assert.ErrorContains(t, lineage.Strays[0], fmt.Sprintf("ignoring gen/%06d/ in memory://test/: generation 1 has not ended", number))
 			assert.Equal(t, map[int]int{2: 3, 777: 2}[number], lineage.Next, "a number that is free")
 			assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 			for _, object := range w.names(fmt.Sprintf("gen/%06d/", number)) {
@@ -274,7 +274,7 @@ func TestLineage_strayWithBackups(t *testing.T) {
 	_, err := w.Generations(t.Context())
 	require.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "gen/000002/ in memory://test/")
-	assert.ErrorContains(t, err, "nothing in the store ends generation 1")
+	assert.ErrorContains(t, err, "the store has no object that ends generation 1")
 }
 
 // An incomplete listing must fail, or a new cluster would be created next to the existing backups.

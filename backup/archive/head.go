@@ -245,7 +245,7 @@ var (
 	// ErrEnded reports that a generation has ended: nothing may be added.
 	ErrEnded = errors.New("the generation has ended")
 	// ErrMoved reports that something was added to a generation meanwhile: read its head again.
-	ErrMoved = errors.New("the generation was extended")
+	ErrMoved = errors.New("another process extended the generation")
 )
 
 // End ends a generation after a head, so that its successor has everything that the store has ever confirmed. It may

@@ -185,7 +185,7 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
 	assert.ErrorIs(t, head.Damaged, archive.ErrForeign)
-	assert.ErrorContains(t, head.Damaged, "of cluster beef instead of "+cluster)
+	assert.ErrorContains(t, head.Damaged, "beef instead of "+cluster)
 	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd)
 	remove()
 

@@ -199,7 +199,7 @@ func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 // write to the store can create its name.
 func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	if !chain.opens.IsZero() {
-		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot is missing that continues at %s", ErrHole, chain.opens))
+		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot that continues at %s is missing", ErrHole, chain.opens))
 	}
 	for _, full := range slices.Backward(g.Fulls) {
 		problem := full.rejectReason()
@@ -344,7 +344,7 @@ func (x index) findMissing(ctx context.Context, chain Chain, bound format.Positi
 		_, err := x.reader.lastSegment(ctx, object, chain.Fulls[0].Cluster)
 		switch {
 		case err == nil:
-			return fmt.Errorf("%w: nothing starts at %s in %s, and %s follows", ErrHole, chain.end, x.reader.store, object.Name()), ignored, nil
+			return fmt.Errorf("%w: no segment starts at %s in %s, but %s follows", ErrHole, chain.end, x.reader.store, object.Name()), ignored, nil
 		case !Unusable(err):
 			return nil, nil, err
 		}

@@ -25,7 +25,7 @@ func TestHistory_emptyStore(t *testing.T) {
 	assert.Nil(t, history.Newest())
 	_, err = a.Find(t.Context(), archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "the latest revision is not kept in memory://test/, which has nothing that can be restored")
+	assert.EqualError(t, err, "the latest revision is not available in memory://test/, which has no restore points")
 }
 
 // A window is the range of revisions of a chain, with the number of its full snapshots and objects.
@@ -190,7 +190,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			full := w.put(archive.Full{Revision: 40, Chain: format.Seed(cluster, 1, 40), Behind: &next})
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.ManifestName(1, full.Name())))
-		}, 30, 0, "the full snapshot is missing that continues at 0000000000000000041"},
+		}, 30, 0, "the full snapshot that continues at 0000000000000000041 is missing"},
 		"names": {func(w *world) {
 			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, TimeAt(9000))), []byte("x"))
 			w.store.SetContent(archive.SegmentName(1, format.After(9000)), []byte("x"))
@@ -203,7 +203,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			w.putSegment(Build(w.t, w.Keys(), foreign, Rows(31, 32)))
 			w.next = w.build(32).Start()
 			w.segment(34)
-		}, 30, 2, archive.SegmentName(1, format.After(30)) + " in memory://test/ is another cluster's: of cluster 7e27652122e8b2ae"},
+		}, 30, 2, archive.SegmentName(1, format.After(30)) + " in memory://test/: cluster ID mismatch: 7e27652122e8b2ae"},
 		"a full behind a gap that failed its test": {func(w *world) {
 			w.result(w.Archive, w.gap(40), archive.Failed, 41, false)
 		}, 30, 10, "of a reason"},
@@ -275,7 +275,7 @@ func TestFind_generationWithUnusableFulls(t *testing.T) {
 	_, err := w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	require.ErrorIs(t, err, format.ErrDamaged)
-	assert.ErrorContains(t, err, "the latest revision is not kept")
+	assert.ErrorContains(t, err, "the latest revision is not available")
 }
 
 // A key that is no longer trusted is not damage, and is reported first.
@@ -333,7 +333,7 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.Len(t, chains, 3)
 	assert.Equal(t, []window{{10, 14, 1, 1}, {24, 30, 1, 3}, {40, 42, 1, 1}}, windows(w.history()))
 	require.ErrorIs(t, chains[0].PastEnd, archive.ErrHole)
-	require.ErrorContains(t, chains[0].PastEnd, "nothing starts at "+format.After(14).String())
+	require.ErrorContains(t, chains[0].PastEnd, "no segment starts at "+format.After(14).String())
 	require.NoError(t, chains[1].PastEnd, "a chain that was begun anew is no hole")
 	require.NoError(t, chains[2].PastEnd)
 }

@@ -85,7 +85,7 @@ func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Ge
 	if len(all) > 0 {
 		founder = all[len(all)-1].Cluster
 	}
-	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", r.store, ErrForeign, founder, cluster)
+	return Generation{}, fmt.Errorf("%s: %w: it was last written by cluster %s, but this is cluster %s", r.store, ErrForeign, founder, cluster)
 }
 
 // A Lineage is the history of a store's generations.
@@ -170,12 +170,12 @@ func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number i
 	case ended.stored && number >= ended.successor, !ended.stored && stated:
 		return nil, nil
 	}
-	stray = fmt.Errorf("%s in %s is ignored: generation %d has not ended", GenerationPrefix(number), r.store, newest.Number)
+	stray = fmt.Errorf("ignoring %s in %s: generation %d has not ended", GenerationPrefix(number), r.store, newest.Number)
 	head, err := r.Head(ctx, number)
 	switch {
 	case err == nil && !head.Empty():
-		return nil, r.wrapName(GenerationPrefix(number), fmt.Errorf("%w: it has backups, although nothing in the store ends generation %d: restore the object "+
-			"that does from an earlier version of the bucket, or delete this generation if none of your clusters has created it", format.ErrDamaged, newest.Number))
+		return nil, r.wrapName(GenerationPrefix(number), fmt.Errorf("%w: it has backups, but the store has no object that ends generation %d: restore that object "+
+			"from an earlier version of the bucket, or delete this generation if none of your clusters created it", format.ErrDamaged, newest.Number))
 	case err == nil || NotVerified(err):
 		return stray, nil
 	}
@@ -233,7 +233,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 }
 
 // errUnlisted reports that a listing lacks an object that exists.
-var errUnlisted = errors.New("which is there")
+var errUnlisted = errors.New("which exists")
 
 // maxUnlisted is the highest number that ProbeGenerations asks for.
 const maxUnlisted = 100

@@ -64,7 +64,7 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 				return
 			case err != nil:
 			case manifest.Cluster != of.Cluster:
-				err = fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
+				err = fmt.Errorf("%w: %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
 			case manifest.Generation != of.Number || manifest.Position != next:
 				err = fmt.Errorf("%w: it holds segment %s of generation %d instead of %s of generation %d",
 					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
@@ -79,7 +79,7 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 
 // sequenceError reports that a segment in an object does not continue the one before.
 func (r *objectStore) sequenceError(object Object, manifest format.Manifest) error {
-	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not continue the one before it", ErrHole, manifest.Position))
+	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not continue the previous segment", ErrHole, manifest.Position))
 }
 
 // A recordAt is a record and the manifest of its segment. Without a record it is the end of the segment, whose records

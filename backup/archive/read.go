@@ -76,7 +76,7 @@ func (w *readingWalk) run() error {
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
 		case listed && !found:
-			return asFault(fmt.Errorf("%w: nothing starts at %s in %s", ErrHole, w.position, w.reader.store), "", w.position)
+			return asFault(fmt.Errorf("%w: no segment starts at %s in %s", ErrHole, w.position, w.reader.store), "", w.position)
 		case listed:
 			return asFault(err, object.Name(), w.position)
 		default: // the object was merged after the path was found

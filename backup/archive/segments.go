@@ -39,7 +39,7 @@ func (a *Archive) checkDelayed(ctx context.Context, generation int, position for
 	merged, err := a.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
 		_ = a.store.Delete(ctx, name) // readers skip it anyway
-		err = a.wrapName(name, fmt.Errorf("another object was stored there and was merged: %w", store.ErrExists))
+		err = a.wrapName(name, fmt.Errorf("another segment was stored there and merged: %w", store.ErrExists))
 	}
 	return err
 }
@@ -79,7 +79,7 @@ type Merged struct {
 // starts within them, or that a merged object has another segment at one of their positions. They stay as they are.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
-		return Merged{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
+		return Merged{}, fmt.Errorf("cannot merge %d objects into a %s", len(sources), level)
 	}
 	first, last := sources[0], sources[len(sources)-1]
 	merged := Merged{Object: Object{Level: level, Generation: first.Generation, Start: first.Start, Next: last.Next}}
@@ -129,7 +129,7 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 }
 
 func differenceError(merged Merged, other Object) error {
-	return fmt.Errorf("%w: %s has other segments than %s", ErrHole, other.Name(), merged.Name())
+	return fmt.Errorf("%w: %s and %s have different segments", ErrHole, other.Name(), merged.Name())
 }
 
 // SegmentsIn returns the segments whose positions an object covers.
@@ -154,7 +154,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 	next := merged.Start
 	for _, source := range sources {
 		if source.Generation != merged.Generation || source.Start != next {
-			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), next)
+			return nil, fmt.Errorf("%w: %s does not start at %s", ErrHole, source.Name(), next)
 		}
 		content, err := Fetch(ctx, a.store, source.Name())
 		if err == nil {

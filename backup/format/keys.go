@@ -75,7 +75,7 @@ func parseSigningKey(content []byte) (ed25519.PrivateKey, error) {
 			return key, nil
 		}
 	}
-	return nil, errors.New("is not an ed25519 private key (PKCS#8 in PEM, as of openssl genpkey -algorithm ed25519)")
+	return nil, errors.New("is not an ed25519 private key (PKCS#8 in PEM, as written by openssl genpkey -algorithm ed25519)")
 }
 
 func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
@@ -84,12 +84,12 @@ func parseTrustedKeys(content []byte) (map[string]ed25519.PublicKey, error) {
 		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 		key, is := parsed.(ed25519.PublicKey)
 		if err != nil || !is || block.Type != "PUBLIC KEY" {
-			return nil, fmt.Errorf("has a %s that is not an ed25519 public key (PKIX in PEM, as of openssl pkey -pubout)", block.Type)
+			return nil, fmt.Errorf("has a %s that is not an ed25519 public key (PKIX in PEM, as written by openssl pkey -pubout)", block.Type)
 		}
 		keys[keyName(key)] = key
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("has no ed25519 public key (PKIX in PEM, as of openssl pkey -pubout)")
+		return nil, errors.New("has no ed25519 public key (PKIX in PEM, as written by openssl pkey -pubout)")
 	}
 	return keys, nil
 }
@@ -101,7 +101,7 @@ var (
 	// ErrUntrusted: it is not signed by a key of --backup-trusted-keys.
 	ErrUntrusted = errors.New("not signed by a key of --backup-trusted-keys")
 	// ErrNoIdentity: it is encrypted, and no identity of --backup-identities can decrypt it.
-	ErrNoIdentity = errors.New("no identity opens it")
+	ErrNoIdentity = errors.New("no identity can decrypt it")
 	// ErrNewer: its format is newer than this program.
 	ErrNewer = errors.New("made by a newer etcd-wrapper")
 )
@@ -148,7 +148,7 @@ func (k *Keys) CheckSigning() error {
 		return nil
 	}
 	if !k.Signs() {
-		return errors.New("--backup-trusted-keys: backups of this process would be rejected because they are not signed; set --backup-signing-key as well")
+		return errors.New("--backup-trusted-keys: unsigned backups of this process would be rejected; set --backup-signing-key as well")
 	}
 	_, err := k.Sign(Heading{Format, "own"})
 	return err
@@ -157,7 +157,7 @@ func (k *Keys) CheckSigning() error {
 // Warnings returns warnings about keys that protect less than expected, each with the flag and the next step.
 func (k *Keys) Warnings() (all []string) {
 	if k.Signs() && !k.Trusts() {
-		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified when they are read; set --backup-trusted-keys as well")
+		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified on reads; set --backup-trusted-keys as well")
 	}
 	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.files.Identities}, {"--backup-signing-key", k.files.SigningKey}} {
 		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {

@@ -70,11 +70,11 @@ func withChecksum(line []byte) []byte {
 // Check verifies a line and decodes its statement, if it is of that kind.
 func (k *Keys) Check(line []byte, kind string, into any) error {
 	if len(line) > MaxLine || len(line) < tail {
-		return fmt.Errorf("%w: a line of %d bytes", ErrDamaged, len(line))
+		return fmt.Errorf("%w: a line has the invalid length of %d bytes", ErrDamaged, len(line))
 	}
 	begin := line[:len(line)-tail]
 	if !bytes.Equal(withChecksum(bytes.Clone(begin)), line) {
-		return fmt.Errorf("%w: a line's checksum is wrong", ErrDamaged)
+		return fmt.Errorf("%w: the checksum of a line does not match", ErrDamaged)
 	}
 	var read signedLine
 	if err := json.Unmarshal(append(bytes.Clone(begin), '}'), &read); err != nil {
@@ -101,7 +101,7 @@ func checkKind(statement []byte, kind string) error {
 		return fmt.Errorf("%w: format %d", ErrNewer, heading.Format)
 	}
 	if heading.Format != Format || heading.Kind != kind {
-		return fmt.Errorf("%w: states a %q of format %d instead of a %q", ErrDamaged, heading.Kind, heading.Format, kind)
+		return fmt.Errorf("%w: found a %q of format %d instead of a %q", ErrDamaged, heading.Kind, heading.Format, kind)
 	}
 	return nil
 }
@@ -125,9 +125,9 @@ func (k *Keys) trust(line signedLine) error {
 	case line.Signature == nil:
 		return fmt.Errorf("%w: it has no signature", ErrUntrusted)
 	case !known:
-		return fmt.Errorf("%w: its key is %.16q", ErrUntrusted, line.Key)
+		return fmt.Errorf("%w: unknown key %.16q", ErrUntrusted, line.Key)
 	case !ed25519.Verify(key, line.Statement, line.Signature):
-		return fmt.Errorf("%w: the signature was made by another key", ErrUntrusted)
+		return fmt.Errorf("%w: the signature does not match", ErrUntrusted)
 	}
 	return nil
 }
@@ -144,7 +144,7 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 		case err == nil:
 			return line, nil
 		case Ended(err) && len(line) > 0:
-			return nil, fmt.Errorf("%w: it ends within a line", ErrDamaged)
+			return nil, fmt.Errorf("%w: its last line is incomplete", ErrDamaged)
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err
 		}

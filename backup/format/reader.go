@@ -178,7 +178,7 @@ func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	case typeBucket:
 		return &Bucket{}, nil
 	default:
-		return nil, fmt.Errorf("%w: a record has the type %#x", ErrDamaged, kind)
+		return nil, fmt.Errorf("%w: unknown record type %#x", ErrDamaged, kind)
 	}
 }
 
@@ -192,7 +192,7 @@ func (r *SegmentReader) end() error {
 		return fmt.Errorf("%w: it has %d records instead of %d", ErrDamaged, r.count, count)
 	}
 	if _, err := r.buffered.ReadByte(); !Ended(err) {
-		return errors.Join(err, fmt.Errorf("%w: something follows its last record", ErrDamaged))
+		return errors.Join(err, fmt.Errorf("%w: unexpected data after its last record", ErrDamaged))
 	}
 	if missing := r.manifest.RawBytes - r.limited.size; missing != 0 {
 		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, missing)
@@ -233,7 +233,7 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if length > most {
-		return nil, fmt.Errorf("%w: a field of %d bytes is larger than %d", ErrDamaged, length, most)
+		return nil, fmt.Errorf("%w: a field of %d bytes exceeds the limit of %d", ErrDamaged, length, most)
 	}
 	room = room[:0]
 	for int64(len(room)) < length { // read in pieces, because the length may be forged
@@ -248,7 +248,7 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 
 func endError(err error) error {
 	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
-		return fmt.Errorf("%w: its records end early", ErrDamaged)
+		return fmt.Errorf("%w: its records are truncated", ErrDamaged)
 	}
 	return err
 }
@@ -294,7 +294,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) end() error {
 	if Digest(b.hash.Sum(nil)) != b.promised {
-		return fmt.Errorf("%w: its bytes do not match its manifest", ErrDamaged)
+		return fmt.Errorf("%w: its content does not match its manifest", ErrDamaged)
 	}
 	return io.EOF
 }
@@ -302,7 +302,7 @@ func (b *body) end() error {
 // check returns io.EOF if everything was read and matches.
 func (b *body) check() error {
 	if b.left > 0 {
-		return fmt.Errorf("%w: its records end %d bytes before it", ErrDamaged, b.left)
+		return fmt.Errorf("%w: %d unread bytes follow its records", ErrDamaged, b.left)
 	}
 	return b.end()
 }

@@ -54,7 +54,7 @@ func (r Row) Revision() (int64, error) {
 	plain := len(r.Key) == rowKey && r.Key[8] == '_'
 	tombstone := len(r.Key) == tombstoneKey && r.Key[8] == '_' && r.Key[rowKey] == 't'
 	if !plain && !tombstone || r.Key[0] >= 0x80 {
-		return 0, fmt.Errorf("a key of %d bytes does not belong to a row", len(r.Key))
+		return 0, fmt.Errorf("a row key cannot have %d bytes", len(r.Key))
 	}
 	return int64(binary.BigEndian.Uint64(r.Key)), nil
 }
@@ -180,7 +180,7 @@ func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Digest) UnmarshalText(text []byte) error {
 	if len(text) != 2*len(d) {
-		return errors.New("not a digest of 64 hexadecimal digits")
+		return errors.New("a digest must have 64 hexadecimal digits")
 	}
 	_, err := hex.Decode(d[:], text)
 	return err
@@ -316,16 +316,16 @@ const maxRaw = 16 << 30
 func (m Manifest) check() error {
 	switch {
 	case m.Cluster == "" || m.Generation <= 0 || !m.Position.Valid():
-		return errors.New("it does not name its cluster, generation and position")
+		return errors.New("it lacks its cluster, generation or position")
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
-		return fmt.Errorf("its numbers are impossible: %d rows and %d bytes", m.Rows, m.RawBytes)
+		return fmt.Errorf("its counts are out of range: %d rows, %d bytes", m.Rows, m.RawBytes)
 	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
-		return errors.New("it is an end marker, and has rows")
+		return errors.New("a marker segment must not have rows")
 	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
-		return errors.New("it is an end marker, and names no successor")
+		return errors.New("an end marker must name its successor")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
-		return fmt.Errorf("it has %d rows from %s to %d", m.Rows, m.Position, m.End)
+		return fmt.Errorf("%d rows do not fit its range from %s to %d", m.Rows, m.Position, m.End)
 	}
 	return nil
 }
@@ -391,7 +391,7 @@ func (r *Row) decode(from *SegmentReader) (err error) {
 func (m *Marker) addTo(s *sequence) error {
 	switch {
 	case m.Time.UnixMilli() <= 0:
-		return fmt.Errorf("a marker cannot have the time %s", m.Time)
+		return fmt.Errorf("a marker has the invalid time %s", m.Time)
 	case m.Revision < s.chain.Revision() || m.Revision < s.marked || len(s.buckets) > 0:
 		return fmt.Errorf("a marker of revision %d is out of order", m.Revision)
 	}
@@ -416,7 +416,7 @@ func (m *Marker) decode(from *SegmentReader) error {
 // addTo accepts a hash that comes late.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
-		return fmt.Errorf("a compaction's hash of revision %d is out of order", h.Revision)
+		return fmt.Errorf("the compaction hash of revision %d is out of order", h.Revision)
 	}
 	return nil
 }
@@ -437,7 +437,7 @@ func (h *Hash) decode(from *SegmentReader) error {
 
 func (b *Bucket) addTo(s *sequence) error {
 	if len(b.entries) > maxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, b.Name) {
-		return fmt.Errorf("bucket %.40q is one too many or too large", b.Name)
+		return fmt.Errorf("bucket %.40q is too large, a duplicate or one too many", b.Name)
 	}
 	if err := b.check(); err != nil {
 		return err

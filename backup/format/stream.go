@@ -102,7 +102,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 		return nil, err
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: it is encrypted, and --backup-identities is not set", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: it is encrypted, but --backup-identities is not set", ErrNoIdentity)
 	}
 	decrypted, err := age.Decrypt(r, keys...) // reads a header of at most 2 MiB
 	var none *age.NoIdentityMatchError
@@ -110,7 +110,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 	case err == nil:
 		return decrypted, nil
 	case errors.As(err, &none):
-		return nil, fmt.Errorf("%w: it is encrypted to recipients other than those of --backup-identities", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: none of its recipients is in --backup-identities", ErrNoIdentity)
 	default:
 		return nil, r.classify(err)
 	}

@@ -60,7 +60,7 @@ func TestOpen_needsAMatchingIdentity(t *testing.T) {
 	assert.NotContains(t, content, "hello")
 	for says, keys := range map[string]*format.Keys{
 		"--backup-identities is not set":                                  {},
-		"encrypted to recipients other than those of --backup-identities": formattest.NewKeys(t).Load(t),
+		"none of its recipients is in --backup-identities": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)
 		assert.ErrorIs(t, err, format.ErrNoIdentity)

@@ -268,7 +268,7 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
-		return errors.New("it holds the rows")
+		return errors.New("it contains the rows")
 	}
 	var finished []byte
 	isMeta := bytes.Equal(name, schema.Meta.Name())
@@ -306,7 +306,7 @@ func CheckSpace(dir string, source Source, options Options) error {
 	}
 	needed := source.DatabaseBytes + source.RowBytes*rowOverhead + options.ReservedBytes + spare
 	if free < needed {
-		return fmt.Errorf("%w on the volume of %s: %d MiB are needed and %d MiB are free", ErrNoRoom, dir, (needed+1<<20-1)>>20, free>>20)
+		return fmt.Errorf("%w on the volume of %s: %d MiB needed, %d MiB free", ErrNoRoom, dir, (needed+1<<20-1)>>20, free>>20)
 	}
 	return nil
 }
@@ -378,7 +378,7 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	case err != nil && !errors.Is(err, ErrDigest):
 		return err
 	case size == 0 || size%512 != 0: // etcdutl detects a digest with the same rule
-		return fmt.Errorf("%w: it cannot be a database followed by its digest", ErrDamaged)
+		return fmt.Errorf("%w: its size is not that of a database followed by a digest", ErrDamaged)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}

@@ -54,7 +54,7 @@ func HashKV(ctx context.Context, path string, q HashRequest) (uint32, error) {
 func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (hash uint32, err error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
-		return 0, fmt.Errorf("database %s: cannot open it: %w", path, err)
+		return 0, fmt.Errorf("cannot open database %s: %w", path, err)
 	}
 	defer db.Close() // the database was only read
 	err = recoverPanic(func() error {
@@ -67,7 +67,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("hash of database %s at revision %d: %w", path, q.Revision, err)
+		return 0, fmt.Errorf("cannot compute the cannot compute the hash of database %s at revision %d: %w", path, q.Revision, err)
 	}
 	return hash, nil
 }
@@ -81,9 +81,9 @@ func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	finished := revisionIn(tx.Bucket(schema.Meta.Name()), schema.FinishedCompactKeyName)
 	switch {
 	case finished > max(q.Compacted, 0):
-		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, finished, q.Compacted)
+		return fmt.Errorf("it was %w at revision %d, which is later than revision %d of the request", ErrCompacted, finished, q.Compacted)
 	case q.Revision < q.Compacted:
-		return fmt.Errorf("it is older than the compaction at %d: %w", q.Compacted, ErrCompacted)
+		return fmt.Errorf("the revision is older than the compaction at %d: %w", q.Compacted, ErrCompacted)
 	case q.Revision > max(last, q.Compacted):
 		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, q.Compacted))
 	}

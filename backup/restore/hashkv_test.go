@@ -155,7 +155,7 @@ func TestHashKV_rejectsMissingRows(t *testing.T) {
 	path := compactedAt4(t)
 	_, err := HashKV(t.Context(), path, HashRequest{Compacted: 3, Revision: 6})
 	require.ErrorIs(t, err, ErrCompacted)
-	require.ErrorContains(t, err, "compacted at revision 4, after the compaction of the hash at 3")
+	require.ErrorContains(t, err, "compacted at revision 4, which is later than revision 3 of the request")
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: -1, Revision: 6})
 	require.ErrorIs(t, err, ErrCompacted)
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 5, Revision: 4})
@@ -204,7 +204,7 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 4, Revision: 6})
 	require.ErrorContains(t, err, "it is not an etcd database")
 	_, err = HashKV(t.Context(), t.TempDir(), HashRequest{Compacted: 4, Revision: 6})
-	require.ErrorContains(t, err, "cannot open it")
+	require.ErrorContains(t, err, "cannot open database")
 }
 
 // etcd is the key-value store of an etcd, without a log or clients.

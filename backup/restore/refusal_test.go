@@ -46,7 +46,7 @@ func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	require.NoError(t, db.Close())
 	another, err := os.ReadFile(foreign)
 	require.NoError(t, err)
-	const noDigest = "it cannot be a database followed by its digest"
+	const noDigest = "its size is not that of a database followed by a digest"
 	for what, example := range map[string]struct {
 		content []byte
 		says    string
@@ -174,7 +174,7 @@ func TestDatabase_checksRoomFirst(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Database(t.Context(), source, filepath.Join(dir, "db"), Options{})
 	require.ErrorIs(t, err, ErrNoRoom)
-	require.Regexp(t, `not enough room on the volume of `+dir+`: \d+ MiB are needed and \d+ MiB are free`, err.Error())
+	require.Regexp(t, `not enough room on the volume of `+dir+`: \d+ MiB needed, \d+ MiB free`, err.Error())
 }
 
 func TestDatabase_reportsProgress(t *testing.T) {

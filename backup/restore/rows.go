@@ -259,7 +259,7 @@ func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	}
 	last, err := lastRow(keys)
 	if err == nil && last != revision {
-		return fmt.Errorf("%w: its last revision is %d and should be %d", ErrDamaged, last, revision)
+		return fmt.Errorf("%w: its last revision is %d instead of %d", ErrDamaged, last, revision)
 	}
 	return err
 }
@@ -303,7 +303,7 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorde
 			value, err = (&leasepb.Lease{ID: id, TTL: ttl}).Marshal()
 		}
 		if err != nil {
-			return fmt.Errorf("cannot add the lease %x, which a key refers to: %w", id, err)
+			return fmt.Errorf("cannot add the missing lease %x of a key: %w", id, err)
 		}
 		if err = leases.Put(leaseKey(id), value); err != nil {
 			return err

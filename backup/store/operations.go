@@ -49,9 +49,9 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case err == nil && stored == want:
 		return nil
 	case err == nil:
-		return fmt.Errorf("%s in %s has other content: %w", name, s, ErrExists)
+		return fmt.Errorf("%s in %s has different content: %w", name, s, ErrExists)
 	case errors.Is(err, ErrNotFound) && errors.Is(put, ErrExists):
-		return fmt.Errorf("%s in %s exists when it is created, but not when it is read; remove it if that persists: %w", name, s, &Unavailable{})
+		return fmt.Errorf("%s in %s cannot be created because it exists, but cannot be found when it is read; remove it if this persists: %w", name, s, &Unavailable{})
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
@@ -171,7 +171,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {
-		return now, fmt.Errorf("cannot remove the object that showed the clock of %s: %w", s, err)
+		return now, fmt.Errorf("cannot remove the object used to read the clock of %s: %w", s, err)
 	}
 	return now, nil
 }

@@ -132,7 +132,7 @@ func InOrder(listed iter.Seq2[Object, error], base, after string) iter.Seq2[Obje
 				continue
 			}
 			if name <= last {
-				yield(Object{}, fmt.Errorf("the store lists %s after %s: it cannot be used, objects would be missed", name, last))
+				yield(Object{}, fmt.Errorf("the store lists %s after %s: it cannot be used because its listings are out of order", name, last))
 				return
 			}
 			object.Name, last = name, name

@@ -37,7 +37,7 @@ type report struct {
 }
 
 // ErrEnded reports that Run has returned.
-var ErrEnded = errors.New("backups have ended")
+var ErrEnded = errors.New("backups have stopped")
 
 // rules evaluate the table.
 var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
@@ -65,7 +65,7 @@ func (d *driver) decide(next report) []Action {
 	core, decision := rules.Step(d.core, next.event, next.payload)
 	if decision.Row < 0 {
 		if decision.Answer == statemachine.Reject {
-			log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the event has no row")
+			log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the transition table has no row for the event")
 		}
 		return nil
 	}

@@ -165,7 +165,7 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	require.NoError(t, a.Commit(t.Context(), full))
 	before := s.contents()
 	s.run()
-	s.requireProblem("is another cluster's: it has backups of cluster beef, and this is " + clusterID)
+	s.requireProblem(": cluster ID mismatch: it has backups of cluster beef, but this is cluster " + clusterID)
 	s.put("a", "2")
 	s.requireNothingFlushed()
 	assert.Empty(t, s.superseded)

@@ -76,7 +76,7 @@ const (
 
 var (
 	// errOvertaken reports that a full snapshot must no longer start a chain.
-	errOvertaken = errors.New("another member extends the backups")
+	errOvertaken = errors.New("another member has extended the backups")
 	// errCanceled reports that a full snapshot is no longer needed.
 	errCanceled = errors.New("canceled")
 )
@@ -113,7 +113,7 @@ func (f *snapshots) start() {
 	if f.making != nil || len(f.due) == 0 || !f.isReady() {
 		return
 	}
-	m := &full{requests: f.due, doing: "waits until nothing else holds the database", since: f.options.Now()}
+	m := &full{requests: f.due, doing: "waiting for another operation on the database", since: f.options.Now()}
 	f.making, f.due = m, nil
 	var copied *snapshotCopy
 	f.run(m, func(ctx context.Context) (err error) {
@@ -125,7 +125,7 @@ func (f *snapshots) start() {
 			return
 		}
 		m.copy, m.Hash = copied, copied.hash
-		f.options.Log.Debug().Int64("revision", m.Revision).Int64("bytes", m.Database.Bytes).Dur("paused_ms", copied.held).Msg("backups: the database was copied")
+		f.options.Log.Debug().Int64("revision", m.Revision).Int64("bytes", m.Database.Bytes).Dur("paused_ms", copied.held).Msg("backups: copied the database")
 	})
 }
 
@@ -215,7 +215,7 @@ func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	}
 	tail := f.chain.tail
 	m.Chain, m.Last, m.Next = tail.Before, tail.Last, tail.Position
-	m.tried, m.doing = time.Now(), "copies the database"
+	m.tried, m.doing = time.Now(), "copying the database"
 	return snapshot, nil
 }
 
@@ -248,7 +248,7 @@ func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 		start.Position = format.Position{Revision: m.Behind.Revision, Part: m.Behind.Part + 1}
 	}
 	f.chain.tail, f.chain.markers, f.chain.small.digests = start, nil, snapshot.Digests()
-	f.take(named, payload{})
+	f.take(copyStarted, payload{})
 }
 
 // openChain requests a full snapshot, since there is no chain to extend.
@@ -269,7 +269,7 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 		return
 	}
 	f.replaced = damaged.Error()
-	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged and left as it is; making another one")
+	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged; leaving it in place and making another one")
 	f.request("damaged: " + f.replaced)
 }
 
@@ -287,7 +287,7 @@ func (f *snapshots) store() {
 		}
 	case time.Now().Before(f.notBefore) || !m.opens && !f.remote.isEndKnown():
 	case !m.opens && f.remote.head.Position.Compare(m.Next) < 0:
-		m.doing = "waits until what is before it is stored"
+		m.doing = "waiting for earlier segments to be uploaded"
 	default:
 		f.startUpload()
 	}
@@ -296,7 +296,7 @@ func (f *snapshots) store() {
 // startUpload uploads the copy in a job.
 func (f *snapshots) startUpload() {
 	m := f.making
-	m.storing, m.doing, m.tried, m.loggedAt = true, "stores the copy", time.Now(), time.Now()
+	m.storing, m.doing, m.tried, m.loggedAt = true, "uploading", time.Now(), time.Now()
 	if m.opens {
 		f.remote.recordIdentity() // must happen before the upload
 	}
@@ -368,7 +368,7 @@ func (f *snapshots) finish() {
 	f.gapAfter = time.Now().Add(max(f.pace.rest, restFactor*took))
 	if m.opens {
 		f.remote.setHead(archive.Head{Start: m.Start(), Full: &m.Full})
-		f.take(chainBegun, payload{})
+		f.take(chainStarted, payload{})
 	}
 	resolve(f.forget().requests, fullResult{full: m.Full})
 	f.options.Log.Info().Int64("revision", m.Revision).Str("reason", m.Reason).Int64("bytes", m.Data.Bytes).Int64("database", m.Database.Bytes).
@@ -385,7 +385,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it is stored, possibly by a request whose response was lost
 		return err
 	case head.Position.Compare(previousEnd) > 0:
-		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
+		return fmt.Errorf("%w: they now end at revision %d", errOvertaken, head.Revision())
 	}
 	f.wait(func() {
 		if f.remote.observeLeader(); !f.isWriter() {
@@ -399,7 +399,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {
-		doing = "cannot keep a copy of the database until it is stored"
+		doing = "cannot keep the copy of the database until it is uploaded"
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
 	resolve(f.forget().requests, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
@@ -429,7 +429,7 @@ func (f *snapshots) forget() *full {
 // leaveChain cancels the full snapshot that was to start a chain and drops the segments after it.
 func (f *snapshots) leaveChain(why error) {
 	m := f.forget()
-	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot of a new chain")
+	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot that would have started a chain")
 	f.brokenSince = time.Time{}
 	f.chain.reset()
 	f.chain.drop()

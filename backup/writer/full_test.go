@@ -255,7 +255,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection started when the store was empty
 	})
 	s.do(func() {
-		assert.Equal(t, beginning, s.core.State)
+		assert.Equal(t, starting, s.core.State)
 		assert.NotEmpty(t, s.spool.Entries())
 	})
 }
@@ -267,8 +267,8 @@ func (c *cluster) slowly(member int) (stored func()) {
 }
 
 var (
-	storesItsCopy    = does("stores the copy")
-	waitsForSegments = does("waits until what is before it is stored")
+	storesItsCopy    = does("uploading")
+	waitsForSegments = does("waiting for earlier segments to be uploaded")
 )
 
 // does returns a condition for the current step of the running full snapshot.

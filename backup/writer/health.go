@@ -85,7 +85,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	}
 	if h.problems[about] == nil { // queued segments may now stay in the spool for long and must survive a power failure
 		if err := h.spool.Sync(); err != nil {
-			h.options.Log.Warn().Err(err).Msg("backups: queued segments may not survive a power failure")
+			h.options.Log.Warn().Err(err).Msg("backups: cannot sync the spool; queued segments may not survive a power failure")
 		}
 	}
 	p := h.record(about, fmt.Sprintf("%s: %s", doing, err), true)
@@ -160,7 +160,7 @@ func (h *health) lasting(text string, since time.Time) facts.Problem {
 func (h *health) current() *facts.Problem {
 	all := slices.DeleteFunc(slices.Clone(h.problems[:]), func(p *problem) bool { return p == nil })
 	if h.isTimedOut() {
-		all = append(all, &problem{Problem: h.lasting("the store has not answered for %s", h.requestedAt)})
+		all = append(all, &problem{Problem: h.lasting("the store has not responded for %s", h.requestedAt)})
 	}
 	if len(all) == 0 {
 		return nil

@@ -413,7 +413,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	},
 	"exists": func(h *history, s *stand, a arguments) { assert.Contains(h, s.names(), a.word(0)) },
 	"full-snapshots": func(h *history, s *stand, _ arguments) {
-		history, copies := s.history(), strings.Count(s.log.String(), "the database was copied")
+		history, copies := s.history(), strings.Count(s.log.String(), "copied the database")
 		h.print("%d full snapshots of %d copies, %d remains", len(history.Fulls), copies, len(history.Orphans))
 	},
 	"copies": func(h *history, s *stand, _ arguments) {

@@ -28,7 +28,7 @@ func (w *Writer) inspectStore() {
 	w.health.requestedAt = time.Now()
 	inspection := inspection{
 		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.needsVerification(),
-		canCreate: (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly,
+		canCreate: (w.core.Facts.leads || w.core.Facts.tookOver) && !w.options.SegmentsOnly,
 	}
 	if time.Since(w.remote.checkpointAt) >= archive.Grace { // the object may have been merged and deleted
 		inspection.checkpoint = format.Position{}
@@ -60,7 +60,7 @@ func (w *Writer) watchInterval() time.Duration {
 // handleResult turns the result of an inspection into an event.
 func (w *Writer) handleResult(result inspection, err error) {
 	if (err == nil || result.isEndCorrupt(err)) && time.Since(w.health.requestedAt) > requestTimeout {
-		err = errors.New("the result is too old: the process was suspended")
+		err = errors.New("the response is too old: the process was suspended")
 	}
 	w.health.requestedAt, w.inspectedAt = time.Time{}, time.Now()
 	if err == nil && result.head.Ending() != nil {
@@ -73,10 +73,10 @@ func (w *Writer) handleResult(result inspection, err error) {
 		w.take(result.event, payload{err: err})
 	case errors.Is(err, store.ErrNotFound) && (w.options.SegmentsOnly || !w.core.Facts.leads && result.generation.Number == 0):
 		w.health.delayRequests(w.pace.emptyStore)
-		w.take(nothingBegun, payload{err: ErrNoChain})
+		w.take(storeUnused, payload{err: ErrNoChain})
 	case err != nil && !result.isEndCorrupt(err):
 		w.health.failed(opInspect, "cannot inspect the store", err)
-	case w.isIn(beginning):
+	case w.isIn(starting):
 		// The inspection started before the chain that is about to be stored.
 	default:
 		w.update(result)
@@ -120,7 +120,7 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 		}
 		return endDamaged, outcome
 	case damaged == nil && !head.Empty() && w.isFullyStored(head):
-		return surpassed, payload{err: ErrRowsOnly}
+		return fullyStored, payload{err: ErrRowsOnly}
 	}
 	if event, refusal := w.compare(head); event != "" || refusal != nil {
 		return event, payload{head: head, err: refusal}
@@ -130,12 +130,12 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	case damaged != nil:
 		return endDamaged, outcome
 	case head.Empty():
-		outcome.err = errors.New("there was no full snapshot yet")
+		outcome.err = errors.New("no full snapshot exists yet")
 		return noChain, outcome
 	}
 	outcome.grew = !w.core.Facts.leads && w.remote.head.Position.Compare(head.Position) < 0
-	if outcome.grew && w.core.Facts.guest {
-		w.options.Log.Info().Msg("backups: another member makes backups again")
+	if outcome.grew && w.core.Facts.tookOver {
+		w.options.Log.Info().Msg("backups: another member is making backups again")
 	}
 	return chainFound, outcome
 }
@@ -159,7 +159,7 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 		data.Rows, err = w.chain.compareHead(head)
 	}
 	if err != nil {
-		w.health.failed(opInspect, "cannot compare etcd's data with its backups", err)
+		w.health.failed(opInspect, "cannot compare etcd's data with the backups", err)
 		return "", err
 	}
 	kept := w.remote.relationStore(head, w.remote.generation)
@@ -198,7 +198,7 @@ func (w *Writer) continueChain(found payload) {
 // watchProgress makes this member take over once the chain has not grown for a number of inspections although etcd has newer revisions.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
-	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.isIn(watching, unknown) {
+	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.tookOver && !state.leads && w.isIn(watching, unknown) {
 		w.post(stalled, payload{})
 	}
 }
@@ -206,7 +206,7 @@ func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 func (w *Writer) takeOver() {
 	w.chain.reset()
 	w.health.notBefore = time.Time{}
-	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader's backups have stopped growing; this member takes over")
+	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader's backups have stopped growing; taking over")
 }
 
 // setHead records the end of the chain, and schedules the next full snapshot.
@@ -236,10 +236,10 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	if !w.isIn(writing) {
 		return
 	}
-	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; a full snapshot starts another chain")
+	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; starting another chain with a full snapshot")
 	w.chain.drop()
 	w.remote.link = new(head.Next(w.remote.generation))
-	w.post(broken, payload{err: fmt.Errorf("lost: segment %s is gone from the store", lost)})
+	w.post(chainBroken, payload{err: fmt.Errorf("lost: segment %s is missing from the store", lost)})
 }
 
 // clearChain drops the queued segments of a store without a chain: the full snapshot before them does not exist.
@@ -254,7 +254,7 @@ func (w *Writer) clearChain() {
 
 // forgetStore forgets a store that was emptied.
 func (w *Writer) forgetStore() {
-	w.options.Log.Warn().Msg("backups: the store was emptied; starting again")
+	w.options.Log.Warn().Msg("backups: the store was emptied; starting over")
 	w.remote.reset()
 }
 
@@ -262,7 +262,7 @@ func (w *Writer) forgetStore() {
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
-		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged and left as it is; a full snapshot starts another chain")
+		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged; leaving it in place and starting another chain with a full snapshot")
 	}
 	w.remote.damagedEnd = found.head.PastEnd
 	w.remote.link = new(found.head.Next(w.remote.generation))
@@ -272,7 +272,7 @@ func (w *Writer) startAfterCorruption(found payload) {
 
 // dropSpool drops the spool: the database is captured again from the end of the chain.
 func (w *Writer) dropSpool(err error) {
-	w.options.Log.Debug().Err(err).Msg("backups: the spool is dropped")
+	w.options.Log.Debug().Err(err).Msg("backups: dropped the spool")
 	w.chain.reset()
 	w.chain.drop()
 }
@@ -325,7 +325,7 @@ func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	case errors.Is(err, archive.ErrForeign):
 		i.event, err = refused, fmt.Errorf("%w; %s", err, relation.OtherCluster.WayOut())
 	case errors.Is(err, archive.ErrUnsigned):
-		i.event, err = refused, fmt.Errorf("%w; give it, or point --backup-store at another place", err)
+		i.event, err = refused, fmt.Errorf("%w; set it, or point --backup-store at another location", err)
 	}
 	return i, err
 }
@@ -361,7 +361,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if !i.head.Empty() && i.head.Cluster != i.generation.Cluster {
 		foreign := i.head.Cluster
 		i.head = archive.Head{}
-		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", i.Archive, archive.ErrForeign, foreign, i.generation.Cluster)
+		return fmt.Errorf("%s: %w: it has backups of cluster %s, but this is cluster %s", i.Archive, archive.ErrForeign, foreign, i.generation.Cluster)
 	}
 	if err == nil {
 		err = i.head.Damaged
@@ -452,7 +452,7 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	case relation.OtherCluster:
 		i.event, refusal = refused, fmt.Errorf("%w: %w", archive.ErrForeign, refusal)
 	case relation.Unclaimed:
-		i.event, refusal = refused, fmt.Errorf("%w; or start the member again, as the store is reachable now", refusal)
+		i.event, refusal = refused, fmt.Errorf("%w; or restart the member, since the store is reachable now", refusal)
 	}
 	return refusal
 }
@@ -500,7 +500,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	}
 	switch {
 	case err == nil:
-		return &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), object)}
+		return &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, but %s exists", max(0, head.Revision()), object)}
 	case archive.Unusable(err):
 		return nil
 	default:

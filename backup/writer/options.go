@@ -70,7 +70,7 @@ var (
 	ErrNoChain = errors.New("there is no chain of backups to extend, and only the member that writes the backups may start one")
 	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
 	// its leases and users are stored.
-	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users must come from the member that writes the backups")
+	ErrRowsOnly = errors.New("the store has every revision of this member; the member that writes the backups must upload the last change of leases or users")
 )
 
 // Etcd is the running etcd as far as backups need it. Methods may be called from any goroutine and return

@@ -57,7 +57,7 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 	}
 	for _, sub := range []string{segmentsDir, makingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return nil, nil, fmt.Errorf("cannot make the spool: %w", err)
+			return nil, nil, fmt.Errorf("cannot create the spool: %w", err)
 		}
 	}
 	torn, err = s.recover()
@@ -139,7 +139,7 @@ func (s *Spool) CheckSpace(size int64) error {
 		return err
 	}
 	if left-size < SpoolReserve {
-		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are kept for etcd: enlarge it, or remove what etcd does not need from it", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
+		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are reserved for etcd: enlarge the volume, or remove files that etcd does not need", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (s *Spool) Sync() error {
 			return err
 		}
 		if err := errors.Join(file.Sync(), file.Close()); err != nil {
-			return fmt.Errorf("cannot make segment %s durable: %w", entry.Position, err)
+			return fmt.Errorf("cannot sync segment %s: %w", entry.Position, err)
 		}
 	}
 	return s.sync(filepath.Join(s.dir, segmentsDir))
@@ -237,7 +237,7 @@ func (s *Spool) recover() (torn []error, err error) {
 		}
 		if err != nil {
 			useless = append(useless, name.Name())
-			torn = append(torn, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
+			torn = append(torn, fmt.Errorf("segment %s in the spool: %w", name.Name(), err))
 		}
 	}
 	_, err = s.move(useless)
@@ -274,7 +274,7 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 		}
 	}
 	if err == nil && entry.Position.String() != name {
-		err = fmt.Errorf("its name is not its position, %s", entry.Position)
+		err = fmt.Errorf("its name does not match its position, %s", entry.Position)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
@@ -298,7 +298,7 @@ func (s *Spool) Newest() (left, err error) {
 	}
 	upTo, next := all[first-1].Next(), all[first].Position
 	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(next) < 0 })
-	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s", first, upTo, next, where), err
+	return fmt.Errorf("%d segments in the spool end at %s, but the next one starts at %s; preserved them in %s", first, upTo, next, where), err
 }
 
 // Preserve moves the chosen segments to a directory next to the spool and returns its name. That directory is a valid
@@ -333,7 +333,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 		err = errors.Join(s.sync(to), s.sync(where), s.sync(filepath.Dir(s.dir)))
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot preserve what waited for the store: %w", err)
+		return "", fmt.Errorf("cannot preserve the spool: %w", err)
 	}
 	return where, nil
 }

@@ -197,7 +197,7 @@ func TestSpool_preservingFails(t *testing.T) {
 	// The path is too long for a suffix, so the spool cannot be renamed.
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool")
 	_, err := s.Preserve(func(Spooled) bool { return true })
-	require.ErrorContains(t, err, "cannot preserve what waited for the store")
+	require.ErrorContains(t, err, "cannot preserve the spool")
 	assert.Equal(t, []int64{5, 6}, positions(s))
 	again, torn := openAgain(t, dir)
 	assert.Empty(t, torn)

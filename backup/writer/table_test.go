@@ -50,84 +50,84 @@ type sentence statemachinetest.Sentence[memberState, payload]
 var (
 	leader    = memberState{leads: true}
 	follower  = memberState{}
-	stepped   = memberState{guest: true, creates: true}
-	overwrite = memberState{guest: true}
+	stepped   = memberState{tookOver: true, refusesOverwrite: true}
+	overwrite = memberState{tookOver: true}
 	bringer   = memberState{leads: true, closed: true}
 	creating  = payload{creates: true}
 	grown     = payload{creates: true, grew: true}
 )
 
 var sentences = []sentence{
-	{"nothing is stored before the store is known, but captured", unknown, leader, tick, payload{}, unknown, []Action{look, captureRows}},
-	{"who does not write captures nothing", unknown, follower, tick, payload{}, unknown, []Action{look}},
-	{"a watcher looks, and stores what waits on its volume", watching, follower, tick, payload{}, watching, []Action{findSuccessor, look, storeFull, storeSegment}},
-	{"nothing is stored before the end is known, but captured", aligning, leader, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull, captureRows}},
-	{"so does a guest", aligning, stepped, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull, captureRows}},
-	{"who does not write captures nothing", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
-	{"nor where the store overwrites", aligning, overwrite, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
+	{"nothing is stored before the store is known, but captured", unknown, leader, tick, payload{}, unknown, []Action{inspectStore, captureRows}},
+	{"who does not write captures nothing", unknown, follower, tick, payload{}, unknown, []Action{inspectStore}},
+	{"a watcher looks, and stores what waits on its volume", watching, follower, tick, payload{}, watching, []Action{findSuccessor, inspectStore, storeFull, storeSegment}},
+	{"nothing is stored before the end is known, but captured", aligning, leader, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
+	{"so does a guest", aligning, stepped, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}},
+	{"who does not write captures nothing", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
+	{"nor where the store overwrites", aligning, overwrite, tick, payload{}, aligning, []Action{findSuccessor, inspectStore, storeFull}},
 	{"the leader writes and looks for nobody", writing, leader, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
-	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment}},
+	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}},
 	{"who writes is not asked again", writing, follower, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
 	{"without a chain nothing is captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}},
-	{"no segment is stored before its chain", beginning, leader, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows}},
-	{"by a guest as well", beginning, stepped, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows}},
-	{"who leads no longer captures nothing behind it", beginning, follower, tick, payload{}, beginning, []Action{findSuccessor, storeFull}},
-	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{look, storeFull}},
+	{"no segment is stored before its chain", starting, leader, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
+	{"by a guest as well", starting, stepped, tick, payload{}, starting, []Action{findSuccessor, storeFull, captureRows}},
+	{"who leads no longer captures nothing behind it", starting, follower, tick, payload{}, starting, []Action{findSuccessor, storeFull}},
+	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{inspectStore, storeFull}},
 
-	{"a new leader looks at once", asking, follower, elected, payload{}, "", []Action{lookSoon}},
-	{"a new leader sees where the last one ended", endKnown, follower, elected, payload{}, aligning, []Action{lookSoon}},
-	{"a chain that begins goes on beginning", beginning, follower, elected, payload{}, beginning, nil},
-	{"who leads no longer looks", asking, leader, deposed, payload{}, "", []Action{lookSoon}},
-	{"who leads no longer leaves the end to others", endKnown, leader, deposed, payload{}, aligning, []Action{lookSoon}},
-	{"a full snapshot on its way is asked about when it is there", beginning, leader, deposed, payload{}, beginning, nil},
+	{"a new leader looks at once", endUnknown, follower, elected, payload{}, "", []Action{inspectSoon}},
+	{"a new leader sees where the last one ended", endKnown, follower, elected, payload{}, aligning, []Action{inspectSoon}},
+	{"a chain that begins goes on beginning", starting, follower, elected, payload{}, starting, nil},
+	{"who leads no longer looks", endUnknown, leader, lostLeadership, payload{}, "", []Action{inspectSoon}},
+	{"who leads no longer leaves the end to others", endKnown, leader, lostLeadership, payload{}, aligning, []Action{inspectSoon}},
+	{"a full snapshot on its way is asked about when it is there", starting, leader, lostLeadership, payload{}, starting, nil},
 	{"a follower founds the store when the leader does not", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
 	{"a follower takes over from a leader that stores nothing", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
 
-	{"a follower waits for a founder", looking, follower, nothingBegun, payload{}, unknown, []Action{countSilence}},
-	{"so does a guest, until the look after this one", looking, stepped, nothingBegun, payload{}, unknown, []Action{countSilence}},
-	{"a closed etcd founds nothing", looking, bringer, nothingBegun, payload{}, drained, []Action{finish}},
-	{"the leader extends the chain", looking, leader, chainFound, creating, writing, []Action{goOn}},
-	{"so does a guest", looking, overwrite, chainFound, creating, writing, []Action{goOn}},
-	{"not where the store overwrites", looking, stepped, chainFound, payload{}, watching, []Action{goOn}},
-	{"a guest steps back when another member writes", looking, stepped, chainFound, grown, watching, []Action{goOn}},
-	{"the leader does not", looking, leader, chainFound, grown, writing, []Action{goOn}},
-	{"a follower watches", looking, follower, chainFound, creating, watching, []Action{goOn}},
-	{"the leader begins a chain", looking, leader, noChain, creating, opening, []Action{clearChain, openChain}},
-	{"so does a guest", looking, overwrite, noChain, creating, opening, []Action{clearChain, openChain}},
-	{"a follower waits for a chain", looking, follower, noChain, creating, watching, []Action{clearChain, countSilence}},
-	{"a closed etcd begins no chain", looking, bringer, noChain, creating, drained, []Action{finish}},
-	{"behind a damaged end a chain begins", looking, leader, endDamaged, creating, opening, []Action{abandonEnd}},
-	{"by a guest as well", looking, overwrite, endDamaged, creating, opening, []Action{abandonEnd}},
-	{"a follower leaves a damaged end to the leader", looking, follower, endDamaged, creating, aligning, []Action{keepWatching}},
-	{"so does a closed etcd", looking, bringer, endDamaged, creating, drained, []Action{finish}},
-	{"a store of another cluster is left alone", looking, leader, refused, payload{}, foreign, []Action{refuse}},
-	{"also by a follower", looking, follower, refused, payload{}, foreign, []Action{refuse}},
-	{"and what was about to begin is given up", beginning, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
+	{"a follower waits for a founder", inspecting, follower, storeUnused, payload{}, unknown, []Action{countSilence}},
+	{"so does a guest, until the look after this one", inspecting, stepped, storeUnused, payload{}, unknown, []Action{countSilence}},
+	{"a closed etcd founds nothing", inspecting, bringer, storeUnused, payload{}, drained, []Action{finish}},
+	{"the leader extends the chain", inspecting, leader, chainFound, creating, writing, []Action{continueChain}},
+	{"so does a guest", inspecting, overwrite, chainFound, creating, writing, []Action{continueChain}},
+	{"not where the store overwrites", inspecting, stepped, chainFound, payload{}, watching, []Action{continueChain}},
+	{"a guest steps back when another member writes", inspecting, stepped, chainFound, grown, watching, []Action{continueChain}},
+	{"the leader does not", inspecting, leader, chainFound, grown, writing, []Action{continueChain}},
+	{"a follower watches", inspecting, follower, chainFound, creating, watching, []Action{continueChain}},
+	{"the leader begins a chain", inspecting, leader, noChain, creating, opening, []Action{clearChain, openChain}},
+	{"so does a guest", inspecting, overwrite, noChain, creating, opening, []Action{clearChain, openChain}},
+	{"a follower waits for a chain", inspecting, follower, noChain, creating, watching, []Action{clearChain, countSilence}},
+	{"a closed etcd begins no chain", inspecting, bringer, noChain, creating, drained, []Action{finish}},
+	{"behind a damaged end a chain begins", inspecting, leader, endDamaged, creating, opening, []Action{abandonEnd}},
+	{"by a guest as well", inspecting, overwrite, endDamaged, creating, opening, []Action{abandonEnd}},
+	{"a follower leaves a damaged end to the leader", inspecting, follower, endDamaged, creating, aligning, []Action{keepWatching}},
+	{"so does a closed etcd", inspecting, bringer, endDamaged, creating, drained, []Action{finish}},
+	{"a store of another cluster is left alone", inspecting, leader, refused, payload{}, foreign, []Action{refuse}},
+	{"also by a follower", inspecting, follower, refused, payload{}, foreign, []Action{refuse}},
+	{"and what was about to begin is given up", starting, leader, refused, payload{}, foreign, []Action{leaveChain, refuse}},
 	{"a slow follower goes on watching", watching, follower, storeAhead, payload{}, watching, []Action{await}},
 	{"a leader applies what it has first", statemachine.Group{unknown, aligning, writing, opening, foreign}, leader, storeAhead, payload{}, aligning, []Action{await}},
-	{"a store that was emptied is founded again", looking, leader, emptied, payload{}, unknown, []Action{forgetStore}},
-	{"a closed etcd whose rows are there is done", looking, bringer, surpassed, payload{}, drained, []Action{finish}},
+	{"a store that was emptied is founded again", inspecting, leader, emptied, payload{}, unknown, []Action{forgetStore}},
+	{"a closed etcd whose rows are there is done", inspecting, bringer, fullyStored, payload{}, drained, []Action{finish}},
 
-	{"a cluster that another one was restored from ends", serving, leader, succeeded, payload{}, ended, []Action{endHere}},
-	{"so does each member", serving, follower, succeeded, payload{}, ended, []Action{endHere}},
+	{"a cluster that another one was restored from ends", serving, leader, succeeded, payload{}, ended, []Action{endGeneration}},
+	{"so does each member", serving, follower, succeeded, payload{}, ended, []Action{endGeneration}},
 	{"and does nothing more", ended, leader, tick, payload{}, ended, nil},
 	{"whoever leads it", ended, follower, elected, payload{}, ended, nil},
-	{"or no longer", ended, leader, deposed, payload{}, ended, nil},
+	{"or no longer", ended, leader, lostLeadership, payload{}, ended, nil},
 
 	{"what was seen long ago is seen again", endKnown, leader, expired, payload{}, aligning, nil},
 	{"what is gone is looked for, and whose the store is", endKnown, leader, storeLost, payload{}, aligning, nil},
 	{"who comes second goes on behind the first", endKnown, leader, collided, payload{}, aligning, nil},
 	{"what the volume lost is captured again", endKnown, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
-	{"behind a gap a chain begins", writing, leader, broken, payload{}, opening, []Action{openChain}},
-	{"who writes is not asked again", writing, follower, broken, payload{}, opening, []Action{openChain}},
-	{"not by a closed etcd", writing, bringer, broken, payload{}, drained, []Action{finish}},
-	{"with its revision a chain begins", opening, leader, named, payload{}, beginning, nil},
+	{"behind a gap a chain begins", writing, leader, chainBroken, payload{}, opening, []Action{openChain}},
+	{"who writes is not asked again", writing, follower, chainBroken, payload{}, opening, []Action{openChain}},
+	{"not by a closed etcd", writing, bringer, chainBroken, payload{}, drained, []Action{finish}},
+	{"with its revision a chain begins", opening, leader, copyStarted, payload{}, starting, nil},
 	{"a full snapshot that fails is made again", opening, leader, fullLost, payload{}, opening, []Action{openChain}},
-	{"of two chains the newest counts", beginning, leader, chainBegun, payload{}, aligning, nil},
-	{"where another member goes on, a chain is given up", beginning, leader, overtaken, payload{}, aligning, []Action{leaveChain}},
-	{"a full snapshot that is lost is made again", beginning, leader, fullLost, payload{}, opening, []Action{openChain}},
-	{"also by a guest", beginning, stepped, fullLost, payload{}, opening, []Action{openChain}},
-	{"not by who leads no longer", beginning, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
+	{"of two chains the newest counts", starting, leader, chainStarted, payload{}, aligning, nil},
+	{"where another member goes on, a chain is given up", starting, leader, overtaken, payload{}, aligning, []Action{leaveChain}},
+	{"a full snapshot that is lost is made again", starting, leader, fullLost, payload{}, opening, []Action{openChain}},
+	{"also by a guest", starting, stepped, fullLost, payload{}, opening, []Action{openChain}},
+	{"not by who leads no longer", starting, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
 }
 
 // suite has the expectations of single steps.
@@ -142,7 +142,7 @@ var suite = func() statemachinetest.Suite[memberState, payload] {
 // rest returns the default answer for a pair without a row: an error for impossible events, and nothing for late
 // ones.
 func rest(state State, event Event) statemachine.Answer {
-	if state != drained && slices.Contains([]Event{tick, elected, deposed, stalled, broken, named}, event) {
+	if state != drained && slices.Contains([]Event{tick, elected, lostLeadership, stalled, chainBroken, copyStarted}, event) {
 		return statemachine.Reject
 	}
 	return statemachine.Ignore
@@ -177,7 +177,7 @@ var promises = []struct {
 		return p.core.State != foreign || !slices.Contains(do, storeSegment) && !slices.Contains(do, openChain)
 	}},
 	{"nothing is done behind the end of a generation", func(p place, do []Action) bool {
-		return p.core.State != ended || len(do) == 0 || slices.Equal(do, []Action{endHere})
+		return p.core.State != ended || len(do) == 0 || slices.Equal(do, []Action{endGeneration})
 	}},
 	{"who writes has a chain", func(p place, _ []Action) bool { return p.core.State != writing || p.chain }},
 }
@@ -185,14 +185,14 @@ var promises = []struct {
 // possible reports whether an event can happen in this place.
 func (p place) possible(event Event) bool {
 	only := map[Event]bool{
-		elected:    !p.core.Facts.leads,
-		deposed:    p.core.Facts.leads,
-		stalled:    !p.core.Facts.leads && !p.core.Facts.guest && (p.core.State == watching || p.core.State == unknown),
-		broken:     p.core.State == writing,
-		named:      p.core.State == opening,
-		chainBegun: p.core.State == beginning,
-		overtaken:  p.core.State == beginning,
-		fullLost:   p.core.State == opening || p.core.State == beginning,
+		elected:        !p.core.Facts.leads,
+		lostLeadership: p.core.Facts.leads,
+		stalled:        !p.core.Facts.leads && !p.core.Facts.tookOver && (p.core.State == watching || p.core.State == unknown),
+		chainBroken:    p.core.State == writing,
+		copyStarted:    p.core.State == opening,
+		chainStarted:   p.core.State == starting,
+		overtaken:      p.core.State == starting,
+		fullLost:       p.core.State == opening || p.core.State == starting,
 	}
 	can, bound := only[event]
 	return can || !bound
@@ -241,7 +241,7 @@ func (p place) after(core statemachine.Core[memberState], decision statemachine.
 	p.core = core
 	for _, action := range decision.Do {
 		switch action {
-		case goOn:
+		case continueChain:
 			p.chain, p.settled = core.Facts.isWriter(), true
 		case clearChain, abandonEnd:
 			p.chain, p.settled = false, true
@@ -251,7 +251,7 @@ func (p place) after(core statemachine.Core[memberState], decision statemachine.
 	}
 	if from != core.State {
 		p.settled = p.settled && !slices.Contains(statemachine.Group{aligning, unknown, foreign}, core.State)
-		p.chain = p.chain || core.State == beginning
+		p.chain = p.chain || core.State == starting
 	}
 	return p
 }

@@ -54,14 +54,14 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	})
 	start := time.Now()
 	s.put("a", "1")
-	s.requireProblem("the segment cannot be read back from the volume; capturing it again")
+	s.requireProblem("cannot read the segment back from the volume; capturing it again")
 	times := s.Facts().Problem.Count
 	s.eventually(func(f Facts) bool {
 		return f.Problem != nil && f.Problem.Count > times+1 && f.Lag > 300*time.Millisecond
 	}, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	_, err := s.FullNow(t.Context(), "asked for")
-	require.ErrorContains(t, err, "cannot be read back")
+	require.ErrorContains(t, err, "cannot read the segment back")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
 	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
@@ -96,8 +96,8 @@ func TestOverwritingStore_onlyTheLeaderWrites(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	s.do(func() { assert.False(t, s.remote.capabilities.CreateIfAbsent) })
 	s.requireAllKept()
-	assert.False(t, memberState{guest: true}.isWriter())
-	assert.True(t, memberState{guest: true, creates: true}.isWriter())
+	assert.False(t, memberState{tookOver: true}.isWriter())
+	assert.True(t, memberState{tookOver: true, refusesOverwrite: true}.isWriter())
 }
 
 func TestFullSnapshot_waitsForTheGate(t *testing.T) {
@@ -142,7 +142,7 @@ func TestHangingStore_isReported(t *testing.T) {
 	h.requestedAt = time.Now()
 	assert.Nil(t, h.current())
 	h.requestedAt = time.Now().Add(-time.Minute)
-	assert.Contains(t, h.current().Message, "the store has not answered for 1m")
+	assert.Contains(t, h.current().Message, "the store has not responded for 1m")
 	assert.True(t, h.isUnreachable())
 }
 

@@ -29,7 +29,7 @@ type uploads struct {
 }
 
 // errUnreadable reports that a segment in the spool can no longer be read, or differs from what was written.
-var errUnreadable = errors.New("the segment cannot be read back from the volume; capturing it again")
+var errUnreadable = errors.New("cannot read the segment back from the volume; capturing it again")
 
 // start uploads the oldest queued segment at the end of the chain.
 func (u *uploads) start() {

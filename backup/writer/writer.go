@@ -56,7 +56,7 @@ func New(options Options) (*Writer, error) {
 		unusable = append(unusable, detached)
 	}
 	for _, reason := range unusable {
-		options.Log.Warn().Err(reason).Msg("backups: unusable segments in the spool are preserved and captured again")
+		options.Log.Warn().Err(reason).Msg("backups: preserved unusable segments of the spool; capturing them again")
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func New(options Options) (*Writer, error) {
 	if previous := options.Previous; previous != nil {
 		b.remote.storeView, b.chain.unstored = previous.remote.storeView, previous.chain.unstored
 		if b.remote.generation.Number != 0 {
-			d.core.State, d.core.Facts.creates = aligning, b.remote.capabilities.CreateIfAbsent
+			d.core.State, d.core.Facts.refusesOverwrite = aligning, b.remote.capabilities.CreateIfAbsent
 		}
 	}
 	if err := b.chain.resume(b.remote.identity); err != nil {
@@ -160,15 +160,15 @@ func (w *Writer) step() {
 // actions returns the implementation of each action.
 func (w *Writer) actions() map[Action]func(payload) {
 	return map[Action]func(payload){
-		look:          func(payload) { w.inspectStore() },
+		inspectStore:  func(payload) { w.inspectStore() },
 		captureRows:   func(payload) { w.capture() },
 		storeSegment:  func(payload) { w.uploads.start() },
 		makeFull:      func(payload) { w.snapshots.start() },
 		storeFull:     func(payload) { w.snapshots.store() },
-		lookSoon:      func(payload) { w.inspectNow() },
+		inspectSoon:   func(payload) { w.inspectNow() },
 		countSilence:  func(payload) { w.watchProgress(true, emptyStallLimit) },
 		takeOver:      func(payload) { w.takeOver() },
-		goOn:          w.continueChain,
+		continueChain: w.continueChain,
 		clearChain:    func(payload) { w.clearChain() },
 		openChain:     func(reason payload) { w.snapshots.openChain(reason.err.Error()) },
 		abandonEnd:    w.startAfterCorruption,
@@ -180,7 +180,7 @@ func (w *Writer) actions() map[Action]func(payload) {
 		await:         func(payload) { w.health.delayRequests(time.Second) },
 		findSuccessor: func(payload) { w.remote.findSuccessor() },
 		checkStored:   func(payload) { w.remote.checkStored() },
-		endHere:       func(reason payload) { w.endGeneration(reason.err) },
+		endGeneration: func(reason payload) { w.endGeneration(reason.err) },
 		finish:        func(reason payload) { w.finish(reason.err) },
 	}
 }
@@ -222,7 +222,7 @@ func (w *Writer) handleCompaction(gap error) {
 		w.post(expired, payload{})
 		return
 	}
-	if w.core.Facts.guest {
+	if w.core.Facts.tookOver {
 		limit *= takeoverFactor // the leader may be about to store its own full snapshot
 	}
 	if !w.isIn(writing) || time.Since(c.gapSince) < limit || len(w.spool.Entries()) > 0 || time.Now().Before(w.snapshots.gapAfter) {
@@ -234,7 +234,7 @@ func (w *Writer) handleCompaction(gap error) {
 	}
 	w.options.Log.Warn().Msgf("backups: %s, so the chain cannot be extended; making a full snapshot", gap)
 	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
-	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
+	w.post(chainBroken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
 // notWriterError returns why this member makes no backups; nil if it does or if that is not known yet.
@@ -283,12 +283,12 @@ func (w *Writer) Flush(ctx context.Context) error {
 // missing describes what is not stored, as a clause.
 func (w *Writer) missing() string {
 	facts := w.Facts()
-	text := "it is not known whether everything is stored"
+	text := "it is unknown whether all changes are stored"
 	if facts.LagRevisions > 0 {
 		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.EtcdRevision-facts.LagRevisions+1, facts.EtcdRevision)
 	}
 	if full := facts.RunningFullSnapshot; full != nil {
-		text += fmt.Sprintf(", and the full snapshot started %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
+		text += fmt.Sprintf(", and the full snapshot started %s ago is incomplete (%s)", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
 	}
 	if facts.Problem != nil {
 		text += ": " + facts.Problem.Message
@@ -331,7 +331,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 				sent = full.SentBytes
 			}
 		case time.Since(since) > w.pace.fullPatience:
-			return archive.Full{}, fmt.Errorf("the full snapshot is made when this is resolved: %s", facts.Problem.Message)
+			return archive.Full{}, fmt.Errorf("the full snapshot will be made once this problem is resolved: %s", facts.Problem.Message)
 		}
 	}
 }

@@ -289,7 +289,7 @@ func checkPages(ctx context.Context, tx *bolt.Tx) error {
 		}
 	}
 	if count > 0 {
-		return fmt.Errorf("bbolt's page check found %d errors, among them: %s", count, strings.Join(first, "; "))
+		return fmt.Errorf("bbolt's page check found %d errors, including: %s", count, strings.Join(first, "; "))
 	}
 	return ctx.Err()
 }

@@ -129,7 +129,7 @@ func TestPruneResult_Print(t *testing.T) {
 		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Deletion{Objects: 2, Bytes: 1 << 20, Locked: 1},
 		Items: []retention.Item{
 			{Kind: retention.Generation, Generation: 1, Goes: true, Why: "old"},
-			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "within points"},
+			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "in the window of points"},
 			{Kind: retention.Segments, Generation: 2, Objects: 3, Revision: 9, Goes: true, Why: "before"},
 			{Kind: retention.Remains, Generation: 2, Objects: 1, Goes: true, Why: "never finished"},
 		},

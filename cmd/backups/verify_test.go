@@ -56,7 +56,7 @@ func TestVerify_generation(t *testing.T) {
 	assert.Equal(t, l.revision, verified.Revision)
 	_, err = Verify(t.Context(), settings, of(3), restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.ErrorContains(t, err, "a full snapshot of generation 3 is not kept")
+	assert.ErrorContains(t, err, "a full snapshot of generation 3 is not available")
 }
 
 func TestVerify_gap(t *testing.T) {
@@ -70,7 +70,7 @@ func TestVerify_gap(t *testing.T) {
 	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)
-		require.ErrorContains(t, err, "nothing starts at "+format.After(l.revision).String())
+		require.ErrorContains(t, err, "no segment starts at "+format.After(l.revision).String())
 		assert.Equal(t, l.revision, verified.Revision)
 	}
 }

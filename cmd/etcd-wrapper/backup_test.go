@@ -85,13 +85,13 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
 		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
-		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.InDoubt, "no backup of generation 1 has been verified yet"},
 		{[]string{"prune", flag}, exitcode.Usage, "--backup-keep: is missing"},
-		{[]string{"prune", flag, "--dry-run"}, exitcode.InDoubt, "no backup of generation 1 is verified yet"},
+		{[]string{"prune", flag, "--dry-run"}, exitcode.InDoubt, "no backup of generation 1 has been verified yet"},
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
-		{[]string{"export", flag, file}, exitcode.BackupFailed, "cannot be a database"},
+		{[]string{"export", flag, file}, exitcode.BackupFailed, "not that of a database"},
 		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
 		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
 		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
@@ -99,7 +99,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"export", flag, "/no/such/directory/out.db"}, exitcode.Usage, "there is no directory /no/such/directory; create it, or correct the path"},
 		{[]string{"export", flag, "--generation=-1", file}, exitcode.Usage, `--generation: "-1" is not a generation`},
 		{[]string{"export", flag, "--generation=0", file}, exitcode.Usage, `--generation: "0" is not a generation`},
-		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not kept"},
+		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not available"},
 		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a generation`},
 		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow: -1s is negative"},
 		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: is not"},
@@ -204,7 +204,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 		if example.status == exitcode.NotKept {
 			var log bytes.Buffer
 			assert.Equal(t, exitcode.NotKept, run([]string{"restore", empty, "--to=" + example.target, "--data-dir=" + filepath.Join(t.TempDir(), "x")}, streams{out: io.Discard, log: &log}))
-			assert.Contains(t, log.String(), "which has nothing that can be restored")
+			assert.Contains(t, log.String(), "which has no restore points")
 		}
 	}
 }

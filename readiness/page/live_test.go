@@ -185,7 +185,7 @@ func tellOfBackups(b browser) {
 	p := b.open(behind())
 	b.WaitForElements("dd.problem")
 	for _, text := range []string{
-		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
+		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "its hash matches etcd's", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full snapshot",
 	} {
 		b.waitForText("#facts", text)

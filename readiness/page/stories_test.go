@@ -159,7 +159,7 @@ func behind() status.Document {
 		},
 		Window:           &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
 		LastFullSnapshot: &facts.FullSnapshot{Revision: 40100, At: before(100 * time.Second), Bytes: 37 << 20, Reason: "schedule"},
-		LastVerification: &facts.Verification{Revision: 40100, At: before(90 * time.Second), Passed: true, Reason: "the hash is etcd's own"},
+		LastVerification: &facts.Verification{Revision: 40100, At: before(90 * time.Second), Passed: true, Reason: "its hash matches etcd's"},
 		Problem: &facts.Problem{
 			Since: before(42 * time.Second), Count: 4, NextRetry: before(-8 * time.Second),
 			Message: "s3://backups/main: store unavailable: connection refused",

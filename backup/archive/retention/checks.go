@@ -19,7 +19,7 @@ const (
 func check(policy Policy, facts Facts) (failed []string) {
 	history := facts.History
 	if history == nil || history.Newest() == nil {
-		return []string{"there is no backup"}
+		return []string{"there are no backups"}
 	}
 	newest := *history.Newest()
 	all := []string{
@@ -32,15 +32,15 @@ func check(policy Policy, facts Facts) (failed []string) {
 // checkClock compares the clocks of this machine, of the store, and of the writers of the backups.
 func checkClock(facts Facts) string {
 	if facts.Store.IsZero() {
-		return "the store's clock is not known, so that this machine's cannot be compared with it"
+		return "the store's clock is unknown, so it cannot be compared with this machine's"
 	}
 	if apart := facts.Now.Sub(facts.Store).Abs(); apart > skew {
-		return fmt.Sprintf("this machine's clock and the store's are %v apart; set the clock", apart.Round(time.Second))
+		return fmt.Sprintf("this machine's clock and the store's differ by %v; set the clock", apart.Round(time.Second))
 	}
 	for _, g := range facts.History.Generations {
 		for _, at := range timestamps(g) {
 			if ahead := at.Sub(facts.Now); ahead > skew {
-				return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", at.of, g.Number, ahead.Round(time.Second))
+				return fmt.Sprintf("%s of generation %d has a time %v in the future: a clock is or was wrong", at.of, g.Number, ahead.Round(time.Second))
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 			continue
 		}
 		if !before.Time.IsZero() && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
-			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Name(),
+			return fmt.Sprintf("full snapshot %s is %v older than full snapshot %s, which has a lower revision: a clock was wrong", full.Name(),
 				before.Time.Sub(full.Time), before.Name())
 		}
 		before = full
@@ -86,7 +86,7 @@ func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string 
 		begin, end := all[i-1].Time, all[i].Time
 		pause, since := end.Sub(begin), facts.Now.Sub(end)
 		if pause > long && since < long || pause > downtime && since < time.Hour {
-			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", formatSince(end, begin), end.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("there are no backups from the %s before %s, or a clock has jumped", formatSince(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}
 	return ""
@@ -100,9 +100,9 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 	}
 	switch {
 	case last.PastEnd != nil: // a gap before a later chain is permanent
-		return fmt.Sprintf("what follows revision %d cannot be read: %s", last.To, last.PastEnd)
+		return fmt.Sprintf("revisions after %d cannot be read: %s", last.To, last.PastEnd)
 	case last.To < facts.Known:
-		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last.To, facts.Known)
+		return fmt.Sprintf("the listing ends at revision %d, but revision %d was stored", last.To, facts.Known)
 	}
 	return ""
 }
@@ -110,7 +110,7 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 // checkVerification reports that the last restore test, of a full snapshot or with segments, has failed.
 func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
-		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)
+		return fmt.Sprintf("no backup of generation %d has been verified yet", g.Number)
 	}
 	last := archive.Result{}
 	results := slices.Clone(facts.RestoreTests)
@@ -125,7 +125,7 @@ func checkVerification(facts Facts, g archive.GenerationContents) string {
 		}
 	}
 	if last.Outcome == archive.Failed {
-		return fmt.Sprintf("the last verification, of revision %d, failed: %s", last.Revision, last.Why)
+		return fmt.Sprintf("the last restore test, of revision %d, failed: %s", last.Revision, last.Why)
 	}
 	return ""
 }

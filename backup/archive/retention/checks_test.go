@@ -17,35 +17,35 @@ func TestPlan_failedChecks(t *testing.T) {
 		sentence string
 		change   func(f *Facts, g *archive.GenerationContents)
 	}{
-		{"there is no backup", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
-		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.GenerationContents) {
+		{"there are no backups", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
+		{"no backup of generation 1 has been verified yet", func(_ *Facts, g *archive.GenerationContents) {
 			for i := range g.Fulls {
 				g.Fulls[i].Result = nil
 			}
 		}},
-		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
+		{"the last restore test, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Result = result(archive.Failed, 7, now)
 		}},
-		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
+		{"the last restore test, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
 			f.RestoreTests = []archive.Result{*result(archive.Failed, 9, now.Add(time.Minute))}
 		}},
-		{"the store's clock is not known", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
-		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(20 * time.Minute) }},
-		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
-		{"from the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
-		{"from the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
+		{"the store's clock is unknown", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
+		{"differ by 20m0s; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(20 * time.Minute) }},
+		{"differ by 20m0s; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
+		{"a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
+		{"a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
 		{"a clock was wrong", func(_ *Facts, g *archive.GenerationContents) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
-		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.GenerationContents) {
+		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 has a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
 		}},
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.GenerationContents) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
 		{"cannot be read: there is a hole", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
-		{"although 99999999 was stored", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
+		{"but revision 99999999 was stored", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}

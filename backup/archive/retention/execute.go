@@ -29,7 +29,7 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 		return done, nil
 	}
 	if err := p.verify(ctx, a); err != nil {
-		return done, fmt.Errorf("nothing is deleted: %w", err)
+		return done, fmt.Errorf("nothing was deleted: %w", err)
 	}
 	run := execution{ctx: ctx, store: a.Store(), done: &done}
 	for _, item := range goes {
@@ -82,7 +82,7 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 	}
 	defer reader.Close()
 	if _, err := io.ReadFull(reader, make([]byte, 1)); err != nil && size > 0 {
-		return fmt.Errorf("%s of %s ends too early: %w", name, s, err)
+		return fmt.Errorf("%s in %s is truncated: %w", name, s, err)
 	}
 	return nil
 }

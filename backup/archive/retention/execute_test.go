@@ -140,7 +140,7 @@ func TestExecute_readsWhatStays(t *testing.T) {
 		harm(w, plan.Items[i].Name)
 		before := w.names("")
 		_, err := plan.Execute(t.Context(), w.archive, nil)
-		require.ErrorContains(t, err, "nothing is deleted: cannot read full snapshot "+plan.Items[i].Name, name)
+		require.ErrorContains(t, err, "nothing was deleted: cannot read full snapshot "+plan.Items[i].Name, name)
 		assert.Equal(t, before, w.names(""), name)
 	}
 }
@@ -225,7 +225,7 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan := w.lookAny(hour)
 	require.Len(t, plan.Unsafe, 1)
-	assert.Contains(t, plan.Unsafe[0], "nothing starts at "+lost.Start.String())
+	assert.Contains(t, plan.Unsafe[0], "no segment starts at "+lost.Start.String())
 	assert.Empty(t, plan.Deletes())
 
 	w.pass(time.Second)

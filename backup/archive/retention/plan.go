@@ -28,7 +28,7 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
 		if facts.RestoreTests, err = a.RestoreTests(ctx, newest.Number, now.Add(-week)); err != nil {
-			return Plan{}, fmt.Errorf("cannot list test results: %w", err)
+			return Plan{}, fmt.Errorf("cannot list restore tests: %w", err)
 		}
 	}
 	for {
@@ -141,9 +141,9 @@ func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	end := archive.MaxTime(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
-		item.Why = "part of it is within points"
+		item.Why = "part of it is in the window of points"
 	case !end.Before(p.requiredFrom()):
-		item.Why = "one of its full snapshots may be kept for its hour, day or week"
+		item.Why = "one of its full snapshots may be needed for its hour, day or week"
 	default:
 		item.Goes, item.Why = true, "all of it is older than the policy requires"
 	}
@@ -172,10 +172,10 @@ func timestamps(g archive.GenerationContents) (all []timestamp) {
 		all = append(all, timestamp{full.Stored, "full " + full.Name()})
 	}
 	for _, object := range g.Objects {
-		all = append(all, timestamp{object.Modified, "something"})
+		all = append(all, timestamp{object.Modified, "an object"})
 	}
 	for _, chain := range g.Chains {
-		all = append(all, timestamp{chain.End, "something"})
+		all = append(all, timestamp{chain.End, "an object"})
 	}
 	return all
 }
@@ -226,11 +226,11 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	case base.Next.IsZero():
 		item.Why = notCovered
 	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // its name proves nothing
-		item.Why = "its manifest cannot be verified, so it stays as long as any full snapshot"
+		item.Why = "its manifest cannot be verified, so it is kept for the longest period of the policy"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "the window of points starts with it"
 	case full.Err == nil && !isOlder(full, *base):
-		item.Why = "within points"
+		item.Why = "in the window of points"
 	case kept:
 		item.proof, item.Why = true, slot
 	default:
@@ -239,7 +239,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	return item
 }
 
-const notCovered = "there is no verified full snapshot before the window of points yet"
+const notCovered = "no verified full snapshot precedes the window of points yet"
 
 // isOlder reports whether a full snapshot was made before another one. They may have the same revision.
 func isOlder(a, b archive.StoredFull) bool {
@@ -251,11 +251,11 @@ func tooOld(full archive.StoredFull) string {
 	case full.Err != nil:
 		return "older than the policy requires, and its manifest cannot be verified"
 	case full.Result == nil:
-		return "before points, and never verified"
+		return "older than the window of points, and never verified"
 	case full.Result.Outcome == archive.Failed:
-		return "before points, and its verification failed"
+		return "older than the window of points, and its restore test failed"
 	default:
-		return "before points, and not the last one of an hour, day or week that is kept"
+		return "older than the window of points, and not the last full snapshot of an hour, day or week to keep"
 	}
 }
 
@@ -302,7 +302,7 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 		}
 		within := func(other archive.StoredFull) bool { return other.Time.Before(begin.Add(s.length)) }
 		if lastVerified(all, within).Name() == full.Name() {
-			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
+			return true, fmt.Sprintf("the last verified full snapshot of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}
 	return false, ""
@@ -311,8 +311,8 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 // segments returns an item for the objects that end before the floor, and one for the rest. The name of a segment does not contain its
 // end, so a segment that was not read stays.
 func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
-	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot that the window of points starts with"}
-	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
+	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "older than the full snapshot that starts the window of points"}
+	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the window of points"}
 	if floor.IsZero() {
 		stays.Why = notCovered
 	}
@@ -343,7 +343,7 @@ func (i *Item) add(name string, revision, bytes int64) {
 
 // incomplete returns an item for objects of full snapshots that were never completed and are too old to be in progress.
 func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []Item {
-	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full snapshot that was never finished"}
+	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "never completed"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
@@ -398,14 +398,14 @@ func ParsePolicy(text string) (policy Policy, err error) {
 		case count != nil:
 			*count, err = parseCount(value)
 		default:
-			return Policy{}, fmt.Errorf("%s: %q is not points=, hourly=, daily= or weekly=", keepFlag, key)
+			return Policy{}, fmt.Errorf("%s: unknown key %q; use points=, hourly=, daily= or weekly=", keepFlag, key)
 		}
 		if given[key] = true; err != nil {
 			return Policy{}, fmt.Errorf("%s: %s %w", keepFlag, key, err)
 		}
 	}
 	if policy == (Policy{}) {
-		return policy, fmt.Errorf("%s: every number is 0, so only the newest backup would be kept", keepFlag)
+		return policy, fmt.Errorf("%s: all values are 0, so only the newest backup would be kept", keepFlag)
 	}
 	return policy, nil
 }

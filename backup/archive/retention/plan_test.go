@@ -22,11 +22,11 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))
 	reasons := why(p)
-	assert.Equal(t, "the last verified one of the week from 2026-11-09 00:00", reasons[157])
-	assert.Equal(t, "the last verified one of the day from 2026-11-20 00:00", reasons[37])
-	assert.Equal(t, "the last verified one of the hour from 2026-11-21 10:00", reasons[26])
-	assert.Equal(t, "within points", reasons[0])
-	assert.Contains(t, reasons[100], "not the last one")
+	assert.Equal(t, "the last verified full snapshot of the week from 2026-11-09 00:00", reasons[157])
+	assert.Equal(t, "the last verified full snapshot of the day from 2026-11-20 00:00", reasons[37])
+	assert.Equal(t, "the last verified full snapshot of the hour from 2026-11-21 10:00", reasons[26])
+	assert.Equal(t, "in the window of points", reasons[0])
+	assert.Contains(t, reasons[100], "not the last full snapshot")
 }
 
 // No later revision can be restored from a crossed full snapshot, because the chain that continues starts earlier.
@@ -36,7 +36,7 @@ func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls[len(fulls)-26].Passed = true
 	p := plan(history(chain(fulls...)))
 	assert.Equal(t, "the window of points starts with it", why(p)[26])
-	assert.Equal(t, "within points", why(p)[25])
+	assert.Equal(t, "in the window of points", why(p)[25])
 }
 
 // A merged object that extends past a full snapshot must be read from its start. The end of a segment is known only
@@ -108,7 +108,7 @@ func TestPlan_windowIsNotCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Deletes())
-	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the window")
+	assert.Contains(t, p.Items[0].Why, "no verified full snapshot precedes the window")
 }
 
 func TestPlan_withoutPoints(t *testing.T) {
@@ -273,7 +273,7 @@ func TestParsePolicy(t *testing.T) {
 
 func TestParsePolicy_errors(t *testing.T) {
 	for text, why := range map[string]string{
-		"":                             `"" is not points=`,
+		"":                             `unknown key ""`,
 		"points":                       `points "" is not a duration`,
 		"points=24":                    "not a duration",
 		"points=-1h":                   "not a duration",
@@ -283,9 +283,9 @@ func TestParsePolicy_errors(t *testing.T) {
 		"hourly=-1":                    "whole number",
 		"hourly=1h":                    "whole number",
 		"daily=10001":                  "whole number",
-		"monthly=3":                    `"monthly" is not points=`,
+		"monthly=3":                    `unknown key "monthly"`,
 		"points=1h,points=2h":          "points is given twice",
-		"points=1h,":                   `"" is not points=`,
+		"points=1h,":                   `unknown key ""`,
 		"points=0s":                    "only the newest",
 		"points=0h,hourly=0":           "only the newest",
 		"points=24h;hourly=24,daily=7": "not a duration",

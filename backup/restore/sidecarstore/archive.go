@@ -217,5 +217,5 @@ var (
 	ErrNewer = errors.New("full backup is newer than the target")
 	// ErrConflict means that two objects contain different changes for one revision. They belong to two clusters, or
 	// to one that was rolled back in between.
-	ErrConflict = errors.New("backups contradict each other")
+	ErrConflict = errors.New("backups conflict")
 )

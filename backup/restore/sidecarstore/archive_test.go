@@ -95,9 +95,9 @@ func TestFulls(t *testing.T) {
 	}
 	_, err := kept.FullSnapshots(archive.Target{Revision: 9})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "not kept: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
+	assert.EqualError(t, err, "not available: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
 	_, err = list(t, memory.New()).FullSnapshots(archive.Target{})
-	assert.EqualError(t, err, "not kept: memory://test/ contains no full backup of the sidecar")
+	assert.EqualError(t, err, "not available: memory://test/ contains no full backup of the sidecar")
 }
 
 func TestList_returnsErrorsOfTheStore(t *testing.T) {

@@ -192,7 +192,7 @@ func (d *delta) classify(err error) error {
 	case errors.Is(err, errLarge):
 		return d.content.damage(errLarge)
 	default:
-		return d.rejectContent(fmt.Errorf("at byte %d it is not the array of events that a sidecar writes", d.decoder.InputOffset()))
+		return d.rejectContent(fmt.Errorf("invalid array of events at byte %d", d.decoder.InputOffset()))
 	}
 }
 
@@ -212,9 +212,9 @@ func check(e event) error {
 	kv, put := e.EtcdEvent.Kv, e.EtcdEvent.Type == mvccpb.PUT
 	switch {
 	case !put && e.EtcdEvent.Type != mvccpb.DELETE:
-		return fmt.Errorf("an event of revision %d is of the unknown type %d", kv.ModRevision, e.EtcdEvent.Type)
+		return fmt.Errorf("an event of revision %d has the unknown type %d", kv.ModRevision, e.EtcdEvent.Type)
 	case put && (kv.Version < 1 || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision):
-		return fmt.Errorf("a put of revision %d has version %d of a key with create revision %d",
+		return fmt.Errorf("a put of revision %d has the invalid version %d or create revision %d",
 			kv.ModRevision, kv.Version, kv.CreateRevision)
 	default:
 		return nil
@@ -250,8 +250,8 @@ func rowKey(revision, position int64) []byte {
 }
 
 var (
-	errSuffix = errors.New("its suffix names an unknown compression")
-	errLarge  = fmt.Errorf("it has an event of more than %d MiB", maxEvent>>20)
+	errSuffix = errors.New("its suffix does not name a known compression")
+	errLarge  = fmt.Errorf("it has an event larger than %d MiB", maxEvent>>20)
 )
 
 // budget is a reader that returns errLarge once left bytes were read. The caller sets left again for each event.

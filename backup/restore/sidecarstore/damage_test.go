@@ -126,20 +126,20 @@ func TestDelta_errorMessages(t *testing.T) {
 	}{
 		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz: it is truncated"},
 		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
-		"another compression":  {".zst", nil, ".zst: its suffix names an unknown compression"},
-		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
+		"another compression":  {".zst", nil, ".zst: its suffix does not name a known compression"},
+		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": invalid array of events at byte 1"},
 		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end does not match its content: it is truncated or was altered"},
-		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
-		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
-		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
-		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
+		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": invalid array of events at byte 4"},
+		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "invalid array of events at byte "},
+		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "invalid array of events at byte "},
+		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 has the unknown type 7"},
 		"no key":               {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
 		"no event":             {"", sidecarstoretest.WithDigest([]byte(`[null]`)), ": an event has no key"},
-		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 has version 0 of a key with create revision 11"},
-		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 has version 1 of a key with create revision 12"},
+		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 has the invalid version 0 or create revision 11"},
+		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 has the invalid version 1 or create revision 12"},
 		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11, expected 12 or later"},
 		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10, expected 11 or later"},
-		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
+		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": invalid array of events at byte 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readDelta(t, c.suffix, c.content)
@@ -292,7 +292,7 @@ func TestOverlap_differencesAreRejected(t *testing.T) {
 			}
 			_, err := collectRows(t, list(t, s), 10, archive.Target{})
 			require.ErrorIs(t, err, sidecarstore.ErrConflict)
-			assert.Regexp(t, "in v2/Incr-00000011-[0-9]+-1001 and in v2/Incr-[0-9]+-[0-9]+-1002$", err.Error())
+			assert.Regexp(t, "between v2/Incr-00000011-[0-9]+-1001 and v2/Incr-[0-9]+-[0-9]+-1002$", err.Error())
 		})
 	}
 }

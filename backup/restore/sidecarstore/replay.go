@@ -71,7 +71,7 @@ type replay struct {
 
 func (r *replay) run() error {
 	if r.to.Revision > 0 && r.last > r.to.Revision {
-		return fmt.Errorf("%w: %s holds revision %d already, which is later than %s", ErrNewer, r.full.Name, r.last, r.to)
+		return fmt.Errorf("%w: %s already has revision %d, which is later than %s", ErrNewer, r.full.Name, r.last, r.to)
 	}
 	err := r.advance()
 	if errors.Is(err, errStopped) {
@@ -127,7 +127,7 @@ func (r *replay) findNext() error {
 			break
 		}
 		if len(r.open) == maxOverlap {
-			return fmt.Errorf("%w: %s and %d other deltas have revision %d by their names", ErrConflict, r.waiting[0].Name, maxOverlap, r.revision)
+			return fmt.Errorf("%w: according to their names, %s and %d other deltas have revision %d", ErrConflict, r.waiting[0].Name, maxOverlap, r.revision)
 		}
 		opened, ended, err := r.listed.openDelta(r.ctx, r.waiting[0])
 		if err != nil {
@@ -147,7 +147,7 @@ func (r *replay) checkGap(next int64, object string) error {
 	if next <= r.last+1 {
 		return nil
 	}
-	return fmt.Errorf("%w: revisions %d to %d are in no backup: they are missing between %s and %s",
+	return fmt.Errorf("%w: revisions %d to %d are missing between %s and %s",
 		archive.ErrNotKept, r.last+1, next-1, r.source, object)
 }
 
@@ -202,7 +202,7 @@ func (r *replay) compare(row format.Row, name string) error {
 }
 
 func (r *replay) conflict(one, another string) error {
-	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, r.revision, one, another)
+	return fmt.Errorf("%w: revision %d differs between %s and %s", ErrConflict, r.revision, one, another)
 }
 
 // next moves a delta to its next row. A delta without more rows gets revision 0.
@@ -229,7 +229,7 @@ func (r *replay) checkEnd() error {
 	case next.Name != "":
 		return r.checkGap(next.Last+1, next.Name)
 	case r.to.Revision > 0:
-		return fmt.Errorf("%w: %s; the last is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
+		return fmt.Errorf("%w: %s; the last revision is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
 	default:
 		return nil
 	}

@@ -64,7 +64,7 @@ func TestRows_endAtTheTarget(t *testing.T) {
 	}
 	_, err := collectRows(t, kept, 10, archive.Target{Revision: 21})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "not kept: revision 21; the last is 20, in v2/Incr-00000016-00000020-1002")
+	assert.EqualError(t, err, "not available: revision 21; the last revision is 20, in v2/Incr-00000016-00000020-1002")
 	_, err = collectRows(t, kept, 13, archive.Target{Revision: 12})
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
@@ -97,42 +97,42 @@ func TestRows_nameMissingRevisions(t *testing.T) {
 			[]string{full, "v2/Incr-00000012-00000015-1001"},
 			archive.Target{},
 			11,
-			"revisions 11 to 11 are in no backup: they are missing between " + full + " and v2/Incr-00000012-00000015-1001",
+			"revisions 11 to 11 are missing between " + full + " and v2/Incr-00000012-00000015-1001",
 		},
 		{
 			"between deltas",
 			[]string{full, "v2/Incr-00000011-00000015-1001", "v2/Incr-00000020-00000022-1001"},
 			archive.Target{Revision: 21},
 			16,
-			"revisions 16 to 19 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and v2/Incr-00000020-00000022-1001",
+			"revisions 16 to 19 are missing between v2/Incr-00000011-00000015-1001 and v2/Incr-00000020-00000022-1001",
 		},
 		{
 			"before the next full",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next, "v2/Full-00000000-00000040-1004"},
 			archive.Target{Revision: 20},
 			16,
-			"revisions 16 to 30 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and " + next,
+			"revisions 16 to 30 are missing between v2/Incr-00000011-00000015-1001 and " + next,
 		},
 		{
 			"before the next full, beyond which the target is",
 			[]string{full, next, "v2/Incr-00000031-00000035-1004"},
 			archive.Target{},
 			11,
-			"revisions 11 to 30 are in no backup: they are missing between " + full + " and v2/Incr-00000031-00000035-1004",
+			"revisions 11 to 30 are missing between " + full + " and v2/Incr-00000031-00000035-1004",
 		},
 		{
 			"at an unknown time",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next},
 			archive.Target{Time: noon.Add(time.Minute)},
 			16,
-			"revisions 16 to 30 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and " + next,
+			"revisions 16 to 30 are missing between v2/Incr-00000011-00000015-1001 and " + next,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			kept := keep(t, memory.New(), c.kept...)
 			_, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, c.to)
 			require.ErrorIs(t, err, archive.ErrNotKept)
-			require.EqualError(t, err, "not kept: "+c.want)
+			require.EqualError(t, err, "not available: "+c.want)
 			rows, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{Revision: c.from - 1})
 			require.NoError(t, err, "what is before the gap can be reached")
 			assert.Equal(t, upTo(11, c.from-1), revisionsOf(rows))
@@ -169,7 +169,7 @@ func TestRows_findChangesThatOnlyTheFullSnapshotHas(t *testing.T) {
 	held[string(rows[1].Key)] = expired
 	_, err = collect(t, kept, kept.Chains[0].Full, base, archive.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
-	assert.EqualError(t, err, "backups contradict each other: revision 12 is not the same in v2/Full-00000000-00000010-1000 and in v2/Incr-00000011-00000015-1001")
+	assert.EqualError(t, err, "backups conflict: revision 12 differs between v2/Full-00000000-00000010-1000 and v2/Incr-00000011-00000015-1001")
 }
 
 func TestRows_mayStopEarly(t *testing.T) {

@@ -96,9 +96,9 @@ func TestInChild_returnsTheSameResult(t *testing.T) {
 
 func TestInChild_failsWithoutOutput(t *testing.T) {
 	for what, want := range map[string]string{
-		"child-killed": "the process ended without a result: signal: killed",
-		"child-silent": "the process ended without a result",
-		"child-liar":   "the process ended without a result: exit status 1",
+		"child-killed": "the process exited without a result: signal: killed",
+		"child-silent": "the process exited without a result",
+		"child-liar":   "the process exited without a result: exit status 1",
 	} {
 		_, err := inChild(what, "", "")(t.Context(), archive.Path{Revision: 5})
 		require.ErrorContains(t, err, want)
@@ -108,8 +108,8 @@ func TestInChild_failsWithoutOutput(t *testing.T) {
 
 func TestInChild_reportsPanicsAsResults(t *testing.T) {
 	for what, why := range map[string]string{
-		"child-panic":  "restoring it crashed: panic: the page is on fire",
-		"child-circle": "restoring it crashed: fatal error: stack overflow",
+		"child-panic":  "the restore crashed: panic: the page is on fire",
+		"child-circle": "the restore crashed: fatal error: stack overflow",
 	} {
 		result, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
 		require.NoError(t, err)

@@ -83,13 +83,13 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	other, none := a.Fallback(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
 	case errors.Is(none, archive.ErrNotKept):
-		return fmt.Sprintf("; no other backup leads to revision %d", path.Revision)
+		return fmt.Sprintf("; no other backup contains revision %d", path.Revision)
 	case none != nil:
 		return "" // the error does not concern the stored objects
 	case lost > 0:
-		return fmt.Sprintf("; full snapshot %s leads only to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
+		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
-		return fmt.Sprintf("; full snapshot %s also leads to revision %d", other.Full.Name(), other.Revision)
+		return fmt.Sprintf("; full snapshot %s can also restore revision %d", other.Full.Name(), other.Revision)
 	}
 }
 
@@ -159,7 +159,7 @@ func checkPages(ctx context.Context, path string) error {
 			}
 		}
 		if count > 0 {
-			return fmt.Errorf("%w: bbolt's page check found %d errors, among them: %s", errDiffers, count, strings.Join(first, "; "))
+			return fmt.Errorf("%w: bbolt's page check found %d errors, including: %s", errDiffers, count, strings.Join(first, "; "))
 		}
 		return ctx.Err()
 	})
@@ -187,7 +187,7 @@ func compare(ctx context.Context, database string, path archive.Path, compaction
 	case err != nil:
 		return nil, err
 	case computed != recorded.Hash:
-		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d, and etcd's was %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
+		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d instead of etcd's %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
 	}
 	return recorded, nil
 }
@@ -253,10 +253,10 @@ func InChild(executable string, args func(Job) []string) func(context.Context, a
 			return archive.Result{}, errors.New(output.Error)
 		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
 			result := newResult(path, archive.Failed)
-			result.Why, result.At, result.Seconds = "restoring it crashed: "+ended.Crash, started, time.Since(started).Seconds()
+			result.Why, result.At, result.Seconds = "the restore crashed: "+ended.Crash, started, time.Since(started).Seconds()
 			return result, nil
 		default:
-			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: the process ended without a result: %s", path.Revision, ended.Crash)
+			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: the process exited without a result: %s", path.Revision, ended.Crash)
 		}
 	}
 }

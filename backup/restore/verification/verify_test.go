@@ -100,8 +100,8 @@ func TestVerify_findsWrongRows(t *testing.T) {
 
 func TestVerify_findsAWrongManifest(t *testing.T) {
 	for why, change := range map[string]func(*archive.Full){
-		"its last revision is 8 and should be 9": func(full *archive.Full) { full.Revision++; full.Hash = nil },
-		"and etcd's was ":                        func(full *archive.Full) { full.Hash.Hash++ },
+		"its last revision is 8 instead of 9": func(full *archive.Full) { full.Revision++; full.Hash = nil },
+		"instead of etcd's ":                        func(full *archive.Full) { full.Hash.Hash++ },
 		"the database ends before that revision": func(full *archive.Full) { full.Hash.Revision += 50 },
 	} {
 		w := newWorld(t, memory.New(), &format.Keys{})
@@ -144,14 +144,14 @@ func TestVerify_namesTheAlternative(t *testing.T) {
 		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
 	})
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
-	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" also leads to revision 13")
+	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" can also restore revision 13")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
 	w.put(4)
 	beyond := w.putFull()
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
-	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" leads only to revision 13: 4 revisions are lost")
+	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" restores only up to revision 13: 4 revisions are lost")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
-	w.requireFailed(w.ofFull(), "; no other backup leads to revision 17")
+	w.requireFailed(w.ofFull(), "; no other backup contains revision 17")
 }
 
 func TestVerify_failsWithoutAResult(t *testing.T) {
@@ -204,7 +204,7 @@ func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	result, err := inChild("child-verify", url, filepath.Join(t.TempDir(), "scratch"))(t.Context(), path)
 	require.NoError(t, err)
 	require.Equal(t, archive.Failed, result.Outcome)
-	require.Contains(t, result.Why, "restoring it crashed: panic: freepages: failed to get all reachable pages")
+	require.Contains(t, result.Why, "the restore crashed: panic: freepages: failed to get all reachable pages")
 }
 
 func revisionKey(revision int64) []byte {

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
+var errNoLinks = errors.New("the file system has no hard links, so files cannot be created atomically")
 
 // Store is an existing directory, the equivalent of a bucket. A missing one may be on a volume that is not mounted:
 // treating it as empty would create a new cluster although its backups exist.
@@ -37,7 +37,7 @@ func New(directory string) (*Store, error) {
 	const longestName, longest = 255, 4095 // in bytes; waiting cannot help with longer names
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
-		return nil, errors.New("the path has a zero byte, or is too long for a file system")
+		return nil, errors.New("the path contains a NUL byte or is too long for a file system")
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
 }

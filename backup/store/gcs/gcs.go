@@ -194,5 +194,5 @@ func (m machine) Token() (*oauth2.Token, error) {
 		return nil, fmt.Errorf("environment variable GCE_METADATA_HOST is not HOST[:PORT]: %w", store.ErrDenied)
 	}
 	request.Header.Set("Metadata-Flavor", "Google")
-	return wire.MachineToken(request, "no Google credentials found: there is no key file, and no metadata server answers")
+	return wire.MachineToken(request, "no Google credentials found: there is no key file, and no metadata server responds")
 }

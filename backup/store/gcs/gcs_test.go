@@ -181,7 +181,7 @@ func TestADamagedUploadIsRemoved(t *testing.T) {
 		})
 		err := s.Put(t.Context(), "a", storetest.Pattern(1, length))
 		assert.ErrorIs(t, err, store.ErrUnavailable)
-		assert.ErrorContains(t, err, "the upload was damaged on the way")
+		assert.ErrorContains(t, err, "the upload was corrupted in transit")
 		assert.Contains(t, u.deleted[0], "generation=77")
 		assert.NotContains(t, u.deleted[0], "upload_id")
 	}

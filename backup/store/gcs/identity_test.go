@@ -205,7 +205,7 @@ func TestAMetadataServerThatStartsLaterIsFound(t *testing.T) {
 	tokens := newTokens()
 	_, err := authorized(t, tokens)
 	assert.ErrorIs(t, err, store.ErrDenied)
-	assert.ErrorContains(t, err, "no metadata server answers")
+	assert.ErrorContains(t, err, "no metadata server responds")
 	t.Setenv("GCE_METADATA_HOST", address)
 	for answered, want := range map[int]error{http.StatusServiceUnavailable: store.ErrUnavailable, http.StatusNotFound: store.ErrDenied} {
 		status = answered

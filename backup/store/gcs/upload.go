@@ -114,7 +114,7 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 	response, err := u.store.Send(ctx, request, &stored, accepted...)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed but the reply was lost
-		return &store.Unavailable{Cause: errors.New("the server does not know the upload any more")}
+		return &store.Unavailable{Cause: errors.New("the server no longer knows the upload")}
 	case err != nil:
 		return err
 	case response.StatusCode == http.StatusPermanentRedirect: // Google Cloud Storage uses this status for "resume incomplete"
@@ -136,9 +136,9 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 func (u *upload) remove(ctx context.Context, generation string) error {
 	removal := wire.Request{Method: http.MethodDelete, URL: u.store.url(u.key), Query: url.Values{"generation": {generation}}}
 	if _, err := u.store.Send(ctx, removal, nil, u.store.Deleted...); err != nil && !errors.Is(err, store.ErrNotFound) {
-		return errors.New("the upload was damaged on the way, and what was stored could not be removed: delete it")
+		return errors.New("the upload was corrupted in transit, and the stored object could not be removed: delete it")
 	}
-	return &store.Unavailable{Cause: errors.New("the upload was damaged on the way")}
+	return &store.Unavailable{Cause: errors.New("the upload was corrupted in transit")}
 }
 
 // Abort implements wire.Upload. Without it the upload would expire in a week.

@@ -72,17 +72,17 @@ func open(raw string) (store.Store, error) {
 	kind, known := schemes[parsed.Scheme]
 	switch {
 	case filepath.IsAbs(raw):
-		return nil, fmt.Errorf("is a path: write file://%s", raw)
+		return nil, fmt.Errorf("is a path; use file://%s", raw)
 	case !known:
 		return nil, usage()
 	case parsed.User != nil:
-		return nil, errors.New("must not hold credentials; they come from the environment, files or workload identity")
+		return nil, errors.New("must not contain credentials; they come from the environment, files or workload identity")
 	case parsed.Fragment != "" || parsed.Opaque != "":
 		return nil, usage()
 	}
 	keys, err := url.ParseQuery(parsed.RawQuery)
 	if err != nil {
-		return nil, errors.New("what follows the question mark is malformed")
+		return nil, errors.New("the query after the question mark is malformed")
 	}
 	if err := checkKeys(parsed.Scheme, keys, kind.keys); err != nil {
 		return nil, err
@@ -141,18 +141,18 @@ func prefixOf(path string) (string, error) {
 
 func openFolder(parsed *url.URL) (store.Store, error) {
 	if parsed.Host != "" && parsed.Host != "localhost" {
-		return nil, errors.New("a folder has three slashes: file:///DIR")
+		return nil, errors.New("a folder needs three slashes: file:///DIR")
 	}
 	return folder.New(parsed.Path)
 }
 
 func openS3(place wire.Place, keys url.Values) (store.Store, error) {
 	if place.Endpoint != nil && strings.Trim(place.Endpoint.Path, "/") != "" {
-		return nil, errors.New("key endpoint has a path; the bucket is not a part of it")
+		return nil, errors.New("key endpoint must not have a path; the bucket is not part of it")
 	}
 	style := keys.Get("path-style")
 	if style != "" && style != "true" && style != "false" {
-		return nil, errors.New("key path-style is neither true nor false")
+		return nil, errors.New("key path-style must be true or false")
 	}
 	return s3.New(place, keys.Get("region"), style == "true")
 }

@@ -159,7 +159,7 @@ func (s *Store) findRegion(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if s.region = response.Header.Get("X-Amz-Bucket-Region"); s.region == "" {
-		return "", fmt.Errorf("the server does not return the region of the bucket, set region= or AWS_REGION: %w", store.ErrDenied)
+		return "", fmt.Errorf("the server did not return the bucket's region; set region= or AWS_REGION: %w", store.ErrDenied)
 	}
 	return s.region, nil
 }
@@ -328,7 +328,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 		return value, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && os.Getenv("AWS_SHARED_CREDENTIALS_FILE") != "" {
-		return credentials.Value{}, fmt.Errorf("AWS_SHARED_CREDENTIALS_FILE holds no credentials for this profile: %w", store.ErrDenied)
+		return credentials.Value{}, fmt.Errorf("AWS_SHARED_CREDENTIALS_FILE contains no credentials for this profile: %w", store.ErrDenied)
 	}
 	c.source = c.iam
 	return c.fromIAM(cc)
@@ -356,7 +356,7 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 	case cc != nil && cc.Context != nil && cc.Context.Err() != nil:
 		return credentials.Value{}, context.Cause(cc.Context)
 	case errors.As(err, &refused):
-		return credentials.Value{}, fmt.Errorf("workload identity was refused: %w", store.ErrDenied)
+		return credentials.Value{}, fmt.Errorf("workload identity was rejected: %w", store.ErrDenied)
 	default:
 		return credentials.Value{}, &store.Unavailable{Cause: errors.New("cannot fetch the credentials of the workload identity")}
 	}

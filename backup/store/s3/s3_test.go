@@ -244,7 +244,7 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size = "2"
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	require.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "another server than the store responded")
+	assert.ErrorContains(t, err, "a server other than the store responded")
 }
 
 // Requests to Amazon use the hostname of the bucket's region, and the signature includes the region.

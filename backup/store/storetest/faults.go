@@ -141,7 +141,7 @@ func (d Protocol) testUnexpectedResponse(t *testing.T) {
 				assert.NotContains(t, err.Error(), "SECRET", name)
 				if status == http.StatusOK && (name == "list" || name == "read") {
 					assert.ErrorIs(t, err, store.ErrUnavailable, name)
-					assert.ErrorContains(t, err, "another server than the store responded", name)
+					assert.ErrorContains(t, err, "a server other than the store responded", name)
 				}
 			}
 		}

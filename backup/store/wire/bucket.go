@@ -189,7 +189,7 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 	case response.Header.Get("ETag") == "":
 		err = ErrUnexpectedResponse("an ETag")
 	case !startsAt(response, offset):
-		err = errors.New("the server sent a range other than requested, or no length")
+		err = errors.New("the server returned a different range than requested, or no length")
 	case length < 0:
 		return response.Body, nil
 	default: // a server may send more than the requested range

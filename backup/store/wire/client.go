@@ -124,7 +124,7 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 // ErrUnexpectedResponse returns the error for a successful response without what the protocol of the store prescribes: a console, a
 // proxy or a captive portal has answered. It is unknown whether anything was stored.
 func ErrUnexpectedResponse(lacks string) error {
-	return &store.Unavailable{Cause: fmt.Errorf("another server than the store responded (without %s); check endpoint=", lacks)}
+	return &store.Unavailable{Cause: fmt.Errorf("a server other than the store responded (without %s); check endpoint=", lacks)}
 }
 
 // ErrNoBucket answers a 404 to a request that names no object, or that creates one: what is missing then is the bucket.
@@ -155,7 +155,7 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	case err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" || endpoint.Hostname() == "":
 		return nil, errors.New("is not http(s)://HOST[:PORT]")
 	case endpoint.User != nil:
-		return nil, errors.New("must not hold credentials")
+		return nil, errors.New("must not contain credentials")
 	case endpoint.RawQuery != "" || endpoint.Fragment != "":
 		return nil, errors.New("must not have a query")
 	default:

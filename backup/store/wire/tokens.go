@@ -18,7 +18,7 @@ import (
 // tokenDeadline limits fetching a token: the link-local address of a machine may have no server.
 const tokenDeadline = 20 * time.Second
 
-var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server returned none within %s", tokenDeadline)})
+var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server did not return one within %s", tokenDeadline)})
 
 // Tokens authorizes requests with access tokens.
 type Tokens struct {
@@ -133,7 +133,7 @@ func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) 
 		return nil, err
 	}
 	if json.Unmarshal(body, &granted) != nil || granted.Token == "" {
-		return nil, &store.Unavailable{Cause: errors.New("the metadata server's response contains none")}
+		return nil, &store.Unavailable{Cause: errors.New("the metadata server's response contains no token")}
 	}
 	seconds, _ := granted.Seconds.Int64() // zero means a new token for each request
 	return &oauth2.Token{AccessToken: granted.Token, Expiry: time.Now().Add(time.Duration(seconds) * time.Second)}, nil

@@ -196,7 +196,7 @@ func TestARangeThatWasNotRequestedIsRejected(t *testing.T) {
 	}
 	for _, wrong := range []*http.Response{answer("bytes 0-9/10", 10), answer("", 10), answer("bytes 3-9/10", -1), answer("x", 10)} {
 		_, err := bodyOf(wrong, 3, 7)
-		assert.ErrorContains(t, err, "a range other than requested, or no length")
+		assert.ErrorContains(t, err, "a different range than requested, or no length")
 	}
 	body, err := bodyOf(answer("bytes 3-9/10", 7), 3, 7)
 	require.NoError(t, err)

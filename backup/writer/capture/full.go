@@ -44,7 +44,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	tx, ok := s.snapshot.(readTx)
 	if !ok {
 		_ = s.Close()
-		return nil, fmt.Errorf("etcd's snapshot is a %T that does not report its revision", s.snapshot)
+		return nil, fmt.Errorf("etcd's snapshot type %T does not report its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
 	s.Revision = lastRevision(tx)
@@ -98,7 +98,7 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
 	}
 	if written != s.Size {
-		return fmt.Errorf("%d of %d bytes of the database at revision %d were copied", written, s.Size, s.Revision)
+		return fmt.Errorf("copied only %d of %d bytes of the database at revision %d", written, s.Size, s.Revision)
 	}
 	return s.Close()
 }

@@ -84,8 +84,8 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	second.StartReady().Shutdown() // with its own folder as the store
 	second.keepIn(first.depot)
 	other := second.StartReady()
-	second.requireServingWithProblem(other, "another cluster's")
-	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
+	second.requireServingWithProblem(other, "cluster ID mismatch")
+	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, but the data to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
 	other.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
@@ -112,7 +112,7 @@ func TestStore_ofAClusterWithTheSameConfiguration(t *testing.T) {
 
 	m.keepIn(first)
 	again := m.StartReady()
-	m.requireServingWithProblem(again, "another cluster's")
+	m.requireServingWithProblem(again, "cluster ID mismatch")
 	again.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }

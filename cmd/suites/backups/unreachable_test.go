@@ -66,7 +66,7 @@ func TestFullSpool_startsNewChain(t *testing.T) {
 		m.write("noise", string(noise))
 	}
 	harness.Eventually(t, "the log announces the end of the chain", func() bool {
-		return len(run.Log.FindText("changes cannot be captured")) > 0
+		return len(run.Log.FindText("cannot capture changes")) > 0
 	})
 	awaitBackupStatus(run, "the spool is full and within its limit", func(b facts.Backups) bool { return b.SpoolBytes > 20<<20 && b.SpoolBytes <= b.SpoolLimit })
 	m.compact()

@@ -26,12 +26,12 @@ func TestBackupsWithoutProblems(t *testing.T) {
 		Store: "s3://b/main", Role: "writer", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFullSnapshot: now.Add(time.Hour),
 		Window:           &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
 		LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
-		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "its hash matches etcd's"},
 	})
 	for _, line := range []string{
 		`^backups +s3://b/main, this member is the writer$`, `^in the store +everything up to revision 90; 5.0 GiB in total$`, `^next full snapshot +` + at + `$`,
 		`^restore points +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full snapshot +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
-		`^last restore test +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
+		`^last restore test +revision 80, ` + at + `, 1m0s ago: its hash matches etcd's$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
@@ -73,10 +73,10 @@ func TestFailingBackups(t *testing.T) {
 }
 
 func TestRunningFullSnapshot(t *testing.T) {
-	run := &facts.SnapshotProgress{Reason: "schedule", Since: now, Step: "copies the database"}
-	assert.Regexp(t, `(?m)^running full snapshot +copies the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
-	run.Step, run.SentBytes, run.TotalBytes, run.RemainingSeconds = "stores the copy", 1<<30, 3<<30, 61
-	assert.Regexp(t, `(?m)^running full snapshot +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
+	run := &facts.SnapshotProgress{Reason: "schedule", Since: now, Step: "copying the database"}
+	assert.Regexp(t, `(?m)^running full snapshot +copying the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
+	run.Step, run.SentBytes, run.TotalBytes, run.RemainingSeconds = "uploading", 1<<30, 3<<30, 61
+	assert.Regexp(t, `(?m)^running full snapshot +uploading, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 }
 
 func TestRecoveryStepAndRemainingTime(t *testing.T) {
