@@ -219,7 +219,7 @@ func TestAnUnrestorableFullSnapshotIsReplacedOnce(t *testing.T) {
 	s := newSubject(t, archive.Failed)
 	s.put(t, 10)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a second full snapshot")
-	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
+	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "restore test")
 	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == f.Shipped.LastFull.Revision }, "the result of the second full snapshot")
 	assert.False(t, s.Facts().Listed.LastVerification.Passed)
 	s.end(t)
@@ -252,7 +252,7 @@ func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	gate := ack.NewGate()
 	b := backup.New(backup.Options{Store: memory.New(), Keys: &format.Keys{}, Ack: gate})
-	assert.Contains(t, b.Unconfirmed(), "clients wait: nothing was uploaded in the last minute")
+	assert.Contains(t, b.Unconfirmed(), "clients are waiting: nothing was uploaded in the last minute")
 	gate.Confirm(1, 0, time.Now())
 	assert.Empty(t, b.Unconfirmed())
 	gate.Confirm(1, 0, time.Now().Add(-ack.Validity))

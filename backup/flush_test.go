@@ -63,7 +63,7 @@ func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	go func() { done <- s.Flush(ctx, s.database()) }()
 	select {
 	case err := <-done:
-		require.ErrorContains(t, err, "does not answer")
+		require.ErrorContains(t, err, "does not respond")
 	case <-soon(t).Done():
 		require.Fail(t, "Flush hangs")
 	}

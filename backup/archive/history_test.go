@@ -190,7 +190,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			full := w.put(archive.Full{Revision: 40, Chain: format.Seed(cluster, 1, 40), Behind: &next})
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.ManifestName(1, full.Name())))
-		}, 30, 0, "the full snapshot that continues at 0000000000000000041 is missing"},
+		}, 30, 0, "the full snapshot that continues at 0000000000000000041.000000000 is missing"},
 		"names": {func(w *world) {
 			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, TimeAt(9000))), []byte("x"))
 			w.store.SetContent(archive.SegmentName(1, format.After(9000)), []byte("x"))

@@ -155,7 +155,7 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			assert.Equal(t, []int64{5, 7, 8}, positions(s))
 			older, err := s.Newest()
 			require.NoError(t, err)
-			assert.ErrorContains(t, older, "does not follow")
+			assert.ErrorContains(t, older, "but the next one starts at")
 			assert.Equal(t, []int64{7, 8}, positions(s), "the segments after the hole can be used once the database was captured up to there")
 			again, torn := openAgain(t, dir)
 			assert.Empty(t, torn)

@@ -137,7 +137,7 @@ func TestPruneResult_Print(t *testing.T) {
 	text := strings.Split(printed(t, pruned), "\n")
 	for _, line := range []string{
 		"goes the whole generation, 0 bytes: old",
-		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": within points",
+		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": in the window of points",
 		"goes 3 objects of segments, starting at revision 9, 0 bytes: before",
 		"goes remains of 1 full, 0 bytes: never finished",
 		"deleted 2 objects, 1.0 MiB; 1 locked, to be deleted later",
