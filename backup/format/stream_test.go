@@ -59,7 +59,7 @@ func TestOpen_needsAMatchingIdentity(t *testing.T) {
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
 	for says, keys := range map[string]*format.Keys{
-		"--backup-identities is not set":                                  {},
+		"--backup-identities is not set":                   {},
 		"none of its recipients is in --backup-identities": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)

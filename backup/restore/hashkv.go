@@ -67,7 +67,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("cannot compute the cannot compute the hash of database %s at revision %d: %w", path, q.Revision, err)
+		return 0, fmt.Errorf("cannot compute the hash of database %s at revision %d: %w", path, q.Revision, err)
 	}
 	return hash, nil
 }

@@ -100,8 +100,8 @@ func TestVerify_findsWrongRows(t *testing.T) {
 
 func TestVerify_findsAWrongManifest(t *testing.T) {
 	for why, change := range map[string]func(*archive.Full){
-		"its last revision is 8 instead of 9": func(full *archive.Full) { full.Revision++; full.Hash = nil },
-		"instead of etcd's ":                        func(full *archive.Full) { full.Hash.Hash++ },
+		"its last revision is 8 instead of 9":    func(full *archive.Full) { full.Revision++; full.Hash = nil },
+		"instead of etcd's ":                     func(full *archive.Full) { full.Hash.Hash++ },
 		"the database ends before that revision": func(full *archive.Full) { full.Hash.Revision += 50 },
 	} {
 		w := newWorld(t, memory.New(), &format.Keys{})
