@@ -184,7 +184,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			lost := w.segment(34)
 			w.segments(36, 38)
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.SegmentName(1, lost.Position)))
-		}, 30, 6, "the chain has a hole: nothing starts at 0000000000000000031.000000000"},
+		}, 30, 6, "the chain has a hole: no segment starts at 0000000000000000031.000000000"},
 		"the same, without a name": {func(w *world) {
 			next := w.head().Next(first)
 			full := w.put(archive.Full{Revision: 40, Chain: format.Seed(cluster, 1, 40), Behind: &next})
