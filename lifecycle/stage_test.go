@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -63,8 +64,11 @@ const (
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
 )
 
-// pass lets fake time pass; it is called inside a synctest bubble only.
-func pass(d time.Duration) { time.Sleep(d) }
+// pass lets fake time pass, and the driver do what is due at its end. It is called inside a synctest bubble only.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
 
 // hang is work that ends only when it is cancelled.
 func hang(ctx context.Context) error {
