@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Close ends etcd and returns when nothing of it runs any more. opened reports whether it ever touched the data, or
-// they were found unfit; an error means that it was not closed in order. It takes as long as etcd does, so the caller
-// bounds it.
+// Close stops etcd and returns once no part of it is running. opened reports whether etcd ever opened the data or
+// rejected it; an error means that etcd was not closed cleanly. Close takes as long as etcd does, so the caller
+// must bound it.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
@@ -26,10 +26,11 @@ func (m *Member) Close() (opened bool, err error) {
 	}
 }
 
-// Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
+// Drained returns the time that the clients' endless streams took to end, or 0 if there were none. It must be
+// called after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// describeClose describes what a close waits for, including what a leader waits for.
+// describeClose describes what a close is waiting for. For a leader, this includes the transfer of the leadership.
 func (m *Member) describeClose(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
@@ -59,7 +60,7 @@ func (m *Member) closeInOrder() error {
 	m.drain.start()
 	go m.watchClose(first, closed)
 	if left := m.leave(); left || !isClosed(m.etcd.Server.ReadyNotify()) || !m.HasLeader() {
-		// Without a quorum, or a place in it, etcd's own close would wait for answers that cannot come.
+		// Without a quorum, or without a place in it, etcd's own close would wait for responses that never arrive.
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
@@ -71,8 +72,8 @@ func (m *Member) closeInOrder() error {
 // leaveReserve is the part of ClosePatience that remains for closing a member that cannot leave.
 const leaveReserve = 5 * time.Second
 
-// leave removes a member that is no longer wanted from its cluster. It is one of the members that have to agree: of
-// two, neither can let the other go alone. A member that has not left in time stays in the list.
+// leave removes a member that is no longer wanted from its cluster. Its own vote is needed as well: in a cluster of
+// two, neither member can remove the other alone. A member that could not leave in time stays in the member list.
 func (m *Member) leave() bool {
 	server := m.etcd.Server
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
@@ -101,8 +102,8 @@ func (m *Member) leave() bool {
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd closes, starting from waits, and closes the connections of clients that
-// hold the close up.
+// watchClose keeps Doing up to date while etcd closes, starting with waits, and closes the connections of clients
+// that delay the close.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {

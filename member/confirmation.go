@@ -11,26 +11,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Confirmation waits for the store of the backups. With it, no reply leaves the member before the store has what it
-// depends on.
+// Confirmation waits until backups are stored. With it, a reply leaves the member only after the store has
+// everything that the reply depends on.
 type Confirmation interface {
-	// Wait returns nil once the store has a revision, and is known to be this cluster's.
+	// Wait returns nil once the store has the revision and is known to belong to this cluster.
 	Wait(ctx context.Context, revision int64) error
-	// WaitAll returns nil once the store has everything that changed before the call, with or without a revision.
+	// WaitAll returns nil once the store has all changes made before the call, with or without a revision.
 	WaitAll(ctx context.Context) error
 	// Revision returns the last confirmed revision; 0 if there is none.
 	Revision() int64
 }
 
-// confirmed holds replies back until the store has what they depend on. etcd's own clients in this process do not pass
-// it; Lock and Election, which use one, do with their replies.
+// confirmed holds back replies until the store has everything that they depend on. It does not apply to etcd's own
+// clients in this process; the replies of Lock and Election, which use such a client, do pass through it.
 type confirmed struct{ Confirmation }
 
 // ErrSeveralMembers reports that the data belongs to a cluster of several members.
 var ErrSeveralMembers = errors.New("--backup-ack=stored is for clusters of one member, and this member's data has several: " +
 	"start with --backup-ack=local, or remove the other members first")
 
-// errAdds refuses a second member: replies that it sends would not wait for the store.
+// errAdds rejects a second member, whose replies would not wait for the store.
 var errAdds = status.Error(codes.FailedPrecondition,
 	"--backup-ack=stored is for clusters of one member: restart with --backup-ack=local before you add members")
 
@@ -51,8 +51,8 @@ func (c confirmed) stream(service any, stream grpc.ServerStream, _ *grpc.StreamS
 	return handler(service, &confirmedStream{ServerStream: stream, confirmed: c})
 }
 
-// confirmedStream waits before each message. etcd sends the messages of a stream one after the other, so their order
-// stays.
+// confirmedStream waits before each message. etcd sends the messages of a stream sequentially, so their order is
+// preserved.
 type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
@@ -71,8 +71,9 @@ func (s *confirmedStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(message)
 }
 
-// await waits until the store has what a reply depends on. Requests for keys depend on the revision of the reply. All
-// others, and errors, may depend on anything that etcd has: leases, users and compactions change without a revision.
+// await waits until the store has everything that a reply depends on. The reply to a request for keys depends on
+// its revision. All other replies, and errors, may depend on any state of etcd, because leases, users and
+// compactions change without a revision.
 func (c confirmed) await(ctx context.Context, reply any, failed error) (err error) {
 	var header *etcdserverpb.ResponseHeader
 	switch reply := reply.(type) {
@@ -116,8 +117,8 @@ func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
 	header.Revision = min(header.Revision, c.Revision())
 }
 
-// asStatus returns the error of a wait for a client. One whose reply is lost does not know what happened, as always in
-// etcd.
+// asStatus returns the error of a wait as a gRPC status. As always with etcd, a client whose reply is lost does not
+// know the outcome.
 func asStatus(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

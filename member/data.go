@@ -17,18 +17,18 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// dataPoll is the interval at which a member checks that its data are still on the disk.
+// dataPoll is the interval at which a member checks that its data is still on the disk.
 const dataPoll = 5 * time.Second
 
-// dataFiles are the files that etcd has open: it continues without an error when they are unlinked, and loses all data
-// when it stops.
+// dataFiles are the files that etcd has open. If they are unlinked, etcd continues without an error and loses all
+// data when it stops.
 type dataFiles struct {
 	dir, wal string
 	opened   map[string]os.FileInfo // the opened directories, which nothing replaces while etcd is running
 	lost     atomic.Pointer[error]  // why the directories have disappeared
 }
 
-// open remembers the files of an etcd that has opened its data.
+// open records the files after etcd has opened its data.
 func (f *dataFiles) open() {
 	f.opened = map[string]os.FileInfo{}
 	for _, path := range []string{layout.ToSnapDir(f.dir), f.wal} {
@@ -38,7 +38,7 @@ func (f *dataFiles) open() {
 	}
 }
 
-// findLost returns an error if the files are gone. Files that cannot be inspected now do not count as gone.
+// findLost returns an error if files have disappeared. Files that cannot be inspected do not count as lost.
 func (f *dataFiles) findLost() error {
 	for path, opened := range f.opened {
 		info, err := os.Stat(path)
@@ -69,7 +69,7 @@ func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// check keeps the first error: etcd does not write to files that were restored.
+// check keeps the first error, because etcd does not write to files that were restored later.
 func (f *dataFiles) check(log zerolog.Logger) {
 	if f.lost.Load() != nil || len(f.opened) == 0 {
 		return

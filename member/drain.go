@@ -18,8 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endless lists the requests that end only when their client wants, or when another client releases something. etcd's
-// close waits its whole request timeout for them, 7 s by default, and every API server holds hundreds of watches.
+// endless lists the requests that end only when their client ends them, or when another client releases something.
+// etcd's close waits its whole request timeout for them, 7 s by default, and every API server holds hundreds of
+// watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
@@ -40,13 +41,14 @@ const (
 
 // drain ends the requests of clients when etcd is about to close.
 //
-// Endless requests have their contexts cancelled. All others have the time that etcd's close gives them. By then
-// maintenance has given leadership away, while all members held their writes back. Where that was not possible, etcd's
-// close does it after clients have their responses: in the opposite order raft would drop their writes.
+// The contexts of endless requests are canceled. All other requests have as much time as etcd's close gives them.
+// Before that, package maintenance transferred the leadership while all members held back their writes. If the
+// transfer was not possible, etcd's close transfers the leadership after clients have received their responses; in
+// the opposite order, raft would drop their writes.
 //
-// A client that does not read its response blocks the handler that sends it, and no context ends that. etcd waits its
-// request timeout for it, and with TLS forever, because grpc.Server.Stop waits for the handlers of http.Server. Once
-// all requests that are left are of such clients, drain closes the connections.
+// A client that does not read its response blocks the handler that sends it, and canceling a context does not help.
+// etcd waits its request timeout for the handler. With TLS it waits forever, because grpc.Server.Stop waits for the
+// handlers of http.Server. Once all remaining requests belong to such clients, drain closes the connections.
 type drain struct {
 	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
 	cancel  context.CancelFunc
@@ -74,7 +76,7 @@ func newDrain() *drain {
 	return &drain{ctx: ctx, cancel: cancel, calls: map[*call]struct{}{}, https: map[*http.Server]struct{}{}}
 }
 
-// register adds a gRPC server of etcd's.
+// register adds one of etcd's gRPC servers.
 func (d *drain) register(server *grpc.Server) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,8 +136,8 @@ func (d *drain) track(ctx context.Context, method string) *call {
 	return c
 }
 
-// finish removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is
-// sent.
+// finish removes a call whose handler has returned. It waits until gRPC ends the call's context, which over TLS
+// happens after the response was sent.
 func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)
@@ -146,13 +148,13 @@ func (d *drain) finish(ctx context.Context, c *call) {
 	})
 }
 
-// isUnread reports whether the client of the call does not read its response.
+// isUnread reports whether the client is not reading the response of the call.
 func (c *call) isUnread() bool {
 	since := c.sending.Load()
 	return since != nil && time.Since(*since) >= stalledAfter
 }
 
-// unreadResponses describes the clients that do not read their responses.
+// unreadResponses describes the clients that are not reading their responses.
 func (d *drain) unreadResponses() (clients []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,7 +167,7 @@ func (d *drain) unreadResponses() (clients []string) {
 	return clients
 }
 
-// isExpired reports whether stalled requests alone have held the close up for drainGrace.
+// isExpired reports whether only stalled requests have delayed the close for drainGrace.
 func (d *drain) isExpired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,7 +181,7 @@ func (d *drain) isExpired() bool {
 	return time.Since(d.started) >= drainGrace && time.Since(d.running) >= drainQuiet
 }
 
-// closeConnections closes the connections of all clients and logs which of them are cut off.
+// closeConnections closes the connections of all clients and logs the clients whose requests are cut off.
 func (d *drain) closeConnections(log zerolog.Logger) {
 	for _, client := range d.unreadResponses() {
 		log.Warn().Msgf("etcd is stopping, and %s: its connection is closed", client)
@@ -204,8 +206,8 @@ func (d *drain) withDrain(ctx context.Context) (drained context.Context, end fun
 	}
 }
 
-// unavailable returns the error for a client whose request was ended. It makes etcd's client resume at another member,
-// from the revision that it has seen.
+// unavailable returns the error for a client whose request was ended. etcd's client then resumes on another member,
+// from the last revision that it received.
 func (d *drain) unavailable(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.started)))
@@ -214,7 +216,7 @@ func (d *drain) unavailable(err error) error {
 	return err
 }
 
-// drainedStream is a stream with a context of our own, whose sends are observed.
+// drainedStream is a stream with its own context that observes blocked sends.
 type drainedStream struct {
 	grpc.ServerStream
 	ctx  context.Context //nolint:containedctx // gRPC hands a stream's context out this way

@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// requests counts the requests of clients. Only etcd's extensive metrics have the duration of a write with raft and
-// the disk.
+// requests counts the requests of clients and their durations. In etcd itself, only the extensive metrics include
+// the duration of a write with raft and the disk.
 type requests struct{ writes, reads counter }
 
 type counter struct{ count, nanoseconds atomic.Int64 }
@@ -51,15 +51,17 @@ func (r *requests) unary(ctx context.Context, request any, _ *grpc.UnaryServerIn
 }
 
 const (
-	// electionWait bounds how long a write is retried that raft dropped because there was no leader. An election takes
-	// one to two seconds with etcd's default timeouts, and a requested change of leadership a few milliseconds.
+	// electionWait bounds the time for which a write is retried that raft dropped because there was no leader. With
+	// etcd's default timeouts, an election takes one to two seconds, and a requested change of leadership a few
+	// milliseconds.
 	electionWait = 3 * time.Second
 	// retryPause is the pause before each retry.
 	retryPause = 10 * time.Millisecond
 )
 
-// retryDropped is an interceptor that retries writes that raft dropped. Between two leaders raft drops proposals, and
-// etcd returns an error that clients cannot distinguish from a failed write. Nothing was proposed, so a retry is safe.
+// retryDropped is an interceptor that retries writes that raft dropped. While there is no leader, raft drops
+// proposals, and etcd returns an error that clients cannot distinguish from a failed write. Nothing was proposed,
+// so a retry is safe.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
 	for deadline := (time.Time{}); ; {
@@ -76,20 +78,20 @@ func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, 
 	}
 }
 
-// isDropped reports whether raft has dropped the proposal. etcd passes on only the text of that error.
+// isDropped reports whether raft has dropped the proposal. etcd passes on only the text of the error.
 func isDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }
 
-// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction the member runs etcd's
-// compactor itself, because etcd offers no hook: a retention of few revisions or of seconds would remove what backups
-// have not read yet.
+// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction, the member runs etcd's
+// compactor itself, because etcd offers no hook, and a retention of a few revisions or seconds would remove
+// revisions that the backups have not read yet.
 type autoCompaction struct {
 	mode      string
 	retention time.Duration // in the mode "revision", a number of revisions, as in etcd
 }
 
-// takeAutoCompaction removes it from etcd's configuration and returns it.
+// takeAutoCompaction removes the auto-compaction from etcd's configuration and returns it.
 func takeAutoCompaction(config *embed.Config) autoCompaction {
 	retention, err := parseRetention(config.AutoCompactionMode, config.AutoCompactionRetention)
 	if err != nil || retention == 0 {
@@ -137,7 +139,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	}
 }
 
-// readFirst compacts revisions only after they were read.
+// readFirst compacts revisions only after the backups have read them.
 type readFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
@@ -149,13 +151,13 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 	return r.server.Compact(ctx, request)
 }
 
-// compactionWait bounds how long a compaction waits for the backups to read what it will remove. That takes
-// milliseconds, and longer on a busy machine; a compaction that does not wait costs a full snapshot. Compactions are
-// rare, and no other request waits for one.
+// compactionWait bounds the time that a compaction waits for the backups to read the revisions that it will remove.
+// Reading takes milliseconds, or longer on a busy machine; if it is cut short, a full snapshot is necessary.
+// Compactions are rare, and no other request waits for them.
 const compactionWait = 3 * time.Second
 
-// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions go
-// through readFirst.
+// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions use
+// readFirst instead.
 func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if info.FullMethod == "/etcdserverpb.KV/Compact" {
@@ -165,7 +167,7 @@ func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	}
 }
 
-// readBefore calls read and waits up to compactionWait for it.
+// readBefore calls read and waits for at most compactionWait until it returns.
 func readBefore(ctx context.Context, read func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, compactionWait)
 	defer cancel()

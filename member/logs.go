@@ -20,8 +20,9 @@ const (
 	maxEqualLines  = 5
 )
 
-// logger writes etcd's zap logs to the wrapper's stream, from the level in etcd's configuration on. A fatal or panic
-// entry is a crash: zap would end the process before the reason could be recorded.
+// logger returns a logger that writes etcd's zap logs to the wrapper's stream, at the level in etcd's
+// configuration. A fatal or panic entry is reported as a crash, because zap would end the process before the reason
+// could be recorded.
 func (m *Member) logger(level string) *zap.Logger {
 	threshold, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -90,15 +91,15 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *zapCore) Sync() error { return nil }
 
-// observe keeps reasons for a slow start that only etcd's log has.
+// observe records reasons for a slow start that appear only in etcd's log.
 func (m *Member) observe(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
 		m.doing.Store("is ignored by a peer whose cluster has another ID: this data directory or that peer's is another cluster's")
 	}
 }
 
-// routine lists warnings and errors that etcd logs at each start or end and that need no action. Watch reports a
-// listener that ends unexpectedly.
+// routine lists warnings and errors that etcd logs at each start or stop and that require no action. Watch reports
+// a listener that ends unexpectedly.
 var routine = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",
 	"simple token is not cryptographically signed",
@@ -112,13 +113,13 @@ var routine = []string{
 // A fatalHook runs after zap has written a fatal or panic entry.
 type fatalHook struct{ member *Member }
 
-// OnWrite reports the crash and never returns: code that calls a failure fatal must not continue.
+// OnWrite reports the crash and never returns, because code that reports a fatal failure must not continue.
 func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	h.member.crash(fatalReason(entry.Message, fields))
 	select {}
 }
 
-// fatalReason returns the message with the fields that matter: a cause, versions, paths.
+// fatalReason returns the message with the fields that matter: causes, versions and paths.
 func fatalReason(message string, fields []zapcore.Field) error {
 	reason := errors.New("etcd: " + message)
 	for _, field := range fields {

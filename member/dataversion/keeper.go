@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// interval is the pause between two checks of the cluster. A check costs a few reads of memory and one of a
+	// interval is the pause between two checks of the cluster. A check costs a few memory reads and one read of a
 	// database page.
 	interval = time.Second
 	// requestTimeout bounds one request to the cluster.
@@ -35,7 +35,8 @@ type server interface {
 	cancelDowngrade(ctx context.Context) error
 }
 
-// Keeper keeps cluster and storage version at the wanted one. Its state may be read from any goroutine.
+// Keeper keeps the cluster version and the storage version at the wanted version. Its state may be read from any
+// goroutine.
 type Keeper struct {
 	wanted Version
 	server server
@@ -87,9 +88,9 @@ func (k *Keeper) describe(f facts, d decision) state.DataVersion {
 	}
 }
 
-// readable reports whether an etcd of the wanted version can read the data. A cluster never decides on more than a
-// member announces. After the cluster has come down it waits for one more check: by then etcd has written the
-// snapshot that makes a start forget the higher version.
+// readable reports whether an etcd of the wanted version can read the data. A cluster version never exceeds the
+// version that a member announces. After a downgrade of the cluster, readable waits for one more check: by then
+// etcd has written a snapshot, after which a start no longer replays the higher version.
 func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
@@ -110,8 +111,8 @@ func (k *Keeper) request(ctx context.Context, action action) error {
 	return nil
 }
 
-// publish logs a state that differs from the previous one: a rejected request as a warning, a state that needs no
-// attention at debug level.
+// publish logs a state that differs from the previous one: a rejected request as a warning, and a state that needs
+// no attention at debug level.
 func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 	before := k.state.Swap(&current)
 	if *before == current {
@@ -124,10 +125,10 @@ func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("version of the data: " + current.Reason)
 }
 
-// isIdle reports whether the data can be read as they are, without any request to the cluster.
+// isIdle reports whether the data is readable without any request to the cluster.
 func isIdle(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
 
-// embeddedServer calls the server object itself, so that authentication does not apply.
+// embeddedServer calls the server object directly, so authentication does not apply.
 type embeddedServer struct{ *etcdserver.EtcdServer }
 
 func (s embeddedServer) facts() facts {
@@ -163,12 +164,12 @@ func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
 	return err
 }
 
-// cancelDowngrade bypasses Downgrade, which loses the error.
+// cancelDowngrade bypasses Downgrade, which discards the error.
 func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 	return s.Version().DowngradeCancel(ctx)
 }
 
-// facts describe the cluster as this member knows it at one moment.
+// facts describe the cluster as this member knows it at one point in time.
 type facts struct {
 	announced Version // version that this member announces
 	cluster   Version // unknown until the cluster has decided on a version
@@ -178,7 +179,7 @@ type facts struct {
 	newcomers []string
 }
 
-// action is a request of this member to its cluster.
+// action is a request from this member to its cluster.
 type action int
 
 const (
@@ -187,7 +188,7 @@ const (
 	cancelDowngrade        // the downgrade
 )
 
-// The phases of the data's version, in no order: a cluster goes from each to each.
+// Phases of the data version. A cluster may go from any phase to any other.
 const (
 	Waiting   = "waiting"     // waiting for the condition in the reason
 	Lowering  = "lowering"    // etcd's downgrade was requested and has not completed
@@ -205,9 +206,9 @@ type decision struct {
 	reason string
 }
 
-// evaluate compares the facts with the wanted version. Every member cancels a downgrade for a newcomer, because the
-// leader may be a plain etcd, which would not. Everything else is up to the leader, so that members that want
-// different versions do not take turns.
+// evaluate compares the facts with the wanted version. Every member cancels a downgrade for a new member, because
+// the leader may be a plain etcd, which would not do so. All other actions are up to the leader, so that members
+// that want different versions do not undo each other's requests.
 func evaluate(wanted Version, f facts) decision {
 	downgrading := f.downgrade != (Version{})
 	switch {

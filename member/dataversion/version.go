@@ -9,10 +9,10 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Version is a minor version of etcd. The zero value stands for one that is not known, or not wanted.
+// Version is a minor version of etcd. The zero value means unknown or not wanted.
 type Version struct{ Major, Minor int64 }
 
-// Of3_5 and Of3_6 are the versions that may be wanted.
+// Of3_5 and Of3_6 are the versions that a user may request.
 var (
 	Of3_5 = Version{3, 5}
 	Of3_6 = Version{3, 6}
@@ -23,7 +23,7 @@ func (v Version) Less(other Version) bool {
 	return v.Major < other.Major || v.Major == other.Major && v.Minor < other.Minor
 }
 
-// String is "3.5", and "unknown" for the zero value.
+// String returns a version such as "3.5", or "unknown" for the zero value.
 func (v Version) String() string {
 	if v == (Version{}) {
 		return "unknown"
@@ -31,7 +31,7 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 }
 
-// Parse reads the minor version out of what etcd calls a version, such as 3.5.0; the zero Version if it is none.
+// Parse returns the minor version of an etcd version such as 3.5.0, or the zero Version if text is not a version.
 func Parse(text string) Version {
 	var v Version
 	if n, _ := fmt.Sscanf(text, "%d.%d", &v.Major, &v.Minor); n != 2 {
@@ -40,11 +40,11 @@ func Parse(text string) Version {
 	return v
 }
 
-// Embedded is the version of the etcd in this program, independent of the announced one. It may be read at any time,
-// unlike etcd's own variable.
+// Embedded is the version of the etcd in this program, regardless of the announced version. Unlike etcd's own
+// variable, it may be read at any time.
 var Embedded = version.Version
 
-// readerVersion is the etcd 3.5 that is tested to read the data of an etcd that announces it.
+// readerVersion is the etcd 3.5 release that is tested to read the data of an etcd that announces it.
 const readerVersion = "3.5.27"
 
 // Announce makes the embedded etcd present itself as 3.5.27+3.6.16, a 3.5 followed by the true version, if 3.5 is
@@ -77,7 +77,7 @@ func Announce(wanted, recorded Version) string {
 	return name
 }
 
-// ActualVersion returns the version of the etcd that announces a name, as Announce composes it.
+// ActualVersion returns the real version of an etcd that announces a name composed by Announce.
 func ActualVersion(announced string) string {
 	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
 		return build
@@ -85,7 +85,7 @@ func ActualVersion(announced string) string {
 	return announced
 }
 
-// undecided is the version of a cluster some of whose members have not started yet (MinClusterVersion in etcd's
+// undecided is the version of a cluster in which some members have not started yet (MinClusterVersion in etcd's
 // api/version).
 var undecided = Version{3, 0}
 
@@ -106,7 +106,8 @@ func CheckUpgrade(recorded Version, others bool) error {
 	return CheckOldest(recorded)
 }
 
-// CheckOldest returns an error if a cluster of that version, or with a member of it, cannot have the embedded etcd.
+// CheckOldest returns an error if a cluster of the given version, or with a member of that version, must not
+// contain the embedded etcd.
 func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
@@ -116,7 +117,8 @@ func CheckOldest(oldest Version) error {
 		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
-// upgradeError returns an error that only another version of the program removes. Its text names the way out.
+// upgradeError returns an error that only a different version of the program can resolve. Its text contains the way
+// out.
 func upgradeError(format string, parts ...any) error {
 	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
 }

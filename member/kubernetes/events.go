@@ -28,10 +28,10 @@ type EventPod struct {
 const (
 	// maxQueue bounds the queued events. Further ones are dropped.
 	maxQueue = 64
-	// repeatPause is the time after an event during which its repetitions are held back. The latest is then posted
-	// with their number.
+	// repeatPause is the time after an event during which its repetitions are held back. Afterwards, the latest one
+	// is posted with the number of repetitions.
 	repeatPause = 5 * time.Minute
-	// stopTimeout bounds how long Stop posts queued events.
+	// stopTimeout bounds the time for which Stop posts queued events.
 	stopTimeout = time.Second
 	// maxNote is the largest note, in bytes, that the API server accepts.
 	maxNote = 1024
@@ -46,7 +46,7 @@ type EventRecorder struct {
 	cancel context.CancelFunc // cancels a running request
 	done   chan struct{}
 
-	// Used by the goroutine only.
+	// The fields below are used only by the goroutine.
 	recent  map[string]*repeat
 	failure string // last logged reason for which posting failed
 }
@@ -89,8 +89,8 @@ func (r *EventRecorder) Post(e Event) {
 	}
 }
 
-// Stop posts queued events for up to a second and returns once no request to the API server is running. Do not call
-// Post after it.
+// Stop posts queued events for up to a second, and returns once no request to the API server is running. Post must
+// not be called after Stop.
 func (r *EventRecorder) Stop() {
 	close(r.stop)
 	defer time.AfterFunc(stopTimeout, r.cancel).Stop()
@@ -118,7 +118,7 @@ func (r *EventRecorder) run(ctx context.Context) {
 	}
 }
 
-// accept posts an event, or holds it back if a similar one was posted recently.
+// accept posts an event, or holds it back if a similar event was posted recently.
 func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	key := e.Reason + "/" + e.Subject
 	if before := r.recent[key]; before != nil {
@@ -147,7 +147,7 @@ func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	}
 }
 
-// send posts one event. It does not retry, and logs each reason for a rejection once.
+// send posts one event without retries, and logs each distinct failure once.
 func (r *EventRecorder) send(ctx context.Context, e Event) {
 	within, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

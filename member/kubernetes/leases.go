@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// The kinds of leases.
+// Kinds of leases.
 const (
 	OfMember = "member"
 	OfFull   = "full_snapshot"
@@ -28,12 +28,12 @@ const (
 	// minute.
 	heartbeat = 10 * time.Second
 	// snapshotInterval is the interval at which the snapshot leases are checked. It equals the sidecar's default
-	// interval for delta snapshots; the operator's tools tolerate twice the interval they are configured with.
+	// interval for delta snapshots; the operator's tools tolerate twice their configured interval.
 	snapshotInterval = 20 * time.Second
 	// maxAttempts bounds the attempts to update a lease that others update at the same time.
 	maxAttempts = 3
-	// minPause and maxPause bound the pause after a failure. It must be short enough that a member is not considered
-	// lost.
+	// minPause and maxPause bound the pause after a failure. Pauses must be short enough that the operator does not
+	// consider the member lost.
 	minPause = time.Second
 	maxPause = 20 * time.Second
 )
@@ -67,19 +67,19 @@ type BackupLeases struct {
 type LeaseOptions struct {
 	Account Account
 	Cluster string // name of the StatefulSet, which is the prefix of the names of the snapshot leases
-	// Member returns the current member, or false while it knows no leader, so that its lease expires. It answers
-	// from memory.
+	// Member returns the current member, or false if it knows no leader, so that its lease expires. It must not
+	// block.
 	Member func() (MemberLease, bool)
-	// Backups returns the state of the backups, or false if this member does not write them. It answers from memory.
-	// It is nil if no backups are made.
+	// Backups returns the state of the backups, or false if this member does not write them. It must not block. It
+	// is nil if no backups are made.
 	Backups func() (BackupLeases, bool)
 	Log     zerolog.Logger
 }
 
-// Leases renews the leases that a backup-restore sidecar would renew. From them the operator's tools learn when a
-// member was last active, whether it leads, and how current the backups are. The command calls Start when etcd is
-// ready and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so that an API server
-// that hangs on one delays no other. States is safe for concurrent use.
+// Leases renews the leases that a backup-restore sidecar would renew. From these leases, the operator's tools learn
+// when a member was last active, whether it is the leader, and how current the backups are. The command calls Start
+// when etcd is ready and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so an API
+// server that hangs on one lease does not delay the others. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server
@@ -91,7 +91,7 @@ type Leases struct {
 	states map[string]state.Lease
 }
 
-// NewLeases returns leases that are not renewed before Start.
+// NewLeases returns leases that are not renewed until Start is called.
 func NewLeases(options LeaseOptions) *Leases {
 	return &Leases{options: options, server: NewServer(options.Account), states: map[string]state.Lease{}}
 }
@@ -109,7 +109,7 @@ func (l *Leases) Start() {
 	}
 }
 
-// Stop stops the renewals and returns once no request is running, within Timeout.
+// Stop stops the renewals and returns once no request is running, which takes at most Timeout.
 func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
@@ -159,8 +159,8 @@ var (
 	errForeign  = errors.New("its holderIdentity is not a revision: another program uses this lease")
 )
 
-// perform renews one lease and returns the time until the next renewal. After an error the API server may ask for a
-// longer time.
+// perform renews one lease and returns the time until the next renewal, which the API server may extend after an
+// error.
 func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	request, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -195,7 +195,7 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	return t.interval
 }
 
-// recordProblem stores why a lease could not be renewed, and logs a new reason.
+// recordProblem records why a lease could not be renewed, and logs the reason if it is new.
 func (l *Leases) recordProblem(kind, name string, current state.Lease, err error, pause time.Duration) {
 	problem := state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
 	before := current.Problem
@@ -210,10 +210,10 @@ func (l *Leases) recordProblem(kind, name string, current state.Lease, err error
 	l.states[kind] = current
 }
 
-// tlsAnnotation is the annotation that the operator waits for before it makes members require TLS from each other.
+// tlsAnnotation is the annotation for which the operator waits before it makes members require TLS from each other.
 const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
 
-// renewMember renews the member's own lease. No other member writes it, so there is no need to read it first.
+// renewMember renews the member's own lease. Only this member writes it, so it need not be read first.
 func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
 	member, ok := l.options.Member()
 	if !ok {
@@ -225,7 +225,7 @@ func (l *Leases) renewMember(ctx context.Context) (name, holder string, err erro
 	})
 }
 
-// renewFull writes the newest full snapshot. A lease with a later revision stays unchanged.
+// renewFull writes the newest full snapshot to its lease. A lease with a later revision is not changed.
 func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Full == 0 {
@@ -237,8 +237,8 @@ func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error)
 	})
 }
 
-// renewDelta writes the newest revision in the store. As with a sidecar, the revision never decreases. While the store
-// lags, the time does not change.
+// renewDelta writes the newest revision in the store to its lease. As with a sidecar, the revision never decreases.
+// While the store lags behind, the time does not change.
 func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Stored == 0 {
@@ -277,7 +277,7 @@ func (l *Leases) update(
 // leases is the kind Lease.
 var leases = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
-// lease has the fields of a Lease of coordination.k8s.io/v1 that are used. It also serves as a merge patch.
+// lease contains the fields of a coordination.k8s.io/v1 Lease that are used. It also serves as a merge patch.
 type lease struct {
 	Metadata leaseMetadata `json:"metadata,omitzero"`
 	Spec     leaseSpec     `json:"spec"`
@@ -293,7 +293,8 @@ type leaseSpec struct {
 	RenewTime      microTime `json:"renewTime,omitzero"`
 }
 
-// microTime is the format of times in leases and Events: Kubernetes accepts exactly six fractional digits.
+// microTime is the format of times in leases and Events, for which Kubernetes requires exactly six fractional
+// digits.
 type microTime struct{ time.Time }
 
 const microFormat = "2006-01-02T15:04:05.000000Z07:00"

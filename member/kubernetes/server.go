@@ -35,7 +35,7 @@ type Account struct {
 	Server string // address of the API server, <host>:<port>
 }
 
-// NewAccount returns the account of the pod that this process runs in. It fails outside a pod.
+// NewAccount returns the account of the pod in which this process runs. It fails outside a pod.
 func NewAccount() (Account, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -44,7 +44,8 @@ func NewAccount() (Account, error) {
 	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
 }
 
-// read reads a file for each request: Kubernetes replaces the token long before it expires.
+// read reads a file of the account. It must be called for each request, because Kubernetes replaces the token long
+// before it expires.
 func (a Account) read(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(a.Dir, name))
 	if err != nil {
@@ -57,10 +58,10 @@ func (a Account) read(name string) (string, error) {
 	return text, nil
 }
 
-// Timeout bounds the time for one response: callers set it on their contexts.
+// Timeout bounds the time for one response. Callers set it on their contexts.
 const Timeout = 5 * time.Second
 
-// maxResponse bounds the bytes read of a response; expected responses have a few kilobytes.
+// maxResponse bounds the number of response bytes to read; expected responses have a few kilobytes.
 const maxResponse = 1 << 20
 
 // Server is a client of the API server. It is safe for concurrent use.
@@ -70,7 +71,7 @@ type Server struct {
 	Client  *http.Client // nil until the CA bundle could be read; tests set their own
 }
 
-// NewServer returns a client for an account. It sends no request yet.
+// NewServer returns a client for an account. It does not send a request.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
 // Kind describes a kind of object.
@@ -88,7 +89,7 @@ type StatusError struct {
 	Kind   Kind
 }
 
-// Error implements error. It names the remedy if that is known, and never quotes the server's response.
+// Error implements error. It contains the remedy if that is known, but never the server's response.
 func (e *StatusError) Error() string {
 	switch e.Status {
 	case http.StatusUnauthorized:
@@ -190,7 +191,7 @@ var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "Statefu
 // errTimeout is the error for a response that takes too long.
 var errTimeout = fmt.Errorf("the API server has not answered within %s", Timeout)
 
-// statefulSet has the fields of a StatefulSet that determine its number of pods.
+// statefulSet contains the fields of a StatefulSet that determine its number of pods.
 type statefulSet struct {
 	Metadata struct {
 		DeletionTimestamp string `json:"deletionTimestamp"`
@@ -219,8 +220,8 @@ func ParsePod(name string) (Pod, error) {
 	return Pod{name[:i], int(ordinal)}, nil
 }
 
-// IsScaledDown reports whether a StatefulSet has been scaled down so that it no longer includes the pod. A set that is
-// deleted or scaled to zero, as for hibernation, keeps its members.
+// IsScaledDown reports whether a StatefulSet was scaled down so that it no longer includes the pod. A StatefulSet
+// that was deleted, or scaled to zero for hibernation, keeps its members.
 func (s *Server) IsScaledDown(ctx context.Context, pod Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -25,12 +25,13 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// claim is a message of a member to its cluster: a lease with a reserved ID and no keys. The log delivers it to every
-// member, it expires on its own, and unlike a key it changes no revision, wakes no watcher and needs no user.
+// claim is a message from a member to its cluster: a lease with a reserved ID and no keys. The raft log delivers it
+// to every member, and it expires on its own. Unlike a key, it changes no revision, notifies no watcher and
+// requires no user.
 //
-// The ID's hexadecimal digits are 65e7, one for the kind, three for the nonce, and the last eight of the member's ID.
-// etcd generates IDs from a member's ID and the time: none of them falls into this range until 2041, even if a
-// member's ID ends in 65e7.
+// The hexadecimal digits of the ID are 65e7, one digit for the kind, three for the nonce, and the last eight digits
+// of the member's ID. etcd generates lease IDs from the member's ID and the time, so none of them falls into this
+// range until 2041, even if a member's ID ends in 65e7.
 type claim struct {
 	kind   kind
 	nonce  uint16 // 12 bits; distinguishes claims of one kind and member
@@ -70,18 +71,19 @@ func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolin
 // isReserved reports whether a lease ID is reserved for claims.
 func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims }
 
-// How long, in seconds, the cluster keeps the claims that recovery makes about learners.
+// Time, in seconds, for which the cluster keeps the claims that recovery makes about learners.
 const (
 	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // bounds the time that a learner may take to catch up
 	ManualLeaseTTL  = 60 * 60                 // bounds the time between the removal of the previous identity and the addition of the new one
 )
 
-// PromoteLease returns the ID of the lease that marks the learner with that name for promotion. Recovery grants it
-// before it adds the member, so that a learner that a user added is never promoted by mistake, even if a member loses
-// its memory. The lease has the name because the member has no ID yet.
+// PromoteLease returns the ID of the lease that marks the learner with this name for promotion. Recovery grants it
+// before it adds the member, so that a learner added by a user is never promoted by mistake, even if a member loses
+// its state. The lease refers to the name because the member has no ID yet.
 func PromoteLease(name string) int64 { return promoteMark.forName(name).id() }
 
-// ManualLease returns the ID of the lease that keeps a learner a learner when recovery removes it and adds it again.
+// ManualLease returns the ID of the lease that records that a learner must stay a learner when recovery removes it
+// and adds it again.
 func ManualLease(name string) int64 { return manualMark.forName(name).id() }
 
 func (k kind) forName(name string) claim {
@@ -91,12 +93,12 @@ func (k kind) forName(name string) claim {
 	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
-// HasPromoteLease reports whether the member with that name is marked for promotion in the log as applied here.
+// HasPromoteLease reports whether, according to the applied log, the member with this name is marked for promotion.
 func HasPromoteLease(server *etcdserver.EtcdServer, name string) bool {
 	return claims{server}.isKnown(promoteMark.forName(name))
 }
 
-// RemovePromoteLease revokes both marks of the member with that name, once it has a vote.
+// RemovePromoteLease revokes both marks of the member with this name. It is called once the member has a vote.
 func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	leases := claims{server}
 	for _, target := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
@@ -113,8 +115,8 @@ func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name
 	return nil
 }
 
-// checkReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A
-// client that may promote members may also mark a learner for promotion.
+// checkReserved returns an error for a request that uses a reserved ID, because etcd lets any client grant any
+// lease. A client that is allowed to promote members may also mark a learner for promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {
 		return nil
@@ -147,7 +149,7 @@ func usesReserved(request any) bool {
 	}
 }
 
-// reservedFilter is a client's stream that fails at the first request with a reserved ID.
+// reservedFilter is a client's stream that fails on the first request with a reserved ID.
 type reservedFilter struct {
 	grpc.ServerStream
 	check func(ctx context.Context, request any) error
@@ -169,8 +171,8 @@ func (c claims) newClaim(kind kind) claim {
 	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits; the ID's end
 }
 
-// propose proposes a claim for that duration, or its revocation if that is 0, and does not wait for it to be applied.
-// It calls raft directly: etcd's own method requires a user while authentication is enabled, and fails while the
+// propose proposes a claim with a duration, or its revocation if the duration is 0, without waiting until it is
+// applied. It calls raft directly: etcd's own method requires a user if authentication is enabled, and fails if the
 // member is far behind, as it is during a defragmentation.
 func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) error {
 	var request etcdserverpb.InternalRaftRequest
@@ -185,7 +187,8 @@ func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) er
 	return nil
 }
 
-// Propose hands a request to raft, past the checks of etcd's own methods, and does not wait for it to be applied.
+// Propose proposes a request to raft, bypassing the checks of etcd's own methods, without waiting until it is
+// applied.
 func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdserverpb.InternalRaftRequest) error {
 	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // never 0, which means no ID; nothing waits for the response
 	data, err := request.Marshal()
@@ -196,7 +199,7 @@ func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdser
 	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
 }
 
-// await returns once a claim is known here, or no longer known.
+// await returns once this member knows the claim, or no longer knows it.
 func (c claims) await(ctx context.Context, target claim, known bool) error {
 	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(target) == known })
 	if err != nil && ctx.Err() != nil {
@@ -207,8 +210,8 @@ func (c claims) await(ctx context.Context, target claim, known bool) error {
 
 func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(target.kind), target) }
 
-// list returns the claims of a kind. It reads the leases in the database, because etcd does not export its lessor.
-// Usually there are no claims: then it reads a single key, however many leases exist.
+// list returns the claims of a kind. It reads the leases from the database, because etcd does not export its
+// lessor. If there are no claims, as usual, it reads a single key no matter how many leases exist.
 func (c claims) list(wanted kind) (found []claim) {
 	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock is acquired
 	tx := c.server.Backend().ReadTx()
@@ -240,7 +243,7 @@ type schedule interface {
 }
 
 const (
-	// claimTTL bounds how long the claims of a crashed member last.
+	// claimTTL bounds the time for which the claims of a crashed member remain.
 	claimTTL = 10 * time.Second
 	// renewals is the number of times that a claim is renewed within its TTL.
 	renewals = 3
@@ -250,7 +253,7 @@ const (
 	releaseTimeout = time.Second
 )
 
-// claimSchedule implements schedule with claims. It is used by one goroutine at a time, in addition to the one that
+// claimSchedule implements schedule with claims. It is used by one goroutine at a time, and by the goroutine that
 // renew starts.
 type claimSchedule struct {
 	claims
@@ -263,14 +266,14 @@ type claimSchedule struct {
 	made []claim // claims made since the last release
 }
 
-// maxClaims bounds the claims that release revokes: older ones have expired.
+// maxClaims bounds the number of claims that release revokes; older claims have expired.
 const maxClaims = 16
 
 func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSchedule {
 	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log, ttl: claimTTL}
 }
 
-// grant makes a claim and returns once it is known here.
+// grant makes a claim and returns once this member knows it.
 func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -280,7 +283,7 @@ func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Durati
 	return p.await(ctx, target, true)
 }
 
-// proposeClaim makes a claim and does not wait for it.
+// proposeClaim makes a claim without waiting until it is known.
 func (p *claimSchedule) proposeClaim(ctx context.Context, target claim, ttl time.Duration) error {
 	p.mu.Lock()
 	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], target)
@@ -301,7 +304,7 @@ func (p *claimSchedule) request(ctx context.Context) error {
 
 func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
 
-// membersWith returns the other members that have a claim of a kind. Claims of former members are ignored.
+// membersWith returns the other members that have a claim of the given kind. Claims of former members are ignored.
 func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) {
 	all := p.list(wanted)
 	for _, m := range members {
@@ -312,14 +315,14 @@ func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) 
 	return found
 }
 
-// errTaken is the error while another member has the turn.
+// errTaken is returned while another member has the turn.
 var errTaken = errors.New("is being defragmented: wait for its end")
 
-// turnLag bounds how late the end of a turn becomes known here.
+// turnLag bounds the delay until this member learns of the end of a turn.
 const turnLag = time.Second
 
-// waitUntilFree waits up to turnLag until no other member has the turn: a caller may know of its end before this member
-// does.
+// waitUntilFree waits up to turnLag until no other member has the turn, because a caller may learn of the end of a
+// turn before this member does.
 func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
 	within, cancel := context.WithTimeout(ctx, turnLag)
 	defer cancel()
@@ -376,7 +379,7 @@ func (p *claimSchedule) release(ctx context.Context) {
 	p.revoke(ctx, made...)
 }
 
-// revoke revokes claims. Those that it cannot revoke expire.
+// revoke revokes claims. Claims that cannot be revoked expire.
 func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	if p.server.Leader() == 0 {
 		return
@@ -392,13 +395,13 @@ func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	}
 }
 
-// shortestSlot is the slot of a member whose database has little in use.
+// shortestSlot is the slot of a member whose database has little data in use.
 const shortestSlot = 3 * time.Second
 
-// byClock reports whether it is this member's turn while the alarm NOSPACE prevents claims. The members that raised
-// it take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which starts
-// only in its first half. A member that disarms its alarm leaves the rotation. If clocks differ, two members may be
-// blocked together, while writes are refused anyway.
+// byClock reports whether it is this member's turn while the NOSPACE alarm prevents claims. The members that raised
+// the alarm take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which
+// starts only in the first half of the slot. A member whose alarm is disarmed leaves the rotation. If clocks
+// differ, two members may be blocked at the same time, but writes are rejected anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
 	for slot < 2*new(estimator).expected(f.inUse) { // rounded to powers of two, so that members agree

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// facts describe the member and its cluster at one moment. All decisions are based on them.
+// facts describe the member and its cluster at one point in time. All decisions are based on them.
 type facts struct {
 	size, inUse int64 // bytes of the database
 	quota       int64 // in bytes; 0 if there is no limit
@@ -38,7 +38,7 @@ type peer struct {
 // isSingle reports whether this is the only member.
 func (f facts) isSingle() bool { return len(f.members) == 1 }
 
-// noSpace reports whether any member raised the alarm NOSPACE, raisedNoSpace whether this one did.
+// noSpace reports whether any member raised the NOSPACE alarm, raisedNoSpace whether this member did.
 func (f facts) noSpace() bool       { return len(f.full) > 0 }
 func (f facts) raisedNoSpace() bool { return slices.Contains(f.full, f.self) }
 
@@ -50,16 +50,16 @@ func (f facts) isMember(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id })
 }
 
-// reliefRatio is the part of the quota below which the alarm NOSPACE is disarmed.
+// reliefRatio is the fraction of the quota below which the NOSPACE alarm is disarmed.
 const reliefRatio = 0.9
 
-// canDisarm reports whether a database of this size allows the alarm NOSPACE to be disarmed.
+// canDisarm reports whether a database of this size allows the NOSPACE alarm to be disarmed.
 func (f facts) canDisarm(size int64) bool {
 	return f.quota == 0 || float64(size) < reliefRatio*float64(f.quota)
 }
 
-// reason returns why the database should be defragmented, or "" if it should not. If that allows the alarm NOSPACE to
-// be disarmed, the threshold does not matter.
+// reason returns why the database should be defragmented, or "" if it should not. The threshold does not matter if
+// a defragmentation would allow the NOSPACE alarm to be disarmed.
 func (f facts) reason(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
@@ -90,10 +90,10 @@ func (f facts) blockReason(expected, maxPause time.Duration) string {
 	return f.readReason()
 }
 
-// copyReserve is the room in bytes that a copy needs in addition to the bytes in use.
+// copyReserve is the space in bytes that a copy needs in addition to the bytes in use.
 const copyReserve = 32 * mebibyte
 
-// readReason returns what reads the whole database now, or "".
+// readReason describes what is reading the whole database, or returns "".
 func (f facts) readReason() string {
 	switch {
 	case f.sending:
@@ -105,8 +105,8 @@ func (f facts) readReason() string {
 	}
 }
 
-// quorumReason returns why the other members have no quorum without this one, or "" if they have one or there are
-// none.
+// quorumReason returns why the other members have no quorum without this member. It returns "" if they have a
+// quorum or there are no other members.
 func (f facts) quorumReason() string {
 	if f.isSingle() {
 		return ""
@@ -136,22 +136,23 @@ func (f facts) quorumReason() string {
 	}
 }
 
-// Threshold is the free part of a database above which it is defragmented. The zero Threshold means never, unless the
-// alarm NOSPACE is raised.
+// Threshold is the free part of a database above which it is defragmented. The zero Threshold disables
+// defragmentation, unless the NOSPACE alarm is raised.
 type Threshold struct {
 	Free float64 // free part of the file, from 0 to 1
 	Min  int64   // bytes
 }
 
-// matches reports whether a file of size bytes, of which inUse hold data, has reached the threshold.
+// matches reports whether a file of size bytes, inUse of which contain data, has reached the threshold.
 func (t Threshold) matches(size, inUse int64) bool {
 	free := size - inUse
 	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
 }
 
 // AtStart returns the value of etcd's setting bootstrap-defrag-threshold-megabytes that applies the threshold to a
-// database of size bytes in dir before etcd serves. It returns 0, which disables the setting, if the volume may have
-// too little room, because etcd does not start when its defragmentation fails, or if the pause could become too long.
+// database of size bytes in dir before etcd serves. It returns 0, which disables the setting, if the pause could
+// become too long or the volume may have too little space, because etcd does not start if its defragmentation
+// fails.
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
@@ -185,11 +186,11 @@ func formatSize(count int64) string {
 	}
 }
 
-// defaultPace is the assumed number of bytes per second until one defragmentation was measured: half of what two slow
+// defaultPace is the assumed number of bytes per second until a defragmentation was measured: half of what two slow
 // cores and an average cloud disk achieve.
 const defaultPace = 100 * mebibyte
 
-// minMeasured is the smallest copy in bytes whose duration is measured.
+// minMeasured is the minimum size, in bytes, of a copy whose duration is measured.
 const minMeasured = 16 * mebibyte
 
 // estimator measures how fast this member defragments, in bytes in use per second.
@@ -202,7 +203,7 @@ func (p *estimator) perSecond() int64 {
 	return defaultPace
 }
 
-// expected returns how long a defragmentation of that many bytes in use takes.
+// expected returns the expected duration of a defragmentation with the given bytes in use.
 func (p *estimator) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }

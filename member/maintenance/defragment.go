@@ -16,11 +16,11 @@ type request struct {
 	do       func() error // defragments; nil for etcd's own method
 }
 
-// failure is the error of a defragmentation that started; its result is recorded.
+// failure is the error of a defragmentation that was started and whose result is recorded.
 type failure struct{ error }
 
-// defragment defragments the database while nothing reads it and no other member defragments. Any error other than a
-// failure names what to wait for; then nothing was done.
+// defragment defragments the database while nothing reads it and no other member defragments. If the error is not a
+// failure, nothing was done, and the error names the condition to wait for.
 func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	cluster := k.serving.Load().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
@@ -52,8 +52,8 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	return k.runDefragmentation(ctx, cluster, f, r)
 }
 
-// handOff moves leadership, or gives running requests time to finish. For a client's request leadership stays: the
-// client chose the member, possibly because it leads.
+// handOff transfers the leadership, or gives running requests time to finish. A client's request does not transfer
+// the leadership: the client chose the member, possibly because it is the leader.
 func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r request) error {
 	switch {
 	case f.isSingle():
@@ -78,7 +78,7 @@ func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r re
 	return nil
 }
 
-// runDefragmentation defragments the database. Reads and writes block meanwhile.
+// runDefragmentation defragments the database, which blocks reads and writes.
 func (k *Maintainer) runDefragmentation(ctx context.Context, cluster cluster, f facts, r request) error {
 	do := r.do
 	if do == nil {
@@ -152,7 +152,7 @@ func (k *Maintainer) State() state.Maintenance {
 }
 
 // progress estimates the progress from the size of the copy, which etcd writes in steps of ten thousand keys, and
-// from the time in between.
+// from the time between these steps.
 func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	expected := max(running.ExpectedSeconds, 0.001)
 	written := float64(copied) / (expected * float64(k.estimator.perSecond()))

@@ -32,8 +32,9 @@ type cluster interface {
 	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and move the leadership
 }
 
-// embedded is the etcd in this process. It is called directly, without certificates or authentication. Its Defragment
-// is the server's, not the backend's: only the server's keeps out a leader's snapshot, which replaces the database.
+// embedded is the etcd in this process. It is called directly, without certificates or authentication. It uses the
+// Defragment method of the server, not of the backend, because only the former locks out a leader's snapshot, which
+// replaces the database.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -56,8 +57,8 @@ func (e embedded) facts() facts {
 	}
 	slices.Sort(f.full)
 	if f.noSpace() {
-		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm
-		// blocks writes nothing else triggers one.
+		// Pages that a reader held during a compaction count as in use until the next commit, which nothing else
+		// triggers while the alarm blocks writes.
 		e.Backend().ForceCommit()
 	}
 	f.size, f.inUse = e.Backend().Size(), e.Backend().SizeInUse()
@@ -73,7 +74,7 @@ func (e embedded) members() (all []peer) {
 	return all
 }
 
-// space returns the free bytes and the size of the volume that holds dir; negative if unknown.
+// space returns the free bytes and the size of the volume that contains dir, or negative numbers if unknown.
 func space(dir string) (free, size int64) {
 	free, size, err := disk.Space(dir)
 	if err != nil {
@@ -84,7 +85,7 @@ func space(dir string) (free, size int64) {
 
 func (e embedded) copySize() int64 { return copySize(e.Cfg.SnapDir()) }
 
-// copySize returns the size of the file that etcd copies to, which is next to the database until it replaces it.
+// copySize returns the size of the file to which etcd copies the database during a defragmentation.
 func copySize(dir string) (size int64) {
 	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is valid
 	for _, file := range files {
@@ -95,8 +96,8 @@ func copySize(dir string) (size int64) {
 	return size
 }
 
-// maxBacklog is the number of committed entries that a caught-up member may still have to apply: under load there are
-// always some.
+// maxBacklog is the number of committed entries that a caught-up member may still have to apply, because under load
+// there are always some.
 const maxBacklog = 50
 
 func (e embedded) waitApplied(ctx context.Context) error {
@@ -109,11 +110,11 @@ func (e embedded) waitApplied(ctx context.Context) error {
 
 const (
 	appliedPoll = 10 * time.Millisecond
-	// pollInterval is the pause between two polls for an event that is about to happen.
+	// pollInterval is the pause between two polls for an event that is expected soon.
 	pollInterval = time.Millisecond
 )
 
-// poll returns nil once done returns true, and an error if ctx is done or etcd stops first.
+// poll returns nil once done returns true, or an error if ctx is done or etcd stops first.
 func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, done func() bool) error {
 	clock := time.NewTicker(interval)
 	defer clock.Stop()
@@ -141,11 +142,11 @@ func (e embedded) isAdmin(ctx context.Context) bool {
 	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
-// maxMissingEntries is the number of log entries that a successor may lack, which covers what is in flight. raft
-// sends the rest before leadership moves and drops new proposals meanwhile.
+// maxMissingEntries is the number of log entries that a successor may lack, to account for entries in flight. raft
+// sends the missing entries before the transfer and drops new proposals in the meantime.
 const maxMissingEntries = 100
 
-// successor returns the best member to lead: connected, with a vote, and with the most complete log.
+// successor returns the best member to lead: a connected voter with the most complete log.
 func (e embedded) successor() (best peer, ok bool) {
 	followers := RaftStatus(e.EtcdServer).Progress
 	own := followers[uint64(e.MemberID())].Match
@@ -172,7 +173,8 @@ func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	return status
 }
 
-// handOver moves leadership to another member, unless it has moved already, and returns once that member leads.
+// handOver transfers the leadership to another member, unless it was already transferred, and returns once that
+// member is the leader.
 func (e embedded) handOver(ctx context.Context, to peer) error {
 	if e.Leader() != e.MemberID() {
 		return nil

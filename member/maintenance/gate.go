@@ -13,19 +13,19 @@ import (
 )
 
 // Gate separates readers of the whole database from its defragmentation. A defragmentation holds every lock of the
-// database while it waits for open read transactions, so one slow reader, such as a snapshot that its client does not
-// fetch, would block all reads and writes of the member.
+// database while it waits for open read transactions. One slow reader, such as a snapshot that its client does not
+// fetch, would therefore block all reads and writes of the member.
 //
-// Callers that hold a read transaction for longer than a request call Acquire: client snapshots, backups,
-// verifications. A defragmentation calls Close. Any number of readers may be inside. The zero Gate is open. Its
-// methods are safe for concurrent use.
+// Callers that hold a read transaction for longer than a request call Acquire: client snapshots, backups and
+// verifications. A defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero
+// Gate is open. Its methods are safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
 	readers []*state.DatabaseReader
 	closed  *period // nil while the gate is open
 }
 
-// describeReaders returns what to wait for while the database is read.
+// describeReaders describes the readers of the database, which a caller must wait for.
 func describeReaders(readers []state.DatabaseReader) string {
 	names := make([]string, len(readers))
 	for i, reader := range readers {
@@ -34,9 +34,9 @@ func describeReaders(readers []state.DatabaseReader) string {
 	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
 }
 
-// Acquire admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once its
-// read transaction is closed, and should not wait for a network before. end may be called again. If ctx is done first,
-// the error names what closed the gate.
+// Acquire admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once
+// its read transaction is closed, and should not wait for a network before that. end may be called more than once.
+// If ctx is done first, the error contains the reason given to Close.
 func (g *Gate) Acquire(ctx context.Context, what string) (end func(), err error) {
 	for {
 		reader, closed := g.enter(what)
@@ -68,9 +68,9 @@ func (g *Gate) leave(reader *state.DatabaseReader) {
 	g.readers = slices.DeleteFunc(g.readers, func(r *state.DatabaseReader) bool { return r == reader })
 }
 
-// Close closes the gate if it is open and has no readers, and never blocks. why is a noun phrase such as "a
-// defragmentation". The caller must call open, which may be called again. The error
-// names what to wait for.
+// Close closes the gate if it is open and has no readers. It never blocks. why is a noun phrase such as "a
+// defragmentation". The caller must call open, which may be called more than once. The error describes what to wait
+// for.
 func (g *Gate) Close(why string) (open func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

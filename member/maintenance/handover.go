@@ -16,18 +16,20 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// leaveTimeout bounds how long a stopping member tries to move its leadership before its clients are disconnected.
+// leaveTimeout bounds the time for which a stopping member tries to transfer its leadership before its clients are
+// disconnected.
 const leaveTimeout = 2 * time.Second
 
-// maxWritePause bounds how long writes are held for a change of leadership.
+// maxWritePause bounds the time for which writes are held back during a change of leadership.
 const maxWritePause = 2 * time.Second
 
-// confirmTimeout bounds how long the leader waits for the members' confirmations. Plain etcd never confirms.
+// confirmTimeout bounds the time for which the leader waits for confirmations from the members. Plain etcd never
+// confirms.
 const confirmTimeout = time.Second
 
-// leave moves leadership if this member leads. raft drops proposals that reach a leader during a transfer, so all
-// members hold their writes. If that fails, etcd moves leadership at the end of its close, when this member has no
-// clients.
+// leave transfers the leadership if this member is the leader. raft drops proposals that reach a leader during a
+// transfer, so all members hold back their writes. If the transfer fails, etcd transfers the leadership at the end
+// of its close, when this member has no clients.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
 	if k.busy() { // during a client's defragmentation, reading facts would block
 		return
@@ -58,8 +60,9 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(started)).Msg("leadership was moved before the stop")
 }
 
-// pauseWritesForClient makes all members hold their writes for a client that moves leadership, until the returned
-// function is called. If that fails, leadership moves anyway. Requests that etcd will refuse hold nothing.
+// pauseWritesForClient makes all members hold back their writes until done is called, because a client transfers
+// the leadership. If that fails, the leadership is transferred anyway. Requests that etcd will reject do not hold
+// back writes.
 func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (done func()) {
 	s := k.serving.Load()
 	to, ok := message.(*etcdserverpb.MoveLeaderRequest)
@@ -82,13 +85,13 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 	}
 }
 
-// canLead reports whether id is another voting member with a connection to this one.
+// canLead reports whether id is another voting member that is connected to this one.
 func (f facts) canLead(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
-// proposeTransfer makes all members hold their writes until the leader changes. It returns once each member has
-// confirmed that none of its writes is running, or after confirmTimeout: plain etcd never confirms.
+// proposeTransfer makes all members hold back their writes until the leader changes. It returns once every member
+// has confirmed that none of its writes is running, or after confirmTimeout, because plain etcd never confirms.
 func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	announced := p.newClaim(handover)
 	if err := p.grant(ctx, announced, maxWritePause); err != nil {
@@ -110,7 +113,7 @@ func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	return nil
 }
 
-// activeMembers returns the members that may write: this one and all connected voters.
+// activeMembers returns the members that may write: this member and all connected voters.
 func (p *claimSchedule) activeMembers() (all []types.ID) {
 	self := p.server.MemberID()
 	active := p.active(self)
@@ -122,8 +125,8 @@ func (p *claimSchedule) activeMembers() (all []types.ID) {
 	return all
 }
 
-// writes are the requests that members forward to their leader. During a transfer raft silently drops those that
-// reach the old leader: the client then waits for its timeout, 7 s with etcd's defaults.
+// writes lists the requests that members forward to the leader. During a transfer, raft silently drops those that
+// reach the old leader, and the client then waits for its timeout, 7 s with etcd's defaults.
 var writes = []string{
 	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
 	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
@@ -132,11 +135,11 @@ var writes = []string{
 const (
 	// listenInterval is the pause between two polls for an announced handover.
 	listenInterval = 10 * time.Millisecond
-	// idleListenInterval is the pause while nothing is written.
+	// idleListenInterval is the pause while clients are not writing.
 	idleListenInterval = 100 * time.Millisecond
 )
 
-// listen polls for handovers that the leader announces and holds this member's writes for each.
+// listen polls for handovers that the leader announces, and holds back this member's writes for each of them.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	leases, heard, applied := claims{server}, []claim{}, uint64(0)
 	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
@@ -161,7 +164,7 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 	}
 }
 
-// pauseWrites holds writes until the leader changes, and calls confirm once no write is running.
+// pauseWrites holds back writes until the leader changes, and calls confirm once no write is running.
 func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, maxWritePause)
 	var watching sync.WaitGroup
@@ -188,8 +191,8 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 	}
 }
 
-// startWrite waits while writes are held and counts a running write, until finishWrite is called. It returns the
-// context's error as a gRPC status.
+// startWrite waits while writes are held back, and counts the write as running until finishWrite is called. It
+// returns the context's error as a gRPC status.
 func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
 		k.writes.Add(1) // incremented before the check, so that pauseWrites counts every write

@@ -22,9 +22,9 @@ const (
 	defaultInterval = 10 * time.Second
 	// waitingFactor divides the interval between checks while a member waits for its turn.
 	waitingFactor = 5
-	// drainTime is the time that running requests have to finish before the database blocks.
+	// drainTime is the time for running requests to finish before the database is blocked.
 	drainTime = 250 * time.Millisecond
-	// catchUpTimeout bounds how long clients are redirected after a defragmentation.
+	// catchUpTimeout bounds the time for which clients are redirected after a defragmentation.
 	catchUpTimeout = time.Minute
 )
 
@@ -41,8 +41,8 @@ type Options struct {
 	Sending   func() bool                           // reports from memory whether a snapshot is being sent to another member
 }
 
-// Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; they pass all requests
-// on while Run is not running. State, RedirectReason and Trigger are safe for concurrent use.
+// Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; while Run is not
+// running, they pass all requests through. State, RedirectReason and Trigger are safe for concurrent use.
 type Maintainer struct {
 	options     Options
 	estimator   estimator
@@ -60,20 +60,21 @@ type Maintainer struct {
 	size, inUse int64 // as last returned by Sizes
 }
 
-// service gives access to an etcd that serves.
+// service gives access to a serving etcd.
 type service struct {
 	cluster     cluster
 	newSchedule func() schedule // returns a new schedule
 }
 
-// New returns a Maintainer that is idle until Run.
+// New returns a Maintainer that is idle until Run is called.
 func New(options Options) *Maintainer {
 	options.Interval, options.Gate = cmp.Or(options.Interval, defaultInterval), cmp.Or(options.Gate, &Gate{})
 	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
-// Run maintains the database of a server that has joined its cluster until ctx is done, and then moves its leadership.
-// Call it once, and wait for it before closing etcd: a running defragmentation cannot be interrupted.
+// Run maintains the database of a server that has joined its cluster until ctx is done, then transfers its
+// leadership. It must be called once and must return before etcd is closed, because a running defragmentation
+// cannot be interrupted.
 func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
@@ -105,14 +106,14 @@ func (k *Maintainer) run(ctx context.Context, s *service) {
 	}
 }
 
-// Why a defragmentation cannot be triggered.
+// Reasons why a defragmentation cannot be triggered.
 var (
 	errNotServing = errors.New("etcd does not serve")
 	errUnderWay   = errors.New("a defragmentation of this member is under way: wait for its end")
 )
 
-// Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows the result. It
-// returns an error if none can run now.
+// Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows the result.
+// It returns an error if a defragmentation cannot run now.
 func (k *Maintainer) Trigger() error {
 	s := k.serving.Load()
 	if s == nil {
@@ -131,8 +132,8 @@ func (k *Maintainer) Trigger() error {
 	return nil
 }
 
-// Sizes returns the size of a server's database and the bytes in use. During a defragmentation it returns the sizes
-// before it.
+// Sizes returns the size of a server's database and the bytes in use. During a defragmentation, it returns the
+// sizes from before.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,11 +143,11 @@ func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	return k.size, k.inUse
 }
 
-// Volume describes the volume of the database, in bytes, as of the last check: its free space, its size, and the
-// space that a copy of the database needs. All are 0 if unknown, as before the first check.
+// Volume describes the volume of the database as of the last check, in bytes: its free space, its size, and the
+// space that a copy of the database needs. All fields are 0 if unknown, as before the first check.
 type Volume struct{ Free, Size, Copy int64 }
 
-// Volume returns the volume from memory.
+// Volume returns the result of the last check.
 func (k *Maintainer) Volume() Volume {
 	if volume := k.volume.Load(); volume != nil {
 		return *volume
@@ -154,19 +155,19 @@ func (k *Maintainer) Volume() Volume {
 	return Volume{}
 }
 
-// busy reports whether a defragmentation is running. Calls that read the database block meanwhile.
+// busy reports whether a defragmentation is running, which blocks calls that read the database.
 func (k *Maintainer) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Busy()
 }
 
-// blockReason returns why a defragmentation that no client requested cannot start now, or "".
+// blockReason returns why a defragmentation that was not requested by a client cannot start now, or "".
 func (k *Maintainer) blockReason(f facts) string {
 	return f.blockReason(k.estimator.expected(f.inUse), k.options.MaxPause)
 }
 
-// The phases of a Maintainer, in order.
+// Phases of a Maintainer, in order.
 const (
 	Idle       = "idle"
 	Waiting    = "waiting"     // a defragmentation is due, but blocked
@@ -175,14 +176,14 @@ const (
 	CatchingUp = "catching up" // committed entries are being applied
 )
 
-// The origins of a defragmentation.
+// Origins of a defragmentation.
 const (
 	ByThreshold = "threshold"
 	ByCommand   = "command"
 	ByClient    = "client"
 )
 
-// worker is the state of Run's goroutine.
+// worker is the state of the goroutine of Run.
 type worker struct {
 	*Maintainer
 	*service
@@ -217,8 +218,8 @@ func (w *worker) check(ctx context.Context) time.Duration {
 	return w.nextCheck(w.options.Interval/waitingFactor, f)
 }
 
-// nextCheck returns the pause before the next check. It is short while writes are refused, because this member's slot
-// is short.
+// nextCheck returns the pause before the next check. It is short while writes are rejected, because this member's
+// slot is short.
 func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	if f.noSpace() {
 		return min(usual, shortestSlot/3)
@@ -226,14 +227,15 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	return usual
 }
 
-// setIdle releases the member's claims, because no defragmentation is due or it is blocked.
+// setIdle releases the member's claims, because a defragmentation is not due or is blocked.
 func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.schedule.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// tryDefragment defragments if it is this member's turn. Otherwise the error names what it waits for.
+// tryDefragment defragments the database if it is this member's turn. Otherwise the error describes what it is
+// waiting for.
 func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	r := request{origin: ByThreshold}
 	switch {
@@ -254,8 +256,8 @@ func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	return w.defragment(ctx, f, r)
 }
 
-// checkPrecedence returns an error while another member goes first. The others may notice slightly later that they
-// should defragment.
+// checkPrecedence returns an error if another member should go first. Other members may notice slightly later that
+// they should defragment.
 func (w *worker) checkPrecedence(f facts) error {
 	leads := f.leader == f.self
 	if leads && time.Since(w.since) < 2*w.options.Interval {
@@ -277,7 +279,7 @@ func (w *worker) checkPrecedence(f facts) error {
 	}
 }
 
-// runCommand runs a defragmentation that a user requested. It records every error as the result.
+// runCommand runs a defragmentation that a user requested, and records any error as its result.
 func (w *worker) runCommand(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
@@ -295,9 +297,9 @@ func (w *worker) runCommand(ctx context.Context) {
 	}
 }
 
-// disarmAlarms disarms this member's alarm NOSPACE once its file is small enough, and returns the updated facts. The
-// leader also disarms alarms of members that left or that recovery replaced. etcd compares the size of the file with
-// the quota, not the bytes in use, so a compaction alone is not enough.
+// disarmAlarms disarms this member's NOSPACE alarm once its file is small enough, and returns the updated facts.
+// The leader also disarms the alarms of members that left or that recovery replaced. etcd compares the quota with
+// the size of the file, not with the bytes in use, so a compaction alone is not sufficient.
 func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if !f.noSpace() {
 		return f

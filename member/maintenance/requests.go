@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The requests that the interceptors handle specially.
+// Requests that the interceptors treat specially.
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
@@ -24,8 +24,8 @@ const (
 	keepAliveMethod  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
-// Stream is an interceptor for etcd's gRPC server. A client's snapshot passes the Gate and waits during a
-// defragmentation.
+// Stream is an interceptor for etcd's gRPC server. It makes a client's snapshot acquire the Gate, which blocks
+// during a defragmentation.
 func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case keepAliveMethod:
@@ -42,8 +42,8 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 	return handler(service, stream)
 }
 
-// Unary is an interceptor for etcd's gRPC server. It refuses a client's defragmentation that would block etcd for
-// long, and redirects clients that retry on their own while the database is blocked.
+// Unary is an interceptor for etcd's gRPC server. It rejects a client's defragmentation that would block etcd for
+// long. While the database is blocked, it redirects clients that retry on their own.
 func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if err := k.checkReserved(ctx, message); err != nil {
 		return nil, err
@@ -68,8 +68,9 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 	return handler(ctx, message)
 }
 
-// defragmentForClient runs a client's defragmentation. The client decides whether it is worth it and whether the
-// others can do without this member; requests that would block etcd for long, or two members together, are refused.
+// defragmentForClient runs a client's defragmentation. The client decides whether it is worthwhile and whether the
+// other members can do without this one. Requests that would block etcd for long, or two members at the same time,
+// are rejected.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
@@ -94,7 +95,7 @@ func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any
 	return nil, waitError(outcome)
 }
 
-// waitError returns the error for a client that must wait.
+// waitError returns the error for a client that has to wait.
 func waitError(why error) error {
 	return status.Error(codes.FailedPrecondition, "etcd-wrapper: not defragmented: "+why.Error())
 }
@@ -106,24 +107,24 @@ func client(ctx context.Context) string {
 	return "a client"
 }
 
-// isRequest reports whether a method needs the database.
+// isRequest reports whether a method accesses the database.
 func isRequest(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
-// redirectAfter delays the redirection of a client. etcd's client retries a hundred times,
-// so one without another endpoint gives up only after 20 s.
+// redirectAfter delays the redirection of a client. etcd's client retries a hundred times, so a client without
+// another endpoint gives up only after 20 s.
 const redirectAfter = 200 * time.Millisecond
 
-// errElsewhere makes etcd's client, and so every API server, retry another endpoint immediately: code Unavailable with
-// this message means that nothing was done. The client retries a write for no other error.
+// errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint: code
+// Unavailable with this message means that nothing was done. The client retries a write after no other error.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// pause is a period in which requests wait or are redirected. Every request reads it, so reading takes no lock. Only
-// one goroutine at a time sets it.
+// pause is a period in which requests wait or are redirected. Every request reads it, so reads are lock-free. Only
+// one goroutine at a time may set it.
 type pause struct{ period atomic.Pointer[period] }
 
-// period is a time in which requests or readers wait, because of why.
+// period is a time span in which requests or readers wait; why gives the reason.
 type period struct {
 	why  string
 	over chan struct{}
@@ -146,8 +147,8 @@ func (a *pause) endNotify() <-chan struct{} {
 	return nil
 }
 
-// redirect returns errElsewhere to clients that are known to retry another endpoint. All others wait, as with plain
-// etcd.
+// redirect returns errElsewhere to clients that are known to retry on another endpoint. All other clients wait, as
+// with plain etcd.
 func (a *pause) redirect(ctx context.Context) error {
 	over := a.endNotify()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
