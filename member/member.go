@@ -1,6 +1,6 @@
-// Package member runs the embedded etcd: it opens it once, reports when it has joined its cluster, when it stops by
-// itself and when it calls a failure fatal, and closes it in order. Its methods fit the interfaces of the lifecycle
-// and the readiness monitor; only the command connects them.
+// Package member runs the embedded etcd. It opens etcd once, reports when etcd has joined its cluster, when it
+// stops on its own and when it reports a fatal failure, and closes it cleanly. Its methods implement the interfaces
+// of the lifecycle and the readiness monitor; only the command connects them.
 package member
 
 import (
@@ -30,56 +30,57 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Options configure a Member. All fields are required, except DataVersion, Maintenance, FindsPlace, AskForVote,
+// Options configure a Member. All fields are required except DataVersion, Maintenance, FindsPlace, AskForVote,
 // AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
 type Options struct {
 	Log zerolog.Logger
-	// Crash is called once, for a failure that etcd calls fatal or that made it panic. The goroutine that failed
-	// never continues, so the process must end.
+	// Crash is called once, for a failure that etcd reports as fatal or that made it panic. The failed goroutine
+	// never continues, so the process must exit.
 	Crash func(reason error)
-	// ClosePatience bounds an orderly close before etcd's server is stopped. etcd waits its request timeout, 7 s by
-	// default, once for each client listener and once for handing over its leadership.
+	// ClosePatience bounds a clean close; after it, etcd's server is stopped hard. etcd waits its request timeout,
+	// 7 s by default, once for each client listener and once for the transfer of its leadership.
 	ClosePatience time.Duration
-	// DataVersion is the oldest version of etcd that must be able to read the data. The zero value leaves the version
-	// to etcd.
+	// DataVersion is the oldest version of etcd that must be able to read the data. The zero value leaves the
+	// version to etcd.
 	DataVersion dataversion.Version
 	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for
 	// readers of the whole database. New sets the other fields.
 	Maintenance maintenance.Options
-	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
-	// A backup-restore sidecar does that itself.
+	// FindsPlace makes the member report changed peer URLs to the cluster, and request its promotion while it is a
+	// learner. A backup-restore sidecar does both itself.
 	FindsPlace bool
-	// AskForVote asks the other members, as a client, to promote this one. A learner needs it when authentication is
-	// enabled. It is nil if they cannot be asked.
+	// AskForVote asks the other members, as a client, to promote this one. A learner needs it if authentication is
+	// enabled. It is nil if the members cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's
-	// version. It calls report with the reason for a wait. It may be nil.
+	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster
+	// version. It calls report with the reason for waiting. It may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
 	// Unwanted reports whether the cluster was scaled down so that this member is no longer wanted. The member then
 	// leaves its cluster before it closes. It may be nil.
 	Unwanted func(ctx context.Context) bool
-	// DataInUse is called once if another process has the database open for writing, before Open waits for it.
+	// DataInUse is called once if another process has the database open for writing, before Open waits for that
+	// process.
 	DataInUse func()
-	// BeforeCompaction reads the revisions that a compaction by a client or by etcd is about to remove. The goroutine
-	// that requests the compaction calls it with a short deadline. It may be nil.
+	// BeforeCompaction reads the revisions that a compaction by a client or by etcd is about to remove. It is
+	// called with a short deadline in the goroutine that requests the compaction. It may be nil.
 	BeforeCompaction func(context.Context)
-	// RootPassword makes the member create the user root in an empty cluster and enable authentication. Clients are
-	// rejected until then. If it is empty, the member does not touch users.
+	// RootPassword makes the member create the root user in an empty cluster and enable authentication. Clients are
+	// rejected until then. If it is empty, the member does not change users.
 	RootPassword string
 	// Confirmation holds back each reply until the store has the data that the reply depends on. It requires a
-	// cluster of one member. It may be nil.
+	// single-member cluster. It may be nil.
 	Confirmation Confirmation
 }
 
 // streamWorkers is the number of goroutines that gRPC keeps for requests. Plain etcd starts a goroutine for each
-// request. In profiles of puts and gets by 100 clients, these spend up to a fifth of the CPU time on growing their
-// stacks. Requests beyond the workers still get a goroutine of their own, so watches, which occupy workers, only
-// reduce this gain.
+// request. In profiles of puts and gets by 100 clients, these goroutines spend up to a fifth of the CPU time
+// growing their stacks. Requests beyond the workers still get their own goroutine, so watches, which occupy
+// workers, only reduce this gain.
 const streamWorkers = 256
 
 // A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
 type Member struct {
-	// Maintainer keeps the database small. Its State, Volume and Trigger may be called from any goroutine.
+	// Maintainer keeps the database small. Its methods State, Volume and Trigger may be called from any goroutine.
 	Maintainer *maintenance.Maintainer
 
 	config     *embed.Config
@@ -105,7 +106,8 @@ type Member struct {
 	stopped   atomic.Pointer[error] // why etcd stopped on its own
 }
 
-// opening holds the findings and the result of etcd's start. Its fields are valid once started is closed.
+// opening contains the findings before etcd's start and the result of the start. Its fields are valid once started
+// is closed.
 type opening struct {
 	founds   bool                // this run starts a new cluster
 	before   datadir.Fingerprint // fingerprint of the data just before etcd could open it
@@ -115,7 +117,7 @@ type opening struct {
 	startErr error
 }
 
-// opensData describes a start that reads the database.
+// opensData describes a start that is reading the database.
 const opensData = "opens its data"
 
 // awaitsQuorum describes a start that only other members can complete.
@@ -129,7 +131,7 @@ var errCrashed = errors.New("etcd crashed")
 
 var errStopped = errors.New("etcd stopped by itself; a member that was removed from its cluster does that")
 
-// New returns a member for a configuration, which it then owns. It starts nothing.
+// New returns a member for a configuration, which it then owns. It does not start anything.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
 		config:  config,
@@ -165,7 +167,7 @@ func New(config *embed.Config, options Options) *Member {
 	return m
 }
 
-// quota returns the quota of the database in bytes; 0 if there is none.
+// quota returns the quota of the database in bytes, or 0 if there is none.
 func (m *Member) quota() int64 {
 	if m.config.QuotaBackendBytes == 0 {
 		return storage.DefaultQuotaBytes
@@ -173,9 +175,9 @@ func (m *Member) quota() int64 {
 	return max(0, m.config.QuotaBackendBytes)
 }
 
-// Open starts etcd and returns nil once it has joined its cluster, or the reason why it cannot join. Without a quorum
-// it waits forever. It returns when ctx is done: if etcd was not opened yet, nothing is left running; otherwise Close
-// ends etcd.
+// Open starts etcd and returns nil once it has joined its cluster, or the reason why it cannot join. Without a
+// quorum it waits forever. It returns when ctx is done: if etcd was not opened yet, nothing is left running;
+// otherwise Close must stop etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
@@ -269,8 +271,8 @@ func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err 
 	return highest, err
 }
 
-// announce sets the version that etcd announces, before it is opened. The version follows from the data or, for a
-// member that joins, from its cluster. A new cluster has none.
+// announce sets the version that etcd announces. It must be called before etcd is opened. The version is that of
+// the data or, for a member that joins, that of its cluster. A new cluster has no version.
 func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unread error) (err error) {
 	wanted := m.options.DataVersion
 	hasLog := wal.Exist(m.files.wal)
@@ -295,8 +297,8 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 	return nil
 }
 
-// defragmentAtStart makes etcd defragment its database before it serves, if that is worth the time and etcd's
-// configuration does not decide it.
+// defragmentAtStart makes etcd defragment its database before it serves, if that is worth the time and not already
+// configured in etcd.
 func (m *Member) defragmentAtStart() {
 	info, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
 	if err == nil && m.config.BootstrapDefragThresholdMegabytes == 0 {
@@ -304,7 +306,7 @@ func (m *Member) defragmentAtStart() {
 	}
 }
 
-// start runs embed.StartEtcd, which cannot be interrupted. Close waits for it.
+// start runs embed.StartEtcd, which cannot be interrupted, so Close waits for it.
 func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
@@ -322,8 +324,8 @@ func (m *Member) start() {
 	m.etcd = etcd
 }
 
-// isListenError reports whether etcd failed to bind an address. etcd opens its data after it has bound the addresses
-// for peers and clients, but before the one for metrics.
+// isListenError reports whether etcd failed to bind an address. etcd opens its data after binding the addresses for
+// peers and clients, but before binding the one for metrics.
 func isListenError(err error) bool {
 	failed, ok := errors.AsType[*net.OpError](err)
 	return ok && failed.Op == "listen"
@@ -351,10 +353,11 @@ func (m *Member) serve() {
 	}
 }
 
-// Watch returns the reason when etcd stops by itself, or returns when ctx is done.
+// Watch returns the reason when etcd stops on its own. It also returns when ctx is done.
 func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
 
-// wait returns nil once ready is closed, or the reason why etcd has stopped by itself, or ctx's error.
+// wait returns nil once ready is closed. Otherwise it returns the reason why etcd has stopped on its own, or ctx's
+// error.
 func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	select {
 	case <-ready:
@@ -375,8 +378,8 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	return err
 }
 
-// crash reports an unrecoverable failure, once. It publishes the reason first, so that every waiting call returns
-// with it.
+// crash reports an unrecoverable failure once. It publishes the reason first, so that every waiting call returns
+// it.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)

@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// retryPolicy is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft
-// drops, as without a leader, gets none.
+// retryPolicy contains the pause between two requests to the cluster and the timeout of a response. If raft drops a
+// proposal, for example without a leader, there is no response.
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
@@ -26,7 +26,7 @@ var (
 	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // for the rest of a stop
 )
 
-// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for its failure once. aim is a
+// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for a failure once. aim is a
 // clause.
 func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
@@ -45,8 +45,9 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 	}
 }
 
-// placement updates this member's peer URLs in the cluster and, if the member is a learner that recovery added, promotes
-// it once it has caught up. It retries until it succeeds, also after a restart, because no other process would.
+// placement updates this member's peer URLs in the cluster. If the member is a learner that recovery added,
+// placement also promotes it once it has caught up. It retries until it succeeds, even after a restart, because no
+// other process would do so.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
@@ -67,9 +68,9 @@ func (p placement) retry(ctx context.Context, aim string, try func(context.Conte
 	retry(ctx, p.server, p.options.Log, patient, aim, try)
 }
 
-// awaitPromotion returns true once the cluster has recorded that this learner is to be promoted, and false once it has
-// a vote or ctx is done. Recovery records it before it adds a member, so a user has added a member that serves without
-// the record.
+// awaitPromotion returns true once the cluster has recorded that this learner should be promoted, and false once it
+// has a vote or ctx is done. Recovery records this before it adds a member, so a member that serves without the
+// record was added by a user.
 func (p placement) awaitPromotion(ctx context.Context) bool {
 	logged := false
 	for p.server.IsLearner() {
@@ -90,9 +91,9 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 	return false
 }
 
-// updateURLs reports peer URLs that were changed in the configuration: etcd uses the ones that the cluster knows. The
-// member reaches the others from its new address, so it can report them itself. The URLs that etcd uses if none are
-// configured do not count.
+// updateURLs reports peer URLs that were changed in the configuration, because etcd uses the ones that the cluster
+// knows. The member can reach the others from its new address, so it can report its URLs itself. The URLs that etcd
+// uses without configured ones are ignored.
 func (p placement) updateURLs(ctx context.Context) error {
 	known := p.server.Cluster().Member(p.server.MemberID())
 	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()
@@ -108,7 +109,7 @@ func (p placement) updateURLs(ctx context.Context) error {
 	return nil
 }
 
-// unconfiguredURL is the peer URL that etcd reports for a member without a configured one.
+// unconfiguredURL is the peer URL that etcd reports for a member without a configured peer URL.
 const unconfiguredURL = "http://localhost:2380"
 
 func equalURLs(some, others []string) bool {
@@ -116,8 +117,9 @@ func equalURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
-// promote asks the leader, which knows whether the log is complete enough. With authentication another member does not
-// trust this one to name a user, and etcd would repeat the request without a pause: then the request is a client's.
+// promote asks the leader, which knows whether the log is complete enough. With authentication, the leader does not
+// trust this member to act for a user, and etcd would repeat the request continuously, so the request is sent as a
+// client.
 func (p placement) promote(ctx context.Context) (err error) {
 	switch {
 	case !p.server.IsLearner():

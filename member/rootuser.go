@@ -22,13 +22,14 @@ const (
 	rootUser    = "root"                 // name of etcd's user and role with all permissions
 	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
 	rootPause   = 100 * time.Millisecond // between attempts
-	// rootPatience is the time for the leader to create it. A leader that was started without the password never does.
+	// rootPatience is the time for the leader to create the user. A leader that was started without the password
+	// never does.
 	rootPatience = 10 * time.Second
 )
 
-// rootAuth creates the user root in an empty cluster and enables authentication. Clients are refused until it is
-// decided whether that is necessary, so none writes anonymously before. A cluster that has a key or another user is
-// never changed: it may run without authentication on purpose.
+// rootAuth creates the root user in an empty cluster and enables authentication. Clients are rejected until it is
+// decided whether that is necessary, so no client can write anonymously before. A cluster with a key or another
+// user is never changed, because it may run without authentication on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger
@@ -66,7 +67,7 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	return m.wait(ctx, decided)
 }
 
-// run reports whether authentication is enabled, or the cluster is not empty. It returns false when ctx is done.
+// run reports whether authentication is enabled or the cluster is not empty. It returns false when ctx is done.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
 	began, failure := time.Now(), ""
 	for !r.decide(server) {
@@ -83,7 +84,7 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 	return true
 }
 
-// decide reports whether clients may be served, by what this member has applied: nothing of it can be undone.
+// decide reports whether clients may be served. It uses only what this member has applied, which cannot be undone.
 func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	enabled := server.AuthStore().IsAuthEnabled()
 	if !enabled && !isEmpty(server) {
@@ -95,14 +96,15 @@ func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	return enabled
 }
 
-// isEmpty reports whether the cluster, as far as this member has applied its log, has no keys and no user but root.
+// isEmpty reports whether the cluster, as far as this member has applied its log, has no keys and no users except
+// root.
 func isEmpty(server *etcdserver.EtcdServer) bool {
 	users, err := server.AuthStore().UserList(nil)
 	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
 }
 
-// enable creates the user and enables authentication. An attempt that was cut off is repeated, with the password of
-// this process.
+// enable creates the user and enables authentication. An interrupted attempt is repeated with the password of this
+// process.
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()

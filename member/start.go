@@ -19,14 +19,15 @@ import (
 const (
 	// electPause is the pause between two attempts to be elected as the only voter.
 	electPause = 2 * time.Millisecond
-	// electPatience bounds these attempts. Raft's own election takes at most two election timeouts, a second each by
-	// default.
+	// electPatience bounds these attempts. Without them, an election takes at most two election timeouts, which are
+	// 1 s each by default.
 	electPatience = 2 * time.Second
 )
 
-// electSelf spares the only voter of a cluster raft's wait for other members: 0.1 to 1 s by default, most of a
-// start. It sends raft what a leader sends a member to hand over to (MsgTimeoutNow), and ends with the first leader.
-// Raft campaigns without a pre-vote then, which disturbs no other voter.
+// electSelf elects the only voter of a cluster without the usual wait for other members, which takes 0.1 to 1 s by
+// default, most of a start. It sends raft the message that a leader sends to transfer its leadership
+// (MsgTimeoutNow), and ends once there is a leader. Raft then campaigns without a pre-vote, which cannot disturb
+// any other voter.
 func electSelf(server *etcdserver.EtcdServer) {
 	self := uint64(server.MemberID())
 	ctx, cancel := context.WithTimeout(context.Background(), electPatience)
@@ -47,12 +48,13 @@ func electSelf(server *etcdserver.EtcdServer) {
 	}
 }
 
-// firstIndex is the index of the entry that creates a cluster of one.
+// firstIndex is the index of the log entry that creates a cluster of one member.
 const firstIndex = 1
 
-// isOnlyVoter reports by raft's configuration whether the member is the only voter. etcd's list of members may be
-// ahead of raft, or behind. etcd and raft must have applied everything that is committed: it may add another voter,
-// and before it campaigns raft reads what it has not applied, which etcd may have dropped from memory already.
+// isOnlyVoter reports whether the member is the only voter according to raft's configuration. etcd's member list
+// may be ahead of raft or behind it. Both must have applied all committed entries, because one of these entries may
+// add another voter. Also, raft reads its unapplied entries before it campaigns, and etcd may already have dropped
+// them from memory.
 func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
@@ -63,21 +65,21 @@ func isOnlyVoter(applied uint64, status raft.Status) bool {
 }
 
 const (
-	// maxApplyLag is the lag behind the committed index from which etcd refuses its own requests with "too many
+	// maxApplyLag is the lag behind the commit index at which etcd rejects its own requests with "too many
 	// requests": maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
 	maxApplyLag = 5000
 	// catchUpPoll is the pause between two checks of the lag.
 	catchUpPoll = 200 * time.Millisecond
-	// catchUpPause is the longest pause between two entries that are proposed for a member that stays behind.
+	// catchUpPause is the longest pause between two entries that are proposed for a member that does not catch up.
 	catchUpPause = 5 * time.Second
 )
 
-// proposeAfterSnapshot keeps an etcd from waiting for a writer that may never come. An etcd that installs its leader's
-// snapshot does not count the entries in it as applied: only an entry after it advances the applied index
-// (applySnapshot and setAppliedIndex in etcd v3.6.16, etcdserver/server.go). Until then etcd refuses its own requests
-// to the cluster, among them the one that publishes its name, which it repeats without a pause; so in a cluster
-// without writes it never becomes ready. It hands raft that very entry past the refusal. Applied once more it changes
-// nothing. It ends when etcd stops.
+// proposeAfterSnapshot prevents an etcd from waiting for a write that may never happen. When etcd installs a
+// snapshot from its leader, it does not count the entries in it as applied: only a later entry advances the applied
+// index (applySnapshot and setAppliedIndex in etcd v3.6.16, etcdserver/server.go). Until then, etcd rejects its own
+// requests to the cluster. One of them publishes its name and is retried continuously, so in a cluster without
+// writes, etcd never becomes ready. proposeAfterSnapshot proposes the same entry to raft directly. Applying it
+// twice changes nothing. It returns when etcd stops.
 func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
@@ -105,7 +107,7 @@ func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, l
 	}
 }
 
-// proposeAttributes proposes what etcd proposes when a member starts: its name and its client URLs.
+// proposeAttributes proposes the same entry as etcd at the start of a member: its name and its client URLs.
 func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), catchUpPoll)
 	defer cancel()

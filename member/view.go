@@ -26,7 +26,8 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the progress of the start or the close, as a clause about etcd; empty if neither is in progress.
+// Doing describes the progress of the start or the close as a clause about etcd. It is empty if neither is in
+// progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	switch doing {
@@ -40,7 +41,8 @@ func (m *Member) Doing() string {
 	return doing
 }
 
-// Server returns etcd's server, for readers of its database; nil until etcd is open, and once it has stopped.
+// Server returns etcd's server for readers of its database. It returns nil until etcd is open, and after etcd has
+// stopped.
 func (m *Member) Server() *etcdserver.EtcdServer {
 	if !isClosed(m.started) || m.etcd == nil || isClosed(m.etcd.Server.StopNotify()) {
 		return nil
@@ -57,7 +59,7 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-// View returns the state of the cluster from memory; ok is false until etcd is open.
+// View returns the state of the cluster from memory. ok is false until etcd is open.
 func (m *Member) View() (v state.Member, ok bool) {
 	server := m.Server()
 	if server == nil {
@@ -84,13 +86,13 @@ func (m *Member) View() (v state.Member, ok bool) {
 	return v, true
 }
 
-// Requests returns clients' writes (puts, deletions and transactions) and reads.
+// Requests returns the totals of clients' writes (puts, deletions and transactions) and reads.
 func (m *Member) Requests() (writes, reads state.Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
 
-// DataVersion returns the state of the version that the data are kept at; ok is false before the member is ready, and
-// if no version is wanted.
+// DataVersion returns the state of the data version. ok is false if the member is not ready yet or no version is
+// wanted.
 func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	keeper := m.keeper.Load()
 	if keeper == nil {
@@ -99,7 +101,8 @@ func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	return keeper.State(), true
 }
 
-// Unreadable returns why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
+// Unreadable returns why an etcd of the wanted version could not read the data. It returns "" if it could, or if no
+// version is wanted.
 func (m *Member) Unreadable() string {
 	version, ok := m.DataVersion()
 	if !ok || version.Readable {
@@ -108,8 +111,8 @@ func (m *Member) Unreadable() string {
 	return fmt.Sprintf("etcd %s could not read the data: %s", version.Wanted, version.Reason)
 }
 
-// Missing describes the members that etcd has no connection to, with the addresses that it tries. It answers from
-// memory.
+// Missing describes the members to which etcd has no connection, with the addresses that it tries. It does not
+// block.
 func (m *Member) Missing() (peers []string) {
 	server := m.Server()
 	if server == nil {
@@ -129,8 +132,8 @@ func (m *Member) Missing() (peers []string) {
 	return peers
 }
 
-// NotJoined returns the members in initial-cluster that the cluster does not have by etcd's log, sorted by name; none
-// until etcd is open.
+// NotJoined returns the members in initial-cluster that, according to etcd's log, are not in the cluster, sorted by
+// name. It returns none until etcd is open.
 func (m *Member) NotJoined() (names []string) {
 	server := m.Server()
 	if server == nil {
@@ -149,8 +152,8 @@ func (m *Member) NotJoined() (names []string) {
 	return names
 }
 
-// describeUnreachable describes a member that etcd cannot connect to: etcd uses the addresses in its log instead of the
-// configured ones, and the proxy in its environment.
+// describeUnreachable describes a member to which etcd cannot connect. etcd uses the addresses in its log instead
+// of the configured ones, and the proxy in its environment.
 func describeUnreachable(member *membership.Member, configured types.URLs) string {
 	urls := strings.Join(member.PeerURLs, ",")
 	name := cmp.Or(member.Name, urls, member.ID.String())
@@ -178,11 +181,11 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 	return fmt.Sprintf("%s (%s)", name, strings.Join(hints, ", "))
 }
 
-// ListenerError returns why etcd no longer listens, or nil while it does.
+// ListenerError returns why etcd no longer listens, or nil if it does.
 func (m *Member) ListenerError() error { return loadError(&m.stopped) }
 
-// LostData returns why etcd's files are no longer on the disk, or nil while they are. It answers from memory, within 5
-// s of the loss.
+// LostData returns why etcd's files are no longer on the disk, or nil if they are. It does not block, and reports a
+// loss within 5 s.
 func (m *Member) LostData() error { return loadError(&m.files.lost) }
 
 func loadError(p *atomic.Pointer[error]) error {
@@ -192,8 +195,8 @@ func loadError(p *atomic.Pointer[error]) error {
 	return nil
 }
 
-// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object
-// itself, so that authentication, certificates and host names cannot make a healthy member look unhealthy.
+// The methods below serve the readiness monitor between a successful Open and Close. They use the server object
+// directly, so that authentication, certificates and hostnames cannot make a healthy member appear unhealthy.
 
 // LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx is done or etcd stops.
 func (m *Member) LinearizableRead(ctx context.Context) error {
@@ -203,16 +206,16 @@ func (m *Member) LinearizableRead(ctx context.Context) error {
 // ID returns the member's ID.
 func (m *Member) ID() types.ID { return m.etcd.Server.MemberID() }
 
-// LeaderChanged returns a channel that is closed when the cluster gets another leader.
+// LeaderChanged returns a channel that is closed when the cluster gets a new leader.
 func (m *Member) LeaderChanged() <-chan struct{} { return m.etcd.Server.LeaderChangedNotify() }
 
 // HasLeader reports whether the member knows a leader.
 func (m *Member) HasLeader() bool { return m.etcd.Server.Leader() != 0 }
 
-// IsLearner reports whether the member has no vote yet.
+// IsLearner reports whether the member cannot vote yet.
 func (m *Member) IsLearner() bool { return m.etcd.Server.IsLearner() }
 
-// Alarms reports which of etcd's alarms are raised, by any member of the cluster.
+// Alarms reports which of etcd's alarms are raised by any member of the cluster.
 func (m *Member) Alarms() (corrupt, noSpace bool) {
 	for _, alarm := range m.etcd.Server.Alarms() {
 		corrupt = corrupt || alarm.Alarm == etcdserverpb.AlarmType_CORRUPT
@@ -221,9 +224,9 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 	return corrupt, noSpace
 }
 
-// etcdGauge returns the values of one of etcd's own gauges, for facts that etcd does not offer otherwise, or not
-// without waiting. Prometheus returns a registered gauge only when an equal one is registered. There are no values if
-// etcd no longer has it.
+// etcdGauge returns the values of one of etcd's own gauges, for facts that etcd offers in no other way, or not
+// without waiting. Prometheus returns a registered gauge only when an equal one is registered. There are no values
+// if etcd no longer has the gauge.
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)
@@ -246,16 +249,17 @@ func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics
 }
 
 var (
-	// peerConnections has 1 or 0 for each connection to a peer, by which etcd itself decides whether the peer is
-	// active.
+	// peerConnections is 1 or 0 for each connection to a peer. etcd itself uses these connections to decide whether
+	// a peer is active.
 	peerConnections = etcdGauge("network", "active_peers", "The current number of active peer connections.", "Local", "Remote")
-	// snapshotSends counts the snapshots of the database that are being sent to peers, by their IDs.
+	// snapshotSends counts the database snapshots that are being sent, by peer ID.
 	snapshotSends = etcdGauge("network", "snapshot_send_inflights_total", "Total number of inflight snapshot sends", "To")
-	// revisions is the newest revision of the database, which etcd's store does not return during a defragmentation.
+	// revisions is the newest revision of the database, which etcd's store does not return during a
+	// defragmentation.
 	revisions = etcdGauge("debugging_mvcc", "current_revision", "The current revision of store.")
 )
 
-// currentRevision returns the revision of this process's database; 0 if etcd no longer has that gauge.
+// currentRevision returns the revision of this process's database, or 0 if etcd no longer has the gauge.
 func currentRevision() (revision int64) {
 	for _, value := range revisions() {
 		revision = int64(value.GetGauge().GetValue())
@@ -263,7 +267,7 @@ func currentRevision() (revision int64) {
 	return revision
 }
 
-// activePeers returns the members that a member is connected to.
+// activePeers returns the members to which a member is connected.
 func activePeers(local types.ID) map[types.ID]bool {
 	active := map[types.ID]bool{}
 	for _, value := range peerConnections() {
@@ -279,7 +283,7 @@ func activePeers(local types.ID) map[types.ID]bool {
 	return active
 }
 
-// sendsSnapshot reports whether a snapshot of the database is on its way to a peer.
+// sendsSnapshot reports whether a database snapshot is being sent to a peer.
 func sendsSnapshot() bool {
 	for _, value := range snapshotSends() {
 		if value.GetGauge().GetValue() > 0 {

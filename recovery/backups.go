@@ -33,7 +33,7 @@ type remoteStore struct {
 	heartbeat   heartbeat // heartbeat of the process that writes the generation to be replaced
 }
 
-// contents holds what a query read from the store.
+// contents is the result of reading the store.
 type contents struct {
 	relation.Store
 	judgment relation.Result
@@ -42,8 +42,8 @@ type contents struct {
 	adopted  bool  // the user has named the store's cluster, which is not adopted yet
 }
 
-// readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
-// deletes it first, and it may be damaged: the first generation names the cluster as well.
+// readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an
+// expiry deletes it first, and it may be damaged. The first generation therefore also contains the cluster ID.
 func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
@@ -67,8 +67,8 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 	return seen, nil
 }
 
-// observe reads the content of the store except for the backups themselves, and compares it with the volume. A valid
-// member of several rejoins the others instead of adopting its own store.
+// observe reads the store, except for the backups themselves, and compares it with the volume. A valid member of
+// several rejoins the other members instead of adopting its own store.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -121,7 +121,7 @@ func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 // otherStates are the states of a store that does not belong to this member.
 var otherStates = []StoreState{relation.OtherCluster, relation.OtherOwner, relation.Unclaimed}
 
-// state returns the state of the store. The rules distinguish relations only where nothing is restored from the store.
+// state returns the state of the store. The rules distinguish relations only if nothing is restored from the store.
 func (c contents) state() StoreState {
 	r := c.judgment.Relation
 	if slices.Contains(otherStates, r) || slices.Contains([]StoreState{relation.Empty, relation.Founded, relation.Adopted}, r) {
@@ -161,12 +161,12 @@ func (b *remoteStore) describeRelation(seen contents) string {
 	return seen.judgment.Describe(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
-// isDone reports whether the requested restore was done on any volume.
+// isDone reports whether the requested restore was performed on any volume.
 func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
-// queryStore asks which cluster the store belongs to and what it has.
+// queryStore reads which cluster the store belongs to and what it contains.
 func (b *remoteStore) queryStore() (Event, Facts, error) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
@@ -208,12 +208,13 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	return Answered, answer, nil
 }
 
-// storeAnswer returns the event for a store that is in a state for a reason.
+// storeAnswer returns the event for a store with the given state and its reason.
 func storeAnswer(state StoreState, why error) (Event, Facts, error) {
 	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
-// limitWait bounds a request to the store: if valid data wait for the answer, by what is left of their time.
+// limitWait bounds a request to the store. If valid data is waiting for the answer, the limit is the rest of its
+// waiting time.
 func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	if b.silentSince.IsZero() {
 		b.silentSince = b.now()
@@ -224,7 +225,7 @@ func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.C
 	return context.WithTimeout(b.ctx, limit)
 }
 
-// awayState returns the state of a store that cannot be asked now.
+// awayState returns the state of a store that is unreachable.
 func (b *remoteStore) awayState() StoreState {
 	if b.now().Sub(b.silentSince) >= b.serveAfter {
 		return StoreLongAway
@@ -232,8 +233,9 @@ func (b *remoteStore) awayState() StoreState {
 	return StoreAway
 }
 
-// queryFailed returns the state of a store whose contents are unknown, and why. If the volume is valid, nothing has to
-// be restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
+// queryFailed returns the state of a store whose contents are unknown, with the reason. If the volume is valid,
+// nothing has to be restored, so the problem only affects backups, unless object names suggest that the volume was
+// rolled back.
 func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, error) {
 	if b.requested && b.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, remove --restore-to: this member then gets its data from the others", why, b.options.Request.ID)
@@ -260,8 +262,8 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 }
 
 // compareNames returns why a valid volume may have been rolled back, judging by object names in a store that cannot
-// be verified. Names prove nothing, but a volume that was not rolled back has everything that they suggest. Other
-// errors of the store are returned unchanged.
+// be verified. Names prove nothing, but a volume that was not rolled back has all revisions that they suggest.
+// Other errors of the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -283,7 +285,7 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 }
 
 // findMissingKey returns why a volume cannot be judged until more keys are trusted: other keys signed either all
-// restorable backups or the objects whose names suggest newer data.
+// restorable backups, or the objects whose names suggest newer data.
 func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
@@ -297,7 +299,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	return nil
 }
 
-// describe returns what to report about the store in addition to the rule's reason: its cluster, or what it lacks.
+// describe returns details of the store to report in addition to the rule's reason: its cluster, or what it lacks.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state) && b.options.Adopt != "":
@@ -316,19 +318,19 @@ func (b *remoteStore) describe(state StoreState) error {
 }
 
 // mayReplace reports whether a new generation may replace the newest one in the store. In a cluster of several, a
-// member gets its data from the others, who continue to write the backups, unless none of them has data or a restore
-// is requested.
+// member gets its data from the other members, which continue to write backups, unless none of them has data or a
+// restore is requested.
 func (b *remoteStore) mayReplace() bool {
 	f := b.facts
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time, by the store's clock, that a generation must be idle before another process replaces it. An idle
-// writer adds a heartbeat every 40 s. It is a string so that the linker can set it: the suites build a program that
-// waits less.
+// stillness is the time, by the store's clock, for which a generation must be idle before another process replaces
+// it. An idle writer adds a heartbeat every 40 s. It is a string so that the linker can set it: the test suites
+// build a program with a shorter time.
 var stillness = "90s"
 
-// A heartbeat is evidence that another process still writes the newest generation.
+// A heartbeat is evidence that another process is still writing to the newest generation.
 type heartbeat struct {
 	ahead *time.Duration // offset of the store's clock; nil if unknown
 	added time.Time      // creation time of the generation's last object, by the store's clock
@@ -336,9 +338,9 @@ type heartbeat struct {
 	until time.Time      // when the generation will have been idle for long enough, by the local clock; zero without a wait
 }
 
-// checkWriter returns why the process that writes the newest generation may still run: it did not release the
-// generation, did not run on this volume, was not ruled out by the user, and has not been idle long enough. Ending
-// the generation protects the data in any case; this check protects users from two clusters.
+// checkWriter returns why the process that writes to the newest generation may still be running: it did not release
+// the generation, did not run on this volume, was not ruled out by the user, and has not been idle for long enough.
+// Ending the generation protects the data in any case; this check protects users from having two clusters.
 func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
@@ -388,8 +390,9 @@ func (b *remoteStore) describeWriter(seen contents) string {
 	return fmt.Sprintf("%s of this member's own cluster %s", member, seen.Newest().Cluster)
 }
 
-// isLocalWriter reports whether the process that writes the newest generation ran on this volume. Valid data that
-// lacks revisions its session stored is a copy or an older state: etcd syncs a revision to disk before it is stored.
+// isLocalWriter reports whether the process that writes to the newest generation ran on this volume. Valid data
+// that lacks revisions stored by its session is a copy or an older state, because etcd syncs a revision to disk
+// before it is stored.
 func (b *remoteStore) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
@@ -398,7 +401,7 @@ func (b *remoteStore) isLocalWriter(seen contents) bool {
 }
 
 // uploadSpool uploads the segments queued on the volume, unless a valid volume contains the same changes. If the
-// store is silent for a moment, recovery waits: after a restore the segments could no longer be added.
+// store is temporarily unavailable, recovery waits, because the segments can no longer be added after a restore.
 func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	data := b.volume.identity
 	if b.volume.damage != nil {
@@ -427,8 +430,8 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	return Stuck, Facts{Err: err}, nil
 }
 
-// uploadVolume uploads data that only the volume has. A failure does not stop the restore, as the volume is
-// preserved.
+// uploadVolume uploads data that exists only on the volume. A failure does not stop the restore, because the volume
+// is preserved.
 func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if b.options.Flush == nil || b.last.judgment.Lacks {
 		return Flushed, Facts{}, nil
@@ -451,8 +454,8 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again, after volumes have uploaded their data: any later object comes from
-// another process. If another generation was created meanwhile, the claim will be lost.
+// findEnd reads the end of the backups again after volumes have uploaded their data: any later object comes from
+// another process. If another generation was created in the meantime, the claim will be lost.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -469,8 +472,8 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns what the user can do about an error of the store. It returns otherwise unless the store itself
-// reported another problem.
+// storeWayOut returns what the user can do about an error of the store. It returns otherwise unless the store
+// itself reported a different problem.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -482,12 +485,12 @@ func storeWayOut(err error, otherwise string) string {
 	}
 }
 
-// notVerified reports whether the store's answer cannot be verified, so that asking again is useless.
+// notVerified reports whether the store's answer cannot be verified, so that retrying is useless.
 func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
-// isOneOf reports whether an error is one of several.
+// isOneOf reports whether an error matches one of several.
 func isOneOf(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
 }
@@ -522,7 +525,8 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	return b.findEnd()
 }
 
-// adopt ends the newest generation and creates one for the volume's data. After any error the store is asked again.
+// adopt ends the newest generation and creates the next one for the volume's data. After any error, the store is
+// queried again.
 func (b *remoteStore) adopt() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -548,9 +552,9 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	return Taken, Facts{}, nil
 }
 
-// endGeneration ends the last generation in favor of the next, so that nothing can be added to what was read of it,
-// up to position read if that is set. It completes an end that another process started. If nothing was read and the
-// head cannot be verified, no writer can continue from that head either.
+// endGeneration ends the last generation in favor of the next, so that no object can be added after the content
+// that was read, up to position read if that is set. It completes an end that another process started. If nothing
+// was read and the head cannot be verified, no writer can continue from that head either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -569,8 +573,8 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 }
 
 // writeIdentity records on the volume which cluster the data belongs to, before etcd opens it. A new cluster waits
-// for its ID: a member without one would be rejected once another member has initialized the store. If the cluster of
-// other data cannot be read now, the backup writer or the next start records it.
+// for its ID, because a member without an ID would be rejected once another member has initialized the store. If
+// the cluster of other data cannot be read now, the backup writer or the next start records it.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
@@ -608,7 +612,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	return identity.Write(b.member.DataDir)
 }
 
-// foundCluster creates the ID of a new cluster, or returns the one that another member created.
+// foundCluster creates the ID of a new cluster, or returns the ID that another member created.
 func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {

@@ -30,8 +30,8 @@ type peerGroup struct {
 	lostSince time.Time // since when no member has reported usable data; zero if a member has
 }
 
-// queryPeers asks how the other members list this one. The cluster's member list is the only state of a rejoin: it
-// can be read again at any time, so no step is stored.
+// queryPeers asks the other members how they list this member. The cluster's member list is the only state of a
+// rejoin. It can be read again at any time, so no step is recorded.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
 	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Uploaded || c.options.Archive == nil}
@@ -57,7 +57,7 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	}}, nil
 }
 
-// isWaitDone reports whether all members have lacked usable data for as long as a late mount takes.
+// isWaitDone reports whether all members have lacked usable data for as long as a late mount may take.
 func (c *peerGroup) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
@@ -69,7 +69,7 @@ func (c *peerGroup) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// stateForPeers returns the state of the volume to report to the peers.
+// stateForPeers returns the state of the volume as reported to the peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
@@ -105,9 +105,9 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 }
 
-// checkCluster returns an error if the peers do not belong to this member's cluster, so that their members are not
-// changed. The cluster is identified by the volume, or by the store if this member owns it. Peers without a store are
-// identified by etcd's cluster ID. An empty store proves nothing.
+// checkCluster returns an error if the peers do not belong to this member's cluster, so that their membership is
+// not changed. The cluster is identified by the volume, or by the store if this member owns it. Peers without a
+// store are identified by etcd's cluster ID. An empty store proves nothing.
 func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -133,7 +133,8 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	return nil
 }
 
-// compareCluster handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
+// compareCluster compares a volume with peers that have a different etcd cluster ID, because each restore creates a
+// new one.
 func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
@@ -158,10 +159,10 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	s.Outdated = fmt.Errorf("the data belong to generation %d, but generation %d was restored since", own, theirs)
 }
 
-// compareStore returns the reason if a valid volume must not be opened while no quorum of the peers answers, and nil if
-// it may be opened, as etcd itself would: after a power cut all peers are silent. A quorum acknowledged everything in
-// the store, so no quorum may form that lacks it: a member older than the store waits for one that runs and has the
-// data.
+// compareStore decides whether a valid volume may be opened while no quorum of the peers responds. It returns nil
+// if it may be opened, as etcd itself would do, because all peers are silent after a power failure. Otherwise it
+// returns the reason. A quorum acknowledged everything in the store, so no quorum without this data may form: a
+// member that is older than the store waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
@@ -185,12 +186,12 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 
 // errVotesAlone reports that this member would serve its data immediately, although the silent members may have
 // formed a quorum. The store cannot rule that out: they may have written nothing, or the store may have been rolled
-// back with the volume.
+// back together with the volume.
 var errVotesAlone = errors.New("by its log this member is the only one with a vote, but initial-cluster names others, which may have continued as a quorum: " +
 	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
-// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if nothing. err reports that
-// the store cannot be read.
+// findNewer describes the data of the cluster that the store has and the volume lacks; newer is nil if there is
+// none. err reports that the store cannot be read.
 func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
@@ -219,7 +220,8 @@ var crashes = map[string]string{
 	"member unknown":                "they do not list a member of the cluster",
 }
 
-// checkCrash returns how the data contradicts the other members' data, if that crashed etcd at its last start.
+// checkCrash returns how the data contradicts the data of the other members, if that crashed etcd at its last
+// start.
 func (c *peerGroup) checkCrash() error {
 	if c.replaced || c.options.Died == nil {
 		return nil
@@ -233,8 +235,8 @@ func (c *peerGroup) checkCrash() error {
 	return nil
 }
 
-// checkMember returns an error if the volume belongs to another member of this cluster. etcd would start with that
-// identity, and two processes would share it.
+// checkMember returns an error if the volume belongs to a different member of this cluster. etcd would start with
+// that member's identity, and two processes would share it.
 func (c *peerGroup) checkMember() error {
 	data, self := c.volume.position, c.member
 	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
@@ -244,10 +246,11 @@ func (c *peerGroup) checkMember() error {
 	return fmt.Errorf("the data in %s belong to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
 }
 
-// checkQuorum protects valid data from being given up for a cluster that may lack acknowledged writes. A regular
-// removal needs a quorum of the members that the data lists, and that quorum has every acknowledged write. A member
-// that was forced to continue alone is not such a quorum. If this member's data records its own removal, the check
-// passes: the member has acknowledged nothing since, and the members in its list may have been removed later.
+// checkQuorum prevents valid data from being abandoned in favor of a cluster that may lack acknowledged writes. A
+// regular removal requires a quorum of the members that the data lists, and that quorum has every acknowledged
+// write. A member that was forced to continue alone is not such a quorum. If this member's data records its own
+// removal, the check passes: the member has acknowledged nothing since then, and the members in its list may have
+// been removed later.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
@@ -266,9 +269,9 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 		"has acknowledged: to keep these data, stop the members that answer and start the others; to drop them, move the data directory away", common, data.Members)
 }
 
-// checkFreeSpace returns an error if the volume has no room for the peers' data. By then the old data was moved, and
-// its copies are deleted as for a restore. Without the check, etcd would fail in the middle of a snapshot at every
-// start.
+// checkFreeSpace returns an error if the volume has no room for the peers' data. At that point the old data was
+// moved, and its copies may be deleted as for a restore. Without this check, etcd would fail in the middle of a
+// snapshot at every start.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
@@ -338,11 +341,11 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	return Changed, Facts{}, nil
 }
 
-// errNotAllHere reports a survey in which a member was missing.
+// errNotAllHere reports that a member did not respond to a survey.
 var errNotAllHere = errors.New("not every other member has reported that it has no usable data")
 
-// confirmPeers asks the peers once more before a generation is ended: one may have returned with data during the
-// build, or while this program was down.
+// confirmPeers queries the peers once more before a generation is ended, because a peer may have returned with data
+// during the build or while this program was down.
 func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil

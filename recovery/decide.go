@@ -42,8 +42,7 @@ func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
 
-// evaluate decides what happens to a volume; nothing else does. The first matching rule applies, and the last rule
-// matches every case.
+// evaluate decides what happens to a volume. The first matching rule applies, and the last rule matches every case.
 func evaluate(rules []rule, c Case) Decision {
 	for _, r := range rules {
 		if r.fits(c) {
@@ -53,7 +52,7 @@ func evaluate(rules []rule, c Case) Decision {
 	panic(fmt.Sprintf("no rule fits %+v: the last one of rules has to fit all", c))
 }
 
-// Lists that several rules use.
+// Lists shared by several rules.
 var (
 	usableVolumes   = []VolumeState{VolumeValid, VolumeStored}
 	emptyVolumes    = []VolumeState{VolumeEmpty, VolumeLost}
@@ -78,7 +77,7 @@ var (
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
 func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
-// Sentences that several rules share.
+// Sentences shared by several rules.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own: the others would keep newer data"
 	notCompared      = "the store could not be read for 10 s, so etcd serves valid data that were not compared with it"
@@ -91,7 +90,7 @@ const (
 // rules is the decision table. The first matching rule applies, and the last one matches every case. docs/recovery.md
 // and testdata/decisions.golden are generated from it.
 var rules = []rule{
-	// Stores that exclude everything else.
+	// Stores that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
 	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
@@ -165,7 +164,8 @@ var rules = []rule{
 		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
 }
 
-// Facts are the input of guards and the payload of events. The zero value is the start of a run with --recover=auto.
+// Facts are the input of guards and the payload of events. The zero value is the start of a run with
+// --recover=auto.
 type Facts struct {
 	VolumeFacts
 	PeerFacts
@@ -234,8 +234,8 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	return f
 }
 
-// Conclude implements statemachine.Facts. It resets the facts about the volume and the store when both are inspected
-// again, and those about the store after a pause for peers.
+// Conclude implements statemachine.Facts. It resets the facts about the volume and the store when both will be
+// inspected again, and the facts about the store after a pause for peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Answer = ""
@@ -265,7 +265,7 @@ var conditions = statemachine.Conditions[Facts]{
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
 }
 
-// caseOf returns the case that the facts amount to.
+// caseOf returns the case to which the facts reduce.
 func (f Facts) caseOf() Case {
 	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
 }

@@ -27,7 +27,7 @@ import (
 // revision twice.
 const margin = archive.Margin
 
-// A job replaces the volume's data with data from the store, or makes place for data from the other members.
+// A job replaces the volume's data with data from the store, or makes room for data from the other members.
 type job struct {
 	*session
 	volume  *localVolume
@@ -56,8 +56,8 @@ func (j *job) resume() (Event, Facts, error) {
 	return NothingBegun, Facts{}, err // the user has removed the built data
 }
 
-// recordClaim records the claim before the generation is created. A member that finds the new generation in the store
-// and asks its peers must not conclude that this one has no data.
+// recordClaim records the claim before the generation is created. Otherwise, a member that finds the new generation
+// in the store and queries its peers could conclude that this member has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -69,7 +69,7 @@ func (j *job) dropClaim() (Event, Facts, error) {
 	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = nil })
 }
 
-// checkSpace compares the required with the free space before anything is fetched.
+// checkSpace compares the required space with the free space before anything is fetched.
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
@@ -80,8 +80,8 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	return RoomEnough, Facts{}, err
 }
 
-// build fetches the backup and builds the data directory. The event shows whether the store, the backup or the volume
-// failed.
+// build fetches the backup and builds the data directory. The event shows whether the store, the backup or the
+// volume failed.
 func (j *job) build() (Event, Facts, error) {
 	plan := seed.Seed{
 		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),

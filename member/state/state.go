@@ -1,6 +1,6 @@
-// Package state defines the published state of a member: its cluster, the maintenance of its database, the version of
-// its data and its leases. The rooms below member fill it in; the status document, the metrics, the page and the
-// terminal show it unchanged. It has no logic and imports no other package of this module.
+// Package state defines the published state of a member: its cluster, the maintenance of its database, the version
+// of its data, and its leases. The packages below member fill it in, and the status document, the metrics, the page
+// and the terminal show it unchanged. It contains no logic and imports no other package of this module.
 package state
 
 import "time"
@@ -31,8 +31,8 @@ type Peer struct {
 	Learner bool     `json:"learner"` // the peer cannot vote yet
 }
 
-// Requests counts the successful requests of a member's clients since etcd was created, and their total duration: raft,
-// the disk and all waiting, but not the network.
+// Requests counts the successful requests of a member's clients since etcd was created, and their total duration.
+// The duration includes raft, the disk and all waiting, but not the network.
 type Requests struct {
 	Count int64
 	Took  time.Duration
@@ -72,7 +72,7 @@ type DatabaseReader struct {
 	Since time.Time `json:"since"`
 }
 
-// Defragmentation describes a defragmentation that ended.
+// Defragmentation describes a completed or failed defragmentation.
 type Defragmentation struct {
 	At          time.Time `json:"at"`
 	Seconds     float64   `json:"seconds"`      // time for which the database was blocked
