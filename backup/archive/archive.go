@@ -20,50 +20,51 @@ import (
 )
 
 // Errors for errors.Is, in addition to those of packages store and format: store.ErrNotFound for a missing object,
-// format.ErrDamaged and format.ErrUntrusted for one that cannot be verified. The message names the object.
+// and format.ErrDamaged and format.ErrUntrusted for an object that cannot be verified. The message contains the
+// name of the object.
 var (
-	// ErrForeign reports that something belongs to another cluster.
+	// ErrForeign reports that an object belongs to another cluster.
 	ErrForeign = errors.New("cluster ID mismatch")
-	// ErrNotKept reports that a target cannot be restored; the message lists what can.
+	// ErrNotKept reports that a target cannot be restored. The message lists the targets that can.
 	ErrNotKept = errors.New("not available")
-	// ErrHole reports that segments do not follow one another.
+	// ErrHole reports that segments are not contiguous.
 	ErrHole = errors.New("the chain has a hole")
-	// ErrNameless reports that the newest generation has backups and no generation.json. Continuing from the
-	// generation before would lose them. It wraps format.ErrDamaged.
+	// ErrNameless reports that the newest generation has backups but no generation.json. Continuing from the
+	// previous generation would lose these backups. It wraps format.ErrDamaged.
 	ErrNameless = fmt.Errorf("%w: it is missing, but its generation has backups", format.ErrDamaged)
-	// ErrUnsigned reports that the backups are signed, and that this process has no key to sign with: readers that
-	// require signatures would stop at its first object.
+	// ErrUnsigned reports that the backups are signed but this process has no signing key. Readers that require
+	// signatures would stop at the first object of this process.
 	ErrUnsigned = errors.New("signed, but --backup-signing-key is not set")
 )
 
-// NotVerified reports whether the content that was read is wrong, as opposed to reading having failed.
+// NotVerified reports whether the content of an object is wrong, as opposed to an error in reading it.
 func NotVerified(err error) bool {
 	return errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
 
-// Unusable reports whether an object is missing, cannot be verified, or has parts that do not follow one another.
-// Other errors mean that it could not be read.
+// Unusable reports whether an object is missing, cannot be verified, or has parts that are not contiguous. Other
+// errors mean that the object could not be read.
 func Unusable(err error) bool {
 	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
-// An Archive reads and writes the backups in a store. It creates each name once, and deletes nothing but a segment that it
+// An Archive reads and writes the backups in a store. It creates each name once, and deletes only a segment that it
 // has stored too late.
 type Archive struct{ *Reader }
 
-// New returns the archive in a store. It makes no request.
+// New returns the archive in a store. It does not access the store.
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
 	return &Archive{&Reader{objectStore: objectStore{s, keys, known}}}
 }
 
-// A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
+// A Reader reads the backups in a store. Its methods send requests and may be called from any goroutine.
 type Reader struct {
 	objectStore
 	endings sync.Map // generations known to have ended
 }
 
-// An objectStore reads the objects of an archive one by one.
+// An objectStore reads individual objects of an archive.
 type objectStore struct {
 	store store.Store
 	keys  *format.Keys
@@ -73,13 +74,13 @@ type objectStore struct {
 // Store returns the store that holds the archive.
 func (r *objectStore) Store() store.Store { return r.store }
 
-// Keys returns the keys that statements are signed, and data encrypted, with.
+// Keys returns the keys for signing statements and encrypting data.
 func (r *objectStore) Keys() *format.Keys { return r.keys }
 
-// String returns the store's URL.
+// String returns the URL of the store.
 func (r *objectStore) String() string { return r.store.String() }
 
-// readStatement reads an object that consists of a statement, and returns its line.
+// readStatement reads an object that consists of a single statement, and returns its line.
 func (r *objectStore) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
@@ -102,7 +103,7 @@ func (r *objectStore) readStatement(ctx context.Context, name, kind string, into
 	return line, r.wrapName(name, err)
 }
 
-// putStatement creates an object that consists of a statement.
+// putStatement creates an object that consists of a single statement.
 func (a *Archive) putStatement(ctx context.Context, name string, statement any) error {
 	line, err := a.keys.Sign(statement)
 	if err != nil {
@@ -133,8 +134,7 @@ func (r *objectStore) otherClusterError(name, of, instead string) error {
 	return fmt.Errorf("%s in %s: %w: %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 
-// selectError returns the first of two errors that is not nil, but prefers missing trust: the object need not be
-// damaged.
+// selectError returns the first non-nil error, but prefers a lack of trust, because the object need not be damaged.
 func selectError(a, b error) error {
 	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
 		return b
@@ -163,7 +163,7 @@ func (f *Fault) Error() string { return f.Err.Error() }
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// asFault turns an error into a Fault if it is about the content of the store and not about reaching it.
+// asFault wraps an error in a Fault if it concerns the content of the store rather than the access to it.
 func asFault(err error, object string, from format.Position) error {
 	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
@@ -174,13 +174,13 @@ func asFault(err error, object string, from format.Position) error {
 // faultList are the objects that a path must avoid.
 type faultList []*Fault
 
-// add returns the list with one more; false if it was included already.
+// add returns the list with the fault added, and false if the list already included it.
 func (f faultList) add(fault *Fault) (faultList, bool) {
 	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
 	return append(slices.Clone(f), fault), !known
 }
 
-// errorOf returns why an object is unusable; nil if nothing is known.
+// errorOf returns why an object is unusable, or nil if it is not known to be.
 func (f faultList) errorOf(object string) error {
 	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
 		return f[i].Err
@@ -188,23 +188,23 @@ func (f faultList) errorOf(object string) error {
 	return nil
 }
 
-// Origin is the first position of a generation that a restore has created and that has no full snapshot yet.
+// Origin is the first position of a restored generation that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}
 
-// A lastRead is the last manifest of an object, or why it cannot be verified. Objects never change, and a replaced one
-// has another size or time.
+// A lastRead is the last manifest of an object, or the reason why it cannot be verified. Objects never change, and
+// a replaced object has a different size or time.
 type lastRead struct {
 	manifest *format.Manifest
 	err      error
 }
 
-// maxCached limits the objects for which that is cached.
+// maxCached limits the number of cached lastReads.
 const maxCached = 1 << 15
 
-// maxParallel limits the manifests that are read in parallel.
+// maxParallel limits the number of manifests that are read in parallel.
 const maxParallel = 8
 
-// forEach calls do for 0 to n-1, some of them in parallel, and returns the first error.
+// forEach calls do for each index from 0 to n-1, with limited parallelism, and returns the first error.
 func forEach(n int, do func(int) error) error {
 	var group errgroup.Group
 	group.SetLimit(maxParallel)
@@ -225,17 +225,17 @@ const (
 	reservationPrefix = "reservation/"
 )
 
-// A Level is a step of merging.
+// A Level is a level of merging.
 type Level string
 
-// The levels, by the time that one object covers.
+// Levels, by the time that one object covers.
 const (
 	Segment Level = "segment" // one --backup-interval
 	Minute  Level = "minute"
 	Hour    Level = "hour"
 )
 
-// An Object holds one segment or several.
+// An Object contains one or more segments.
 type Object struct {
 	Level      Level
 	Generation int
@@ -253,7 +253,7 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
-// NamedEnd returns the position after an object, as far as its name shows it: a segment may extend further.
+// NamedEnd returns the position after an object according to its name. A segment may extend further.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
 		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
@@ -266,8 +266,8 @@ func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists the objects of levels, or of all levels, each by their first positions. Levels are listed in the order in
-// which objects are merged, so that none is missed.
+// Objects lists the objects of the given levels, or of all levels, each ordered by first position. It lists the
+// levels in the order in which objects are merged, so that no object is missed.
 func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
 	if len(levels) == 0 {
 		levels = []Level{Segment, Minute, Hour}
@@ -290,7 +290,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Lev
 	return all, nil
 }
 
-// GenerationPrefix returns the prefix of all names of a generation.
+// GenerationPrefix returns the prefix of all object names of a generation.
 func GenerationPrefix(generation int) string {
 	return fmt.Sprintf("%s%06d/", generationsPrefix, generation)
 }
@@ -306,7 +306,7 @@ func levelPrefix(generation int, level Level) string {
 	return GenerationPrefix(generation) + string(level) + "/"
 }
 
-// ParseObject parses the part of an object's name that follows the prefix of its level.
+// ParseObject parses the part of an object name after the prefix of its level.
 func ParseObject(level Level, name string) (start, next format.Position, err error) {
 	if level == Segment {
 		start, err = format.ParsePosition(name)
@@ -327,7 +327,7 @@ func FullName(revision int64, at time.Time) string {
 	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(nameTime))
 }
 
-// ParseFullName parses the result of FullName. With an error the time is zero, which counts as the oldest.
+// ParseFullName parses a result of FullName. On an error the time is zero, which counts as the oldest.
 func ParseFullName(name string) (revision int64, at time.Time, err error) {
 	number, stamp, _ := strings.Cut(name, "-")
 	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {

@@ -12,17 +12,17 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Target is the state to restore. With neither a revision nor a time it is the latest one.
+// A Target is the state to restore. Without a revision and a time, it is the latest state.
 type Target struct {
 	Revision   int64     // 0 if not given
 	Time       time.Time // selects the last revision of that time; zero if not given
 	Generation int       // 0 selects the newest generation that has the target
 }
 
-// Latest reports whether neither a revision nor a time is given.
+// Latest reports whether the target has neither a revision nor a time.
 func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
-// String describes the target in a sentence.
+// String describes the target as part of a sentence.
 func (t Target) String() string {
 	switch {
 	case t.Revision != 0:
@@ -44,7 +44,7 @@ type Path struct {
 	PastEnd    error     // why backups after the latest revision are unreadable; nil if there are none, or for other targets
 	Reported   int64     // last revision of the generation according to object names; only set for the latest revision
 
-	// Fetched, if not nil, is called by Read with the number of bytes that were read. The caller sets it.
+	// Fetched, if not nil, is called by Read with the number of bytes read. The caller of Find may set it.
 	Fetched func(bytes int)
 
 	end    format.Position // the path ends before this position; zero if only Revision limits it
@@ -54,8 +54,8 @@ type Path struct {
 	faults faultList // objects that the path must avoid
 }
 
-// Lost returns how many revisions after the path's last one are known by name and cannot be read. There may be more:
-// see PastEnd.
+// Lost returns the number of revisions after the path's last one that exist according to object names but cannot be
+// read. There may be more: see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
 // truncate returns the part of a path that could be read.
@@ -65,15 +65,16 @@ func (p Path) truncate(end format.Position, known faultList) Path {
 	return p
 }
 
-// Find returns the path to a target. A time after the end of the newest chain means that end, unless something newer
-// is known to exist; a time between the last chain of a generation and the start of the next generation means the end
-// of that chain. The latest revision is that of the newest generation, or of what was restored into it while it has
-// no backups. ErrNotKept reports that the target cannot be restored, and lists what can.
+// Find returns the path to a target. A time after the end of the newest chain selects that end, unless newer
+// backups are known to exist; a time between the last chain of a generation and the start of the next generation
+// selects the end of that chain. The latest revision is that of the newest generation or, if that has no backups
+// yet, the revision that was restored into it. ErrNotKept reports that the target cannot be restored, and lists the
+// targets that can.
 func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find skips the objects in known, and any other that turns out to be unusable.
+// find is like Find, but skips the objects in known and any other object that turns out to be unusable.
 func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)
@@ -111,8 +112,8 @@ func (h *History) find(ctx context.Context, target Target) (Path, error) {
 	return Path{}, h.rangeError(target)
 }
 
-// resolve replaces the latest target by a generation, or by the revision that was restored into the newest one while
-// that has no backups.
+// resolve replaces the latest target with a generation or, if the newest generation has no backups yet, with the
+// revision that was restored into it.
 func (h *History) resolve(target Target) Target {
 	newest := h.Newest()
 	if !target.Latest() || target.Generation != 0 || newest == nil {
@@ -137,7 +138,8 @@ func (h *History) validUntil(g, c int) time.Time {
 	}
 }
 
-// contains reports whether the chain has a target. Its last revision was current until a time.
+// contains reports whether the chain includes a target. The last revision of the chain was current until the given
+// time.
 func (c Chain) contains(target Target, until time.Time) bool {
 	switch {
 	case target.Revision != 0:
@@ -149,7 +151,7 @@ func (c Chain) contains(target Target, until time.Time) bool {
 	}
 }
 
-// path returns the path to a target in the chain, by names.
+// path returns the path to a target in the chain, based on object names.
 func (h *History) path(ctx context.Context, generation GenerationContents, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To,
@@ -194,7 +196,7 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	return path, nil
 }
 
-// rangeError reports what can be restored instead of a target, and why not more.
+// rangeError reports which ranges can be restored instead of a target, and why not more.
 func (h *History) rangeError(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
@@ -203,7 +205,7 @@ func (h *History) rangeError(target Target) error {
 	return err
 }
 
-// maxRanges limits the ranges in an error; backup list shows all.
+// maxRanges limits the number of ranges in an error; backup list shows all ranges.
 const maxRanges = 3
 
 // describeRanges lists the newest restorable ranges.
@@ -225,10 +227,10 @@ func (h *History) describeRanges() string {
 	}
 }
 
-// Fallback returns another path to the same target after a Fault: from an older full snapshot, or by other
-// objects. If the target was the latest revision, or a named full snapshot, it may end earlier, at the last revision
-// that can be read; the caller compares both to report the loss. ErrNotKept reports that there is none. The new path
-// may fail in turn. A cause that is not a Fault is returned unchanged.
+// Fallback returns a different path to the same target after a Fault, from an older full snapshot or with different
+// objects. If the target was the latest revision or a named full snapshot, the path may end earlier, at the last
+// readable revision; the caller must compare both to report the loss. ErrNotKept reports that there is no such
+// path. The new path may also fail. A cause that is not a Fault is returned unchanged.
 func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
@@ -256,7 +258,8 @@ func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, er
 	return other, err
 }
 
-// fallbackFull returns another path to the revision of a full snapshot, or to the last one before it.
+// fallbackFull returns a different path to the revision of a full snapshot, or to the last readable revision before
+// it.
 func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (Path, error) {
 	exact := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	other, err := r.find(ctx, exact, known)
@@ -273,8 +276,8 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 // endOfTime is later than any marker.
 var endOfTime = time.Unix(1<<40, 0)
 
-// markerBefore returns the last marker up to a time, in the objects after a path's full snapshot. The full snapshot
-// counts as a marker, one second after its time.
+// markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot
+// itself counts as a marker, one second after its time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
 	times := make([]time.Time, len(path.chain)) // times of the first markers; zero without a marker
@@ -307,7 +310,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	return known, nil
 }
 
-// lastIndex returns the index of the last element that fits; -1 if none does.
+// lastIndex returns the index of the last element for which fits returns true, or -1.
 func lastIndex[T any](all []T, fits func(T) bool) int {
 	for i, one := range slices.Backward(all) {
 		if fits(one) {
@@ -317,13 +320,13 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 	return -1
 }
 
-// clockTolerance is the difference of two clocks that has no consequences.
+// clockTolerance is the maximum difference between two clocks that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns how many of the objects existed at a time by the store's clock, if that is more than count,
-// the number by the times of their markers. Then these were written by a member whose clock was ahead. The store's
-// clock may be wrong as well, so it counts only if other members continued from that member's times: times never
-// decrease, so theirs stay the same, far ahead of the store's.
+// countByStoreClock returns the number of objects that existed at a time according to the store's clock, if that is
+// greater than count, the number according to their markers. In this case the objects were written by a member
+// whose clock was ahead. The store's clock may also be wrong, so it is trusted only if other members continued from
+// that member's times: times never decrease, so their times stay the same, far ahead of the store's clock.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

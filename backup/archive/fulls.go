@@ -43,23 +43,24 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// ValidFrom returns a time from which on the revision was certainly current or past: Time is truncated to the second.
+// ValidFrom returns a time at which the revision was certainly already reached, because Time is truncated to
+// seconds.
 func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// StartsChain reports whether no segment leads to the full snapshot.
+// StartsChain reports whether the full snapshot starts a chain, so that no segment leads to it.
 func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
 
-// Start returns where the next segment starts.
+// Start returns the start of the next segment.
 func (f Full) Start() format.Start {
 	return format.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
-// maxCompression is the best ratio that zstd reaches: 4 bytes for a block of 128 KiB.
+// maxCompression is the highest ratio that zstd reaches: 4 bytes for a block of 128 KiB.
 const maxCompression = 32 << 10
 
-// check returns an error if fields contradict one another.
+// check returns an error if fields contradict each other.
 func (f Full) check() error {
 	switch {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
@@ -72,9 +73,9 @@ func (f Full) check() error {
 	return nil
 }
 
-// PutData compresses, encrypts and stores the data of a full snapshot, and returns the manifest for Commit. It reads
-// the database alone, and sets Heading, Data, Database, Encrypted and, if it is zero, Next. After an error the data
-// have to be stored under another name, with a later Time, because encrypting twice gives different bytes.
+// PutData compresses, encrypts and stores the data of a full snapshot, and returns the manifest for Commit. It
+// reads only the database, and sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, the data
+// must be stored under a different name, with a later Time, because encrypting twice yields different bytes.
 func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	var err error
@@ -85,8 +86,8 @@ func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (F
 	return full, err
 }
 
-// PutSealedData stores what SealSnapshot wrote; full.Database must be what that returned. It may be repeated with the
-// same content.
+// PutSealedData stores the output of SealSnapshot; full.Database must be the value that SealSnapshot returned. It
+// may be repeated with the same content.
 func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	digest, err := store.PutOnce(ctx, a.store, DataName(full.Generation, full.Name()), data)
@@ -104,8 +105,8 @@ func (a *Archive) withDefaults(full Full) Full {
 	return full
 }
 
-// Commit stores the manifest, which makes a full snapshot of data that were stored. It may be repeated for half a
-// day: data without a manifest may be deleted after a day.
+// Commit stores the manifest, which turns stored data into a full snapshot. It may be repeated for half a day,
+// because data without a manifest may be deleted after a day.
 func (a *Archive) Commit(ctx context.Context, full Full) error {
 	if err := full.check(); err != nil {
 		return err
@@ -113,9 +114,9 @@ func (a *Archive) Commit(ctx context.Context, full Full) error {
 	return a.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted.
-// database writes the database alone and returns its size in bytes. The result belongs into Full.Database. It is for
-// callers that cannot keep a copy of the database until it is uploaded.
+// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted. database writes
+// only the database and returns its size in bytes. The result must be assigned to Full.Database. It is for callers
+// that cannot keep a copy of the database until it is uploaded.
 func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
 	sealed, err := a.keys.Seal(into)
 	if err != nil {
@@ -132,7 +133,7 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 	return body, errors.Join(err, sealed.Close())
 }
 
-// putStream stores what fill writes.
+// putStream stores the data that fill writes.
 func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	var filling sync.WaitGroup
@@ -159,9 +160,10 @@ func (r *objectStore) Full(ctx context.Context, generation int, name string) (Fu
 	return full, nil
 }
 
-// OpenFull reads a full snapshot as a stock snapshot: the database and its SHA-256, 32 bytes. io.EOF reports that the
-// stored bytes and these 32 bytes match the manifest; the caller compares the digest with the database, as for any
-// snapshot. After another error nothing that was read may be used. A missing or damaged object is a Fault.
+// OpenFull reads a full snapshot as a stock snapshot: the database followed by its 32-byte SHA-256. io.EOF reports
+// that the stored bytes and the SHA-256 match the manifest; the caller must compare the SHA-256 with the database,
+// as for any snapshot. After any other error, the data read so far must not be used. A missing or damaged object is
+// reported as a Fault.
 func (r *objectStore) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := Fetch(ctx, r.store, name)
@@ -210,7 +212,7 @@ func (n endReader) Read([]byte) (int, error) {
 // An Outcome is the result of a test restore.
 type Outcome string
 
-// The outcomes. A test restore that could not be made has none.
+// Outcomes. A test restore that could not be performed has none.
 const (
 	Verified Outcome = "verified"
 	Failed   Outcome = "failed"
@@ -235,11 +237,11 @@ type Result struct {
 
 const resultKind = "result"
 
-// maxSameSecond limits the results of one second.
+// maxSameSecond limits the number of results within one second.
 const maxSameSecond = 10
 
-// PutResult stores a result and sets Heading. Of several results of a full snapshot the newest counts; those of the
-// same second get the following seconds.
+// PutResult stores a result and sets Heading. The newest result of a full snapshot counts; further results of the
+// same second get later seconds.
 func (a *Archive) PutResult(ctx context.Context, result Result) (err error) {
 	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
@@ -267,8 +269,7 @@ func (r *objectStore) result(ctx context.Context, name string) (Result, error) {
 	return result, err
 }
 
-// RestoreTests returns the results of restore tests of a generation since a time, oldest first, without those that
-// cannot be verified.
+// RestoreTests returns the verifiable results of restore tests of a generation since a time, oldest first.
 func (r *objectStore) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
 	prefix := testPrefix(generation)
 	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(nameTime)) {
@@ -298,10 +299,11 @@ type StoredFull struct {
 	fault error // why its data is unusable
 }
 
-// Usable reports whether a restore may start with it: its manifest is verified, and no test restore of it failed.
+// Usable reports whether a restore may start with the full snapshot: its manifest is verified, and no test restore
+// of it has failed.
 func (f StoredFull) Usable() bool { return f.rejectReason() == nil }
 
-// rejectReason returns why no restore may start with the full snapshot; nil if one may.
+// rejectReason returns why a restore must not start with the full snapshot, or nil if it may.
 func (f StoredFull) rejectReason() error {
 	switch {
 	case f.Err != nil:
@@ -314,15 +316,15 @@ func (f StoredFull) rejectReason() error {
 	return nil
 }
 
-// A Link is the position at which the sequence continues before a full snapshot that starts a chain. That
-// snapshot counts once an empty segment there names it. Otherwise a chain could start although the generation has
-// ended.
+// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The snapshot
+// counts only after an empty segment at that position names it. Otherwise a chain could start in a generation that
+// has ended.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // digest of the chain at that position
 }
 
-// listSnapshots lists full snapshots, without reading them, and the objects that belong to none.
+// listSnapshots lists full snapshots without reading them, and the objects that belong to no full snapshot.
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
 	var waiting []store.Object // data objects that wait for their manifest, which sorts after them

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Cluster is the cluster manifest. It is created once, and every statement in the store names the same cluster.
+// Cluster is the cluster manifest. It is created once, and every statement in the store refers to the same cluster.
 type Cluster struct {
 	format.Heading
 	Cluster string    `json:"cluster"`                // chosen when the store was initialized: 128 random bits, hexadecimal
@@ -48,8 +48,9 @@ const (
 	generationKind = "generation"
 )
 
-// BeginGeneration creates a generation. store.ErrExists reports that another process has created it: of two that
-// complete one end, one creates the successor. It may be repeated within a session. It sets Heading.
+// BeginGeneration creates a generation and sets Heading. store.ErrExists reports that another process has created
+// it: if two processes complete the same end, only one of them creates the successor. It may be repeated within a
+// session.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
@@ -62,8 +63,8 @@ func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) er
 	return err
 }
 
-// MayAdd returns an ErrUnsigned if this process must not add anything to a generation. Call it before anything is
-// written.
+// MayAdd returns ErrUnsigned if this process must not add objects to a generation. It must be called before
+// anything is written.
 func (a *Archive) MayAdd(to Generation) error {
 	if to.signed && !a.keys.Signs() {
 		return fmt.Errorf("generation %d in %s is %w", to.Number, a.store, ErrUnsigned)
@@ -71,7 +72,7 @@ func (a *Archive) MayAdd(to Generation) error {
 	return nil
 }
 
-// Cluster returns the cluster manifest. store.ErrNotFound reports that there is none.
+// Cluster returns the cluster manifest, or store.ErrNotFound if there is none.
 func (r *objectStore) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
 	_, err := r.readStatement(ctx, ClusterName, clusterKind, &cluster)
@@ -81,7 +82,7 @@ func (r *objectStore) Cluster(ctx context.Context) (Cluster, error) {
 	return cluster, err
 }
 
-// Generation reads the statement of a generation. store.ErrNotFound reports that there is none.
+// Generation reads the statement of a generation. It returns store.ErrNotFound if there is none.
 func (r *objectStore) Generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
@@ -93,7 +94,7 @@ func (r *objectStore) Generation(ctx context.Context, number int) (Generation, e
 	return generation, err
 }
 
-// check reports whether fields contradict one another.
+// check reports whether the fields are consistent.
 func (g Generation) check() bool {
 	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
@@ -125,13 +126,13 @@ func unique(generations []Generation, of func(Generation) []string) (all []strin
 
 const reservationKind = "reservation"
 
-// Margin is the lead of a new reservation, in revisions. Below Renewal it is renewed.
+// Margin is the lead of a new reservation in revisions. A reservation is renewed when its lead falls below Renewal.
 const (
 	Margin  = 1_000_000_000
 	Renewal = Margin / 4
 )
 
-// A Reservation states that no client was given a revision above this one.
+// A Reservation states that no client has received a revision above this one.
 type Reservation struct {
 	format.Heading
 	Cluster    string    `json:"cluster"`
@@ -140,9 +141,9 @@ type Reservation struct {
 	Created    time.Time `json:"created"`
 }
 
-// SafeRevision returns the revision from which a restored cluster continues, so that no client sees a revision twice: the
-// reservation if members have kept it ahead, otherwise Margin above the highest known revision. reserved is 0 if
-// there is none.
+// SafeRevision returns the revision from which a restored cluster continues, so that no client sees a revision
+// twice. It is the reservation if members have kept it ahead, and otherwise Margin above the highest known
+// revision. reserved is 0 if there is none.
 func SafeRevision(reserved, known int64) int64 {
 	if reserved-known >= Renewal/2 { // a member may have been about to renew the reservation
 		return reserved
@@ -150,15 +151,14 @@ func SafeRevision(reserved, known int64) int64 {
 	return max(reserved, known+Margin)
 }
 
-// Reserve creates a reservation and sets Heading. store.ErrExists reports that there is one of that revision.
+// Reserve creates a reservation and sets Heading. store.ErrExists reports that the revision is already reserved.
 func (a *Archive) Reserve(ctx context.Context, reservation Reservation) error {
 	reservation.Heading = newHeader(reservationKind)
 	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
 	return a.putStatement(ctx, reservationName(reservation.Revision), reservation)
 }
 
-// Reserved returns the reservation of the highest revision that can be verified. store.ErrNotFound reports that there
-// is none.
+// Reserved returns the verifiable reservation with the highest revision, or store.ErrNotFound if there is none.
 func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 	all, err := r.listReserved(ctx)
 	if err != nil {
@@ -177,8 +177,8 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 	return Reservation{}, r.wrapName(reservationPrefix, store.ErrNotFound)
 }
 
-// maxRevision is a revision that no cluster reaches, at a million a second for ten thousand years. A higher
-// reservation would leave no revisions.
+// maxRevision is a revision that no cluster reaches, even with a million revisions a second for ten thousand years.
+// A higher reservation would leave no revisions.
 const maxRevision = 1 << 58
 
 // listReserved returns the revisions in the names of reservations, in order.
@@ -199,10 +199,10 @@ func reservationName(revision int64) string {
 	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
 }
 
-// An Identity names the cluster and generation that etcd's data belong to, and how far they were stored. It is a file
-// in the data directory, so it moves with the data. Recovery writes it before etcd opens the data, and the backup
-// writer updates it. The zero value means that the data belong to no store, like those of a plain etcd or of etcdutl
-// snapshot restore.
+// An Identity names the cluster and generation to which etcd's data belongs, and the position up to which it is
+// stored. It is a file in the data directory, so it moves with the data. Recovery writes it before etcd opens the
+// data, and the backup writer updates it. The zero value means that the data does not belong to a store, as with a
+// plain etcd or after etcdutl snapshot restore.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // as in cluster.json in the store
 	Generation int             `json:"generation"`        //
@@ -210,13 +210,13 @@ type Identity struct {
 	Session    string          `json:"session,omitempty"` // last process that wrote backups of this data
 }
 
-// IdentityFile is the name of the identity in the data directory. etcd ignores the file.
+// IdentityFile is the name of the identity file in the data directory. etcd ignores it.
 const IdentityFile = "etcd-wrapper.json"
 
 // identityLimit is the maximum size of the file in bytes.
 const identityLimit = 4 << 10
 
-// Known reports whether the data name a cluster.
+// Known reports whether the data names a cluster.
 func (i Identity) Known() bool { return i.Cluster != "" }
 
 // String describes the generation.
@@ -227,7 +227,7 @@ func (i Identity) String() string {
 	return fmt.Sprintf("generation %d of cluster %s", i.Generation, i.Cluster)
 }
 
-// ReadIdentity returns the identity of the data in a data directory; the zero value if there is no file.
+// ReadIdentity returns the identity of the data in a data directory, or the zero value if there is no file.
 func ReadIdentity(dataDir string) (is Identity, err error) {
 	content, err := disk.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -245,7 +245,7 @@ func ReadIdentity(dataDir string) (is Identity, err error) {
 	return is, nil
 }
 
-// Write stores the identity durably, and creates the data directory if there is none.
+// Write stores the identity durably. It creates the data directory if necessary.
 func (i Identity) Write(dataDir string) error {
 	content, err := json.Marshal(i)
 	if err == nil {

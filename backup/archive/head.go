@@ -27,13 +27,14 @@ type Head struct {
 	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if there is none
 }
 
-// Empty reports whether the generation lacks the full snapshot that a chain starts with.
+// Empty reports whether the generation lacks a full snapshot to start a chain.
 func (h Head) Empty() bool { return h.Full == nil }
 
 // Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest returns the manifest of the last segment, or the same fields of a full snapshot that nothing follows.
+// Newest returns the manifest of the last segment or, if no segment follows the full snapshot, the same fields of
+// that snapshot.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
@@ -44,17 +45,18 @@ func (h Head) Newest() (newest format.Manifest) {
 	return newest
 }
 
-// Ending returns how the generation has ended; nil if it has not.
+// Ending returns how the generation ended, or nil if it has not ended.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
 // IsNewer reports whether the head is newer than a segment that could follow it. Such a segment has no rows, whose
-// order revisions determine, but leases or users from an earlier leader, or from a member that lags.
+// order is given by revisions, but leases or users from an earlier leader or a lagging member.
 func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds the end of a generation. It lists what is newer than the newest full snapshot and reads a few manifests.
-// If the object at the end cannot be verified, Damaged has the reason; if no full snapshot can, Head returns an error.
+// Head finds the end of a generation. It lists the objects after the newest full snapshot and reads a few
+// manifests. If the object at the end cannot be verified, Damaged contains the reason; if no full snapshot can be
+// verified, Head returns an error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return retryList(func() (Head, error) {
 		fulls, _, err := r.listSnapshots(ctx, generation)
@@ -65,7 +67,7 @@ func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	})
 }
 
-// retryList calls look again if an object was merged and deleted between the listing and the reading.
+// retryList calls look again if an object was merged and deleted between listing and reading.
 func retryList[T any](look func() (T, error)) (seen T, err error) {
 	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
@@ -75,7 +77,7 @@ func retryList[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFrom returns the head that follows from the given full snapshots. The caller leaves out those that do not
+// headFrom returns the head that follows from the given full snapshots. The caller must omit snapshots that do not
 // count.
 func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {
@@ -107,7 +109,7 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 	return r.advance(ctx, head, x)
 }
 
-// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified.
+// lastVerified moves the head from the full snapshot to the end of a late object that can be verified.
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
@@ -128,7 +130,7 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 }
 
 // advance moves a head from object to object to the end of the sequence. Only an object at the next position can
-// follow: one that lies farther ahead is not part of this history.
+// follow: an object further ahead is not part of this history.
 func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
 	walk := x.walk(head.Start, false)
 	for next, err := range walk.steps(ctx) {
@@ -146,9 +148,8 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	return head, nil
 }
 
-// PastAll returns the first position after all objects of a generation that can be part of a history up to a
-// revision, by their names. The writer of that history calls it when Head finds no full snapshot that can be
-// verified.
+// PastAll returns the first position after all objects of a generation that, according to their names, may belong
+// to a history up to a revision. The writer of that history calls it if Head finds no verifiable full snapshot.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -175,15 +176,16 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 // moveTo moves the head to the end of a segment.
 func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
-// Advance moves a known head by the names of the next segments. It costs one request if there are none. It is right
-// unless objects were merged since: call Head once per [Grace].
+// Advance moves a known head using the names of the next segments. It costs a single request if there are none. The
+// result is correct unless objects were merged since the head was determined, so Head must be called once per
+// [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	head, err := r.advance(ctx, head, r.index(nil, nil))
 	return head, cmp.Or(err, head.Damaged)
 }
 
-// readLatestFull reads the newest full snapshot that can be verified. newer is the reason why a newer one cannot; it is
-// the error if none can.
+// readLatestFull reads the newest verifiable full snapshot. newer is the reason why a newer one cannot be verified;
+// if none can, it is returned as the error.
 func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())
@@ -195,7 +197,7 @@ func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full F
 	return Full{}, nil, newer
 }
 
-// Next returns the position of the next object of the generation, and the chain's digest there.
+// Next returns the position of the next object of the generation, and the digest of the chain at that position.
 func (h Head) Next(generation Generation) Link {
 	switch {
 	case h.Unlinked != nil:
@@ -209,8 +211,8 @@ func (h Head) Next(generation Generation) Link {
 	}
 }
 
-// checkLink reports whether a full snapshot that starts a chain counts. If another object has the link's position,
-// the chain before continued, or the position cannot be used by anyone.
+// checkLink reports whether a full snapshot that starts a chain counts. If a different object occupies the link's
+// position, the previous chain continued, or no process can use the position.
 func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
 	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
@@ -229,7 +231,7 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts b
 	}
 }
 
-// headWithoutFull returns the head of a generation without a full snapshot. Such a generation may have ended.
+// headWithoutFull returns the head of a generation without a full snapshot. The generation may still have ended.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
@@ -242,14 +244,14 @@ func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, err
 }
 
 var (
-	// ErrEnded reports that a generation has ended: nothing may be added.
+	// ErrEnded reports that a generation has ended, so nothing may be added.
 	ErrEnded = errors.New("the generation has ended")
-	// ErrMoved reports that something was added to a generation meanwhile: read its head again.
+	// ErrMoved reports that an object was added to a generation in the meantime, so its head must be read again.
 	ErrMoved = errors.New("another process extended the generation")
 )
 
-// End ends a generation after a head, so that its successor has everything that the store has ever confirmed. It may
-// be repeated with the same nonce. ErrMoved reports that something was added after the head. ErrEnded reports that
+// End ends a generation after a head, so that its successor has everything that the store ever confirmed. It may be
+// repeated with the same nonce. ErrMoved reports that an object was added after the head. ErrEnded reports that
 // another process has ended the generation; the caller may complete that end.
 func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
@@ -260,8 +262,8 @@ func (a *Archive) End(ctx context.Context, generation Generation, head Head, ses
 	})
 }
 
-// Open makes a full snapshot count that starts a chain. ErrEnded reports that the generation has ended, ErrMoved that
-// another writer has used the position. It may be repeated.
+// Open makes a full snapshot that starts a chain count. ErrEnded reports that the generation has ended, and
+// ErrMoved that another writer has used the position. It may be repeated.
 func (a *Archive) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
@@ -270,7 +272,7 @@ func (a *Archive) Open(ctx context.Context, generation Generation, full Full, se
 	return a.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
 }
 
-// conflictError reports what occupies a position.
+// conflictError reports which object occupies a position.
 func (a *Archive) conflictError(generation Generation, there format.Manifest) error {
 	why := ErrMoved
 	if there.Ends != nil {
@@ -279,7 +281,7 @@ func (a *Archive) conflictError(generation Generation, there format.Manifest) er
 	return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, why)
 }
 
-// putEmpty creates an empty segment, unless one with the same effect is there.
+// putEmpty creates an empty segment, unless a segment with the same effect exists.
 func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
 	builder, err := format.NewSegmentBuilder(a.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
@@ -306,8 +308,8 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 	return a.conflictError(generation, there)
 }
 
-// LastAdded returns when the last object of a generation was created, by the store's clock; the zero time if that was
-// merged, as it is older then.
+// LastAdded returns the creation time of the last object of a generation by the store's clock. It returns the zero
+// time if that object was merged, because it is then older.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {
@@ -325,7 +327,8 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewID returns 128 random bits in hexadecimal: the ID of a cluster, a restore or a session, which is one process.
+// NewID returns 128 random bits in hexadecimal, as the ID of a cluster, a restore or a session. A session is one
+// process.
 func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails

@@ -21,7 +21,7 @@ type History struct {
 	reader *Reader
 }
 
-// A GenerationContents lists what is stored of a generation.
+// A GenerationContents lists the stored objects of a generation.
 type GenerationContents struct {
 	Generation
 	Fulls   []StoredFull   // oldest first
@@ -31,7 +31,7 @@ type GenerationContents struct {
 	Ignored error          // an unverifiable object that nothing refers to; nil if there is none
 }
 
-// Newest returns the newest generation; nil if there is none.
+// Newest returns the newest generation, or nil if there is none.
 func (h *History) Newest() *GenerationContents {
 	if len(h.Generations) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (h *History) Newest() *GenerationContents {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// Generation returns the generation with a number; nil if there is none.
+// Generation returns the generation with a number, or nil if there is none.
 func (h *History) Generation(number int) *GenerationContents {
 	if i := slices.IndexFunc(h.Generations, func(g GenerationContents) bool { return g.Number == number }); i >= 0 {
 		return &h.Generations[i]
@@ -48,11 +48,11 @@ func (h *History) Generation(number int) *GenerationContents {
 }
 
 // History lists what can be restored. It reads the manifests and results of full snapshots, and the manifests of
-// segments that are not merged, since their names do not have their ends: one request for each that this Reader
-// has not read before.
+// unmerged segments, because their names do not contain their ends. It sends one request for each manifest that
+// this Reader has not read before.
 func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
 
-// historyWithout lists what can be restored without objects that are known to be unusable.
+// historyWithout is like History, but skips objects that are known to be unusable.
 func (r *Reader) historyWithout(ctx context.Context, known faultList) (*History, error) {
 	return retryList(func() (*History, error) {
 		history := &History{reader: r}
@@ -128,8 +128,8 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string][
 	return names, nil
 }
 
-// readFull reads the manifest and the result of a full snapshot. What cannot be verified is recorded; an error
-// reports that it could not be read.
+// readFull reads the manifest and the result of a full snapshot. It records objects that cannot be verified, and
+// returns an error for objects that cannot be read.
 func (h *History) readFull(ctx context.Context, generation Generation, kept *StoredFull, results map[string][]string, known faultList) error {
 	kept.fault = known.errorOf(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
@@ -147,7 +147,8 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest result of a full snapshot that can be verified: an object with a higher name may be garbage.
+// readResult reads the newest verifiable result of a full snapshot, because an object with a higher name may be
+// garbage.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		switch result, err := h.reader.result(ctx, name); {
@@ -161,7 +162,7 @@ func (h *History) readResult(ctx context.Context, kept *StoredFull, names []stri
 	return nil
 }
 
-// pastEnd returns why the objects after the last chain cannot be restored; nil if there are none.
+// pastEnd returns why the objects after the last chain cannot be restored, or nil if there are none.
 func (g GenerationContents) pastEnd() (why error) {
 	if len(g.Chains) > 0 {
 		return g.Chains[len(g.Chains)-1].PastEnd
@@ -194,9 +195,9 @@ func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	return nil
 }
 
-// findNewerFull returns why no restore may start with a full snapshot that follows the last chain, or the hole before
-// it. One that cannot be verified counts only where something else shows that the generation continues: anyone who can
-// write to the store can create its name.
+// findNewerFull returns why a restore must not start with a full snapshot that follows the last chain, or the gap
+// before that snapshot. An unverifiable snapshot counts only if other evidence shows that the generation continues,
+// because anyone with write access to the store can create its name.
 func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	if !chain.opens.IsZero() {
 		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot that continues at %s is missing", ErrHole, chain.opens))
@@ -214,7 +215,7 @@ func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	return hole
 }
 
-// A Chain is a range of revisions that can all be restored: full snapshots and segments without a hole.
+// A Chain is a range of revisions that can all be restored: full snapshots and contiguous segments.
 type Chain struct {
 	Fulls   []StoredFull // usable full snapshots, oldest first; at least one
 	Objects []Object     // objects to read after the first full snapshot: the largest ones that cover the range
@@ -247,8 +248,8 @@ func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, e
 	return chains, nil
 }
 
-// chain returns the chain that starts with the first full snapshot, and how many of them it includes. A Fault reports a
-// merged object that must not be used.
+// chain returns the chain that starts with the first full snapshot, and the number of full snapshots that it
+// includes. A Fault reports a merged object that must not be used.
 func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.ValidFrom(), End: first.ValidFrom(), end: first.Next}
@@ -299,8 +300,8 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 	return chain, covered, nil
 }
 
-// startsChain reports whether an object at the end of a chain is the first one after a full snapshot that starts another
-// chain. One that starts before that end overlaps the chain and continues it.
+// startsChain reports whether an object at the end of a chain is the first one after a full snapshot that starts
+// another chain. An object that starts before that end overlaps the chain and continues it.
 func (x index) startsChain(ctx context.Context, object step, end format.Position, fulls []StoredFull) (bool, error) {
 	i := slices.IndexFunc(fulls, func(f StoredFull) bool {
 		return f.Err == nil && f.Next == object.Start && f.Next == end && f.Next != fulls[0].Next && f.StartsChain()
@@ -312,8 +313,8 @@ func (x index) startsChain(ctx context.Context, object step, end format.Position
 	return err == nil && manifest.Before == fulls[i].Chain, asFault(err, object.Name(), object.Start)
 }
 
-// IsCrossed reports whether the sequence in a merged object continues across a full snapshot: no segment there continues
-// from it. StoredFull.Passed reports the same of segments that are not merged.
+// IsCrossed reports whether the sequence in a merged object continues past a full snapshot, so that no segment
+// continues from the snapshot. StoredFull.Passed reports the same for unmerged segments.
 func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, err error) {
 	objects, err := r.Objects(ctx, full.Generation)
 	for _, object := range objects {
@@ -334,8 +335,8 @@ func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, e
 	return crossed, err
 }
 
-// findMissing returns an ErrHole if the generation continues after the end of a chain, up to a position. Objects that
-// cannot be verified are only names, and are ignored.
+// findMissing returns ErrHole if the generation continues after the end of a chain, up to a position. Objects that
+// cannot be verified are ignored.
 func (x index) findMissing(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {
 	for _, object := range x.objects {
 		if object.Start.Compare(chain.end) <= 0 || !bound.IsZero() && object.Start.Compare(bound) >= 0 {

@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Create creates the cluster manifest, unless there is one, and a generation, unless there is any, and returns the
-// latest generation of the cluster. ErrForeign reports that the store belongs to another cluster; then nothing was
-// written. It may be repeated, and called by several members concurrently.
+// Create creates the cluster manifest and a generation, unless they exist, and returns the latest generation of the
+// cluster. ErrForeign reports that the store belongs to another cluster; nothing was written in that case. It may
+// be repeated, and called concurrently by several members.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
@@ -35,8 +35,8 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 	return a.latestGeneration(all, there.Cluster, cluster.Cluster)
 }
 
-// CreateCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
-// that try concurrently, one succeeds. So a lost reply does no harm.
+// CreateCluster creates the cluster manifest, unless it exists, and returns the existing one. If several members
+// try concurrently, one of them succeeds, so a lost reply does no harm.
 func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -60,8 +60,8 @@ func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, 
 	return cluster, err
 }
 
-// CheckExists checks by name that the cluster manifest and a generation exist, because a listing may lack them.
-// store.ErrNotFound reports that one does not, and ErrForeign that another cluster has replaced it.
+// CheckExists requests the cluster manifest and a generation by name, because a listing may not include them yet.
+// store.ErrNotFound reports that one of them does not exist, and ErrForeign that another cluster has replaced it.
 func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
@@ -95,7 +95,7 @@ type Lineage struct {
 	Strays      []error      // one error for each generation that does not belong to the history
 }
 
-// Newest returns the newest generation; the zero value if there is none.
+// Newest returns the newest generation, or the zero value if there is none.
 func (l Lineage) Newest() (newest Generation) {
 	if len(l.Generations) > 0 {
 		newest = l.Generations[len(l.Generations)-1]
@@ -103,18 +103,18 @@ func (l Lineage) Newest() (newest Generation) {
 	return newest
 }
 
-// Generations returns the generations of Lineage.
+// Generations returns the generations of the store's Lineage.
 func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 	lineage, err := r.Lineage(ctx)
 	return lineage.Generations, err
 }
 
-// Lineage reads the generations of the store. A generation belongs to the history if it is the oldest one, or if the
-// sequence of the one before has ended. Anyone who can write to the store can create a generation.json, but the end
-// of a sequence is its next object, which the writer creates itself as long as it runs. A generation that does not
-// belong to the history is a stray. Strays change nothing, unless they have backups that can be verified: then the
-// object that ends the generation before is missing, and the error is a format.ErrDamaged. ErrNameless reports that
-// the newest generation has backups and no generation.json.
+// Lineage reads the generations of the store. A generation belongs to the history if it is the oldest one, or if
+// the sequence of the previous generation has ended. Anyone with write access to the store can create a
+// generation.json, but the end of a sequence is the object at its next position, which an active writer creates
+// itself. A generation that does not belong to the history is a stray. Strays have no effect unless they have
+// verifiable backups: then the object that ends the previous generation is missing, and the error is a
+// format.ErrDamaged. ErrNameless reports that the newest generation has backups but no generation.json.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 	lineage, err := r.readGenerations(ctx)
 	if errors.Is(err, errUnlisted) { // or the generation was created in the meantime
@@ -157,9 +157,9 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	return l, err
 }
 
-// checkSuccessor returns an error that names a generation if it cannot follow the newest one; nil if it may. While
-// nothing is stored in the newest one, as during its deletion, any generation with a statement may follow; if its end
-// cannot be verified, any generation may.
+// checkSuccessor returns an error if a generation must not follow the newest one, and nil if it may. If the newest
+// generation has no objects, as during its deletion, any generation with a statement may follow; if its end cannot
+// be verified, any generation may follow.
 func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
@@ -202,7 +202,7 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 	return end, err
 }
 
-// An ending is the end of a generation. One that was found is final.
+// An endState describes the end of a generation. Once found, an end is final.
 type endState struct {
 	successor int  // lowest number that the next generation may have
 	stored    bool // the generation has backups
@@ -211,8 +211,8 @@ type endState struct {
 // errFirstNameless is the ErrNameless of a store whose cluster.json names the cluster of the first generation.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
-// checkNames returns an ErrNameless if the newest generation with objects has backups and no statement. An older one
-// may be half deleted.
+// checkNames returns ErrNameless if the newest generation with objects has backups but no statement. An older
+// generation may be partly deleted.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
@@ -232,15 +232,15 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	return r.wrapName(generationName(nameless), why)
 }
 
-// errUnlisted reports that a listing lacks an object that exists.
+// errUnlisted reports that a listing does not include an existing object.
 var errUnlisted = errors.New("which exists")
 
-// maxUnlisted is the highest number that ProbeGenerations asks for.
+// maxUnlisted is the highest generation number that ProbeGenerations requests.
 const maxUnlisted = 100
 
-// ProbeGenerations returns a store.ErrUnavailable if a generation exists although a listing shows none: a store may list
-// minutes late, and nothing may be created because of such a listing. It asks for each number by name. Call it only if
-// the store names a cluster.
+// ProbeGenerations returns store.ErrUnavailable if a generation exists although a listing shows none: listings may
+// lag by minutes, and nothing may be created because of such a listing. It requests each number by name. It must be
+// called only if the store names a cluster.
 func (r *Reader) ProbeGenerations(ctx context.Context) error {
 	return r.probeGenerations(ctx, 1, maxUnlisted)
 }
@@ -261,7 +261,7 @@ func (r *Reader) probeGenerations(ctx context.Context, first, count int) error {
 // maxGeneration is the highest number that fits into a name.
 const maxGeneration = 999999
 
-// generationNumbers returns the numbers of the generations of which any object exists, in order.
+// generationNumbers returns, in order, the numbers of all generations with at least one object.
 func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err error) {
 	for next, after := 0, ""; ; {
 		for object, err := range r.store.List(ctx, generationsPrefix, after) {
@@ -283,7 +283,7 @@ func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err err
 	}
 }
 
-// FirstPrefix returns the prefix of the first generation of which any object exists; empty if there is none.
+// FirstPrefix returns the prefix of the first generation with at least one object, or "" if there is none.
 func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -292,9 +292,9 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 	return GenerationPrefix(numbers[0]), nil
 }
 
-// LastNamed returns the last revision that names suggest, of the newest generation with any object, or of what that
-// was restored from while it has no backups. It is for callers that cannot verify the objects. Names prove nothing,
-// and that of the last segment does not have its end.
+// LastNamed returns the last revision that object names suggest, of the newest generation with any object or, if
+// that has no backups yet, of the revision that was restored into it. It is for callers that cannot verify the
+// objects. Names prove nothing, and the name of the last segment does not contain its end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -312,7 +312,7 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	return max(0, slices.Max(reserved)-Margin), nil
 }
 
-// namedRevision returns the last revision that the names of a generation suggest; 0 if there is none.
+// namedRevision returns the last revision that the object names of a generation suggest, or 0 if there is none.
 func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -322,7 +322,7 @@ func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, erro
 	return maxNamed(fulls, objects), err
 }
 
-// maxNamed returns the last revision that names suggest.
+// maxNamed returns the last revision that object names suggest.
 func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 	for _, full := range fulls {
 		last = max(last, full.Revision)

@@ -14,14 +14,15 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
-// it was merged.
+// Manifest returns the manifest of the segment at a position. It returns store.ErrNotFound if there is none or it
+// was merged.
 func (r *objectStore) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// VerifyObject reads an object to its end and returns the manifests of its segments. They cover exactly the range in the
-// object's name, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
+// VerifyObject reads an object to its end and returns the manifests of its segments. It verifies that they cover
+// exactly the range in the object's name and that their bodies match. Otherwise it returns ErrHole or an error for
+// which NotVerified returns true.
 func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
@@ -49,8 +50,8 @@ func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, 
 	return all, nil
 }
 
-// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly the
-// range in the object's name. After each one its records may be read.
+// segmentsIn yields the manifests of an object's segments. It verifies that they belong to the generation and cover
+// exactly the range in the object's name. After each manifest, the caller may read its records.
 func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
@@ -77,13 +78,13 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 	}
 }
 
-// sequenceError reports that a segment in an object does not continue the one before.
+// sequenceError reports that a segment in an object does not continue the previous segment.
 func (r *objectStore) sequenceError(object Object, manifest format.Manifest) error {
 	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not continue the previous segment", ErrHole, manifest.Position))
 }
 
-// A recordAt is a record and the manifest of its segment. Without a record it is the end of the segment, whose records
-// may be used from then on.
+// A recordAt is a record with the manifest of its segment. Without a record, it marks the end of the segment, after
+// which the records of the segment are verified.
 type recordAt struct {
 	format.Manifest
 	format.Record
@@ -116,14 +117,14 @@ func (r *objectStore) records(ctx context.Context, object Object, of Generation)
 	}
 }
 
-// Bytes of one read when looking for manifests, which have about 1,000.
+// Bytes per read in the search for manifests, which have about 1,000 bytes.
 const (
 	segmentPart = 16 << 10
 	mergedPart  = 256 << 10
 )
 
-// manifests yields the manifests in an object and skips the bodies. It ends with an error if they do not match the
-// object's name.
+// manifests yields the manifests in an object and skips the bodies. It ends with an error if the manifests do not
+// match the object's name.
 func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		parts, size := &partReader{ctx: ctx, store: r.store, name: object.Name()}, mergedPart
@@ -181,7 +182,7 @@ func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.
 	return last.manifest, last.err
 }
 
-// A partReader reads an object in parts, so that its user may move the offset.
+// A partReader reads an object in parts, so that its user can move the offset.
 type partReader struct {
 	ctx    context.Context
 	store  store.Store
@@ -213,7 +214,7 @@ const (
 	maxPause      = 30 * time.Second
 )
 
-// Fetch reads an object, and resumes when the store was unavailable: objects do not change, and one lost connection
+// Fetch reads an object, and resumes after the store was unavailable: objects do not change, and a lost connection
 // should not cost an hour of reading.
 func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
 	f := &objectReader{ctx: ctx, store: from, name: name}
@@ -229,7 +230,7 @@ type objectReader struct {
 	content  io.ReadCloser // nil while disconnected
 }
 
-// connect opens the object at the offset unless it is open, and retries until the answer is final.
+// connect opens the object at the offset unless it is open, and retries until the result is final.
 func (f *objectReader) connect() error {
 	for f.content == nil {
 		content, err := f.store.Get(f.ctx, f.name, f.offset, -1)
@@ -264,7 +265,7 @@ func (f *objectReader) Read(p []byte) (int, error) {
 	}
 }
 
-// retry waits before another attempt, and reports whether one makes sense.
+// retry waits before another attempt, and reports whether another attempt makes sense.
 func (f *objectReader) retry(err error) bool {
 	tries := maxTries
 	if f.offset == 0 {

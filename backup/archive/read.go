@@ -23,10 +23,10 @@ type Reading struct {
 	Bytes     int64 // total size of the objects
 }
 
-// Read reads the rows after a path's full snapshot up to its revision, in order, and calls row for each, which must
-// not keep it. It verifies that they are exactly what was written; after an error nothing that was read may be used.
-// A missing object, or one that cannot be verified, is a Fault; an error of row is returned unchanged. Memory is
-// bounded, except for the small buckets.
+// Read reads the rows after a path's full snapshot up to its revision, in order, and calls row for each of them.
+// row must not retain its argument. Read verifies that the rows are exactly those that were written; after an
+// error, nothing that was read may be used. A missing or unverifiable object is reported as a Fault; an error of
+// row is returned unchanged. Memory use is bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
@@ -56,8 +56,8 @@ type readingWalk struct {
 	done     bool
 }
 
-// run reads object after object. The end of one gives the position, and so the name, of the next, so it is read even
-// if no listing has it.
+// run reads object after object. The end of an object gives the position, and therefore the name, of the next one,
+// so an object is read even if no listing includes it.
 func (w *readingWalk) run() error {
 	for listed := false; !w.done; {
 		object, found := w.index.find(w.position)
@@ -117,7 +117,7 @@ func (w *readingWalk) readObject(object Object) (opened bool, err error) {
 	return true, nil
 }
 
-// Write counts what was fetched.
+// Write counts the fetched bytes.
 func (w *readingWalk) Write(fetched []byte) (int, error) {
 	w.reading.Bytes += int64(len(fetched))
 	if w.path.Fetched != nil {
@@ -126,7 +126,7 @@ func (w *readingWalk) Write(fetched []byte) (int, error) {
 	return len(fetched), nil
 }
 
-// readSegment reads a segment, unless it lies before the position or after the end.
+// readSegment reads a segment, unless it is before the current position or after the end.
 func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // part of a merged object that starts before the full snapshot
@@ -176,7 +176,7 @@ func (w *readingWalk) addRecord(record format.Record, manifest format.Manifest) 
 	return nil
 }
 
-// endSegment moves to the end of a segment that matched its manifest.
+// endSegment moves to the end of a segment that has been verified against its manifest.
 func (w *readingWalk) endSegment(manifest format.Manifest) {
 	w.position, w.reading.Chain = manifest.Next(), manifest.After
 	if manifest.End <= w.path.Revision {
@@ -185,12 +185,12 @@ func (w *readingWalk) endSegment(manifest format.Manifest) {
 	w.done = manifest.End > w.path.Revision || w.position == w.path.end
 }
 
-// maxLookahead limits the segments that are searched for the next version of a bucket. Buckets are captured every few
-// seconds.
+// maxLookahead limits the number of segments that are searched for the next version of a bucket. Buckets are
+// captured every few seconds.
 const maxLookahead = 600
 
-// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that has it. It
-// returns nil if the next segments have none or cannot be read.
+// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that contains
+// it. It returns nil if the next segments do not contain it or cannot be read.
 func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	current, err := r.find(ctx, target, path.faults) // the objects of the path may have been merged

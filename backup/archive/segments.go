@@ -28,8 +28,8 @@ func (a *Archive) PutStored(ctx context.Context, generation int, position format
 	return a.checkDelayed(ctx, generation, position, name)
 }
 
-// checkDelayed checks a segment whose writer was suspended while it stored it: another segment may have had the
-// position, and be merged and deleted by now. Then this one is deleted again.
+// checkDelayed checks a segment whose writer was suspended while it stored the segment: a different segment may
+// have been stored at the position, merged and deleted in the meantime. In this case, the late segment is deleted.
 func (a *Archive) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
 	objects, err := a.Objects(ctx, generation, Minute, Hour)
 	if err != nil {
@@ -44,7 +44,7 @@ func (a *Archive) checkDelayed(ctx context.Context, generation int, position for
 	return err
 }
 
-// verifiedOverlaps returns those of some merged objects that have a part of a range and can be verified to their ends.
+// verifiedOverlaps returns the merged objects that overlap a range and can be verified to their ends.
 func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
 	for _, object := range objects {
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
@@ -65,7 +65,7 @@ func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, pa
 	return all, nil
 }
 
-// A Merged is an object that holds the segments of others, with their manifests.
+// A Merged is an object that contains the segments of others, with their manifests.
 type Merged struct {
 	Object
 	Segments []format.Manifest
@@ -100,11 +100,12 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Mer
 	return merged, err
 }
 
-// checkOverlaps returns an ErrHole if another segment starts within the ones that were read to be merged, or if another
-// merged object has other segments there. A segment that starts within a merged object counts as merged. One at a
-// position that was merged and deleted is of a writer that was late: it must never be part of a merged object, as
-// readers would not know which of two such objects is right. It was created long after the first merged object, and is
-// read before the others are listed, so even a listing that lags has that object.
+// checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another
+// merged object contains different segments there. A segment that starts within a merged object counts as merged. A
+// segment at a position that was already merged and deleted comes from a late writer. It must never become part of
+// a merged object, because readers could not tell which of two such objects is right. It was created long after the
+// first merged object, and is read before the merged objects are listed, so even a lagging listing includes that
+// object.
 func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
 	others, err := a.Objects(ctx, merged.Generation)
 	if err != nil {
@@ -132,20 +133,21 @@ func differenceError(merged Merged, other Object) error {
 	return fmt.Errorf("%w: %s and %s have different segments", ErrHole, other.Name(), merged.Name())
 }
 
-// SegmentsIn returns the segments whose positions an object covers.
+// SegmentsIn returns the segments whose positions are covered by an object.
 func (m Merged) SegmentsIn(object Object) []format.Manifest {
 	return slices.DeleteFunc(slices.Clone(m.Segments), func(s format.Manifest) bool {
 		return s.Position != object.Start && !object.contains(s.Position)
 	})
 }
 
-// SameSegment reports whether two segments have the same position, the same rows up to their ends, and the same body.
+// SameSegment reports whether two segments have the same position, the same rows up to their ends, and the same
+// body.
 func SameSegment(a, b format.Manifest) bool {
 	return a.Position == b.Position && a.After == b.After && a.Body == b.Body
 }
 
-// copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's cluster:
-// another one would seem to cover what is stored there later.
+// copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's
+// cluster, because a segment of another cluster would seem to cover segments that are stored there later.
 func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
 	generation, err := a.Generation(ctx, merged.Generation)
 	if err != nil {
@@ -172,7 +174,7 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 	return all, nil
 }
 
-// asSequenceError turns an error about an object that cannot be verified into an ErrHole: it stays as it is, and does not stop
+// asSequenceError turns the error of an unverifiable object into ErrHole: the object is kept and does not stop
 // other merges.
 func asSequenceError(err error) error {
 	if NotVerified(err) {

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A walk follows the sequence of a generation from object to object. It decides for every caller where a sequence
-// ends. The end of one object gives the position of the next one, so a segment that no listing has is found too.
+// A walk follows the sequence of a generation from object to object. For every caller, it decides where a sequence
+// ends. The end of one object gives the position of the next, so a segment is found even if no listing includes it.
 type walk struct {
 	index index
 	trust bool      // the ends in the names of merged objects are trusted without reading manifests
@@ -35,7 +35,7 @@ func (x index) walk(from format.Start, trust bool) *walk {
 	return &walk{index: x, trust: trust, Start: from}
 }
 
-// steps yields the objects that follow one another. An error reports that an object could not be read.
+// steps yields consecutive objects. An error reports that an object could not be read.
 func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 	return func(yield func(step, error) bool) {
 		for first := w.Position; ; {
@@ -85,7 +85,8 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	return last, err
 }
 
-// moveTo moves the end to that of an object. One that no listing has gets the time of its last marker.
+// moveTo moves the walk to the end of an object. An object that no listing includes gets the time of its last
+// marker.
 func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	if object.Modified.IsZero() && last != nil {
 		object.Modified = MaxTime(w.time, last.To)
@@ -98,7 +99,7 @@ func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	w.Start, object.Next = last.Start(), last.Next()
 }
 
-// isOnlyName reports whether nothing in a merged object can be verified.
+// isOnlyName reports whether no part of a merged object can be verified.
 func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
@@ -138,8 +139,8 @@ func (r *objectStore) index(objects []Object, known faultList) index {
 	return x
 }
 
-// verifiedIndex returns an index of listed objects. It reads the segments that are not merged, and sets Next of these;
-// and the merged objects that nothing follows, so that no name hides what another object has.
+// verifiedIndex returns an index of listed objects. It reads unmerged segments and sets their Next. It also reads
+// the merged objects that nothing follows, so that no name hides the content of another object.
 func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faultList) (index, error) {
 	for {
 		x, unusable := r.index(objects, known), make(faultList, len(objects))
@@ -172,11 +173,11 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted limits the size in bytes of a merged object whose manifests are not read: an inflated one would let a
-// volume seem too small.
+// maxTrusted limits the size, in bytes, of a merged object whose manifests are not read: an inflated object would
+// make a volume seem too small.
 const maxTrusted = 1 << 30
 
-// mustRead reports whether the end of an object is not in its name, or nothing that follows confirms it.
+// mustRead reports whether the end of an object is not in its name, or is not confirmed by an object that follows.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)
@@ -186,8 +187,8 @@ func (x index) mustRead(object Object) bool {
 	return x.faults.errorOf(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
 }
 
-// errorAt returns why a merged object at a position is not used; nil if there is none. Within one, its beginning was
-// read from other objects, unless the sequence starts there.
+// errorAt returns why a merged object at a position is not used, or nil if there is none. Within such an object,
+// the sequence was read from other objects, unless it starts there.
 func (x index) errorAt(position format.Position, first bool) error {
 	for _, object := range x.objects {
 		if object.Start == position || first && object.contains(position) {
@@ -199,7 +200,7 @@ func (x index) errorAt(position format.Position, first bool) error {
 	return nil
 }
 
-// find returns the object to read at a position: of several the one that reaches farthest.
+// find returns the object to read at a position. If there are several, it returns the one that extends furthest.
 func (x index) find(position format.Position) (best Object, found bool) {
 	for _, object := range x.merged {
 		if object.contains(position) && object.Next.Compare(best.Next) > 0 {
@@ -212,8 +213,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that reach beyond a position, sorted by the ends in their names, and first the
-// segment before it.
+// candidates returns the objects that extend beyond a position, sorted by the ends in their names, with the segment
+// before the position first.
 func (x index) candidates(position format.Position) (all []Object) {
 	var before []Object
 	for i, object := range x.objects {

@@ -9,13 +9,14 @@ import (
 )
 
 const (
-	// skew is the largest tolerated difference between this machine's clock and the store's, and of times in the future.
+	// skew is the maximum tolerated difference between this machine's clock and the store's clock, and the maximum
+	// tolerated time in the future.
 	skew = 15 * time.Minute
-	// quiet is the shortest time without backups that stops deletions.
+	// quiet is the minimum time without backups that blocks deletions.
 	quiet = day
 )
 
-// check returns the messages of the safety checks that fail. Nothing is deleted while there are any.
+// check returns the messages of the failed safety checks. If there are any, nothing is deleted.
 func check(policy Policy, facts Facts) (failed []string) {
 	history := facts.History
 	if history == nil || history.Newest() == nil {
@@ -47,7 +48,8 @@ func checkClock(facts Facts) string {
 	return ""
 }
 
-// checkOrder finds full snapshots with an earlier time than one of a lower revision, while one of the two is within points.
+// checkOrder finds full snapshots with an earlier time than a snapshot of a lower revision, if one of the two is
+// within points.
 func checkOrder(g archive.GenerationContents, from time.Time) string {
 	var before archive.StoredFull
 	for _, full := range g.Fulls {
@@ -63,7 +65,7 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 	return ""
 }
 
-// checkPause reports that no backups are made any more: the existing ones have to last.
+// checkPause reports that no backups are being made, so the existing ones must be kept.
 func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
 		return fmt.Sprintf("nothing has been backed up for %s", formatSince(facts.Now, since))
@@ -71,12 +73,15 @@ func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string
 	return ""
 }
 
-// downtime is a pause after which a clock may have jumped ahead: what is merged while nothing changes leaves pauses of up to an hour.
+// downtime is a pause after which a clock may have jumped ahead. While nothing changes, merging leaves pauses of up
+// to an hour.
 const downtime = 2 * time.Hour
 
-// checkJump finds a pause that has just ended. A clock may have jumped ahead then, so that what was made a moment before looks old; the
-// clock of a folder is this machine's own and does not show that. After a pause longer than everything is kept for, nothing goes for as
-// long, after a shorter one for an hour. Pauses before the first full snapshot of the window do not count: much is deleted there.
+// checkJump finds a pause that has just ended. During the pause, a clock may have jumped ahead, so that recent
+// backups look old; the clock of a folder is this machine's own clock and does not reveal that. After a pause that
+// is longer than any backup is kept, nothing is deleted for the same time; after a shorter pause, nothing is
+// deleted for an hour. Pauses before the first full snapshot of the window do not count, because many backups are
+// deleted there.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })
@@ -92,7 +97,7 @@ func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string 
 	return ""
 }
 
-// checkList reports that the store has more than is listed or can be read.
+// checkList reports that the store has more backups than are listed or readable.
 func checkList(facts Facts, g archive.GenerationContents) string {
 	last := archive.Chain{}
 	if len(g.Chains) > 0 {
@@ -107,7 +112,7 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 	return ""
 }
 
-// checkVerification reports that the last restore test, of a full snapshot or with segments, has failed.
+// checkVerification reports that the last restore test, of a full snapshot alone or with segments, has failed.
 func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d has been verified yet", g.Number)

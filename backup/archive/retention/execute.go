@@ -20,9 +20,10 @@ type Deletion struct {
 	Locked  int   `json:"locked"`  // items that the store has locked; they are deleted later
 }
 
-// Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item. Before that it reads the
-// full snapshots again that make the items superfluous. The error is store.ErrDenied if nothing may be deleted. A plan may be executed
-// several times, after a crash, and by several processes concurrently.
+// Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item.
+// Before that, it reads the full snapshots that make the deleted items superfluous. The error is store.ErrDenied if
+// deletions are not permitted. A plan may be executed several times, after a crash, and concurrently by several
+// processes.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
 	goes := p.Deletes()
 	if len(goes) == 0 {
@@ -95,8 +96,8 @@ type execution struct {
 	fulls []string // deleted
 }
 
-// names returns the names of the objects of an item, in the order in which they are deleted: manifests first, as data
-// without one is ignored, and generation.json last.
+// names returns the names of the objects of an item in the order in which they are deleted: manifests first,
+// because data without a manifest is ignored, and generation.json last.
 func (e *execution) names(item Item) ([]string, error) {
 	switch item.Kind { //nolint:exhaustive // the others list their names
 	case Full:
@@ -130,8 +131,9 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// isOrphaned reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it that
-// snapshot would seem usable. A result that is newer than the plan may belong to a full snapshot that the plan does not contain.
+// isOrphaned reports whether a result belongs to a deleted full snapshot. The result of a locked full snapshot is
+// kept, because without it the snapshot would seem usable. A result that is newer than the plan may belong to a
+// full snapshot that the plan does not contain.
 func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
@@ -145,7 +147,7 @@ func (p Plan) ofOldTest(name string) bool {
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes the objects below a prefix that fit, except locked ones.
+// sweep deletes the objects with a prefix for which fits returns true, except for locked ones.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	for object, err := range e.store.List(e.ctx, prefix, "") {
 		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {

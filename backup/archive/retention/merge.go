@@ -25,7 +25,8 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// A Merger merges the objects of an archive. It is used by one goroutine. Two members that merge concurrently do the same work twice.
+// A Merger merges the objects of an archive. It must be used by a single goroutine. Two members that merge
+// concurrently do the same work twice.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
@@ -33,17 +34,17 @@ type Merger struct {
 	known   map[string]*object // known facts about existing objects, by name
 }
 
-// object holds the knowledge about an object in the store.
+// object caches facts about an object in the store.
 type object struct {
 	hole  bool      // the next object does not continue this one
 	since time.Time // when a merged object was first seen, by the monotonic clock
 
-	// What the object contained when it was merged or read to its end. Its name proves nothing.
+	// Content of the object when it was merged or read to its end, because its name proves nothing.
 	size     int64
 	segments map[format.Position]format.Manifest // nil if unknown, empty if the object cannot be verified
 }
 
-// NewMerger returns a merger. It computes the ages of objects by the clock now.
+// NewMerger returns a merger that uses the clock now to compute the ages of objects.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}}
 }
@@ -56,8 +57,8 @@ type Merged struct {
 	Holes   int  // number of newly found groups with a missing segment or the start of another chain
 }
 
-// Run merges objects that are old enough, and deletes sources that were merged long enough ago, except locked ones. It may be interrupted
-// at any time. If deletions are denied, it merges anyway and returns the error.
+// Run merges objects that are old enough, and deletes sources that were merged long enough ago, except for locked
+// ones. It may be interrupted at any time. If deletions are denied, it still merges and then returns the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}, deleted: map[string]bool{}}, map[string]bool{}
 	objects, err := m.archive.Objects(ctx, generation)
@@ -89,7 +90,7 @@ type round struct {
 	denied  error // set if deletions are denied
 }
 
-// mergedObjects returns the existing objects that may hold those of a level.
+// mergedObjects returns the existing objects that may contain objects of a level.
 func (r *round) mergedObjects(level archive.Level) []archive.Object {
 	if level == archive.Segment {
 		return slices.Concat(r.levels[archive.Minute], r.levels[archive.Hour])
@@ -97,7 +98,7 @@ func (r *round) mergedObjects(level archive.Level) []archive.Object {
 	return r.levels[archive.Hour]
 }
 
-// merge creates the objects of a step.
+// merge creates the merged objects of a step.
 func (r *round) merge(ctx context.Context, step step) error {
 	fresh, err := r.notMerged(ctx, r.levels[step.from], r.mergedObjects(step.from))
 	if err != nil {
@@ -164,7 +165,8 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// maxRefused bounds the failed deletions in a round: usually all objects are locked, and there may be those of a month.
+// maxRefused bounds the number of failed deletions per round: usually all objects are locked, possibly those of a
+// whole month.
 const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
@@ -191,7 +193,7 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 	return nil
 }
 
-// lookup returns what the merger knows of an object.
+// lookup returns the cached facts about an object.
 func (m *Merger) lookup(one archive.Object) *object {
 	name := one.Name()
 	if m.known[name] == nil {
@@ -200,13 +202,15 @@ func (m *Merger) lookup(one archive.Object) *object {
 	return m.known[name]
 }
 
-// last reports whether an object is the newest of its level. It stays, so that the end of the chain is found quickly.
+// last reports whether an object is the newest of its level. It is kept, so that the end of the chain is found
+// quickly.
 func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// Covered returns the objects, of some in order, that a merged one covers completely: two concurrent mergers may group differently. The
-// end of a segment is known only from its manifest; merged objects end where segments do.
+// Covered returns the objects that a merged object covers completely, because two concurrent mergers may group
+// objects differently. objects must be ordered. The end of a segment is known only from its manifest; merged
+// objects end at the end of a segment.
 func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
 	from := func(start format.Position) int { // a locked bucket may have hundreds of thousands of objects
 		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
@@ -216,15 +220,16 @@ func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
 	return slices.DeleteFunc(within, func(o archive.Object) bool { return o.Next.Compare(merged.Next) > 0 })
 }
 
-// minGroup is the smallest size of a group if enough objects were created within maxSpan: each group costs a PUT.
+// minGroup is the minimum size of a group if enough objects were created within maxSpan, because each group costs a
+// PUT.
 const (
 	minGroup = 60
 	maxSpan  = 30 * time.Minute
 )
 
-// Groups returns the groups of objects to merge: neighbors that were created within the same span, which ended before a time. Groups that
-// are too small are extended by the next spans, up to maxSpan. A single object may be a group, so that each level has everything that is
-// older. left reports whether there are newer objects.
+// Groups returns the groups of objects to merge: neighbors that were created within the same span, which ended
+// before a time. Groups that are too small are extended by the next spans, up to maxSpan. A single object may form
+// a group, so that each level contains everything that is older. left reports whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {
@@ -243,7 +248,7 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 	return closed, len(closed) < len(groups)
 }
 
-// fitsGroup reports whether an object belongs to the group of those before it.
+// fitsGroup reports whether an object belongs to the group of the objects before it.
 func fitsGroup(object archive.Object, group []archive.Object, span time.Duration) bool {
 	if len(group) < minGroup {
 		span = max(span, maxSpan)
@@ -264,7 +269,7 @@ func (o *object) record(size int64, segments []format.Manifest) {
 	}
 }
 
-// contents returns what an object contains. It reads the object unless this process has merged or read it.
+// contents returns the content of an object. It reads the object unless this process has already merged or read it.
 func (m *Merger) contents(ctx context.Context, one archive.Object) (known *object, err error) {
 	if known = m.lookup(one); known.segments == nil || known.size != one.Size {
 		segments, err := m.archive.VerifyObject(ctx, one)
@@ -276,7 +281,8 @@ func (m *Merger) contents(ctx context.Context, one archive.Object) (known *objec
 	return known, nil
 }
 
-// contains reports whether a merged object contains everything that another object does. Both were read to the end and verified.
+// contains reports whether a merged object contains everything that another object contains. Both were read to
+// their ends and verified.
 func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (bool, error) {
 	outer, err := m.contents(ctx, merged)
 	if _, starts := outer.segments[source.Start]; err != nil || !starts {
@@ -294,7 +300,8 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	return len(inner.segments) > 0, nil
 }
 
-// notMerged returns the objects of a level that no object of a level above contains. Unverified objects contain nothing.
+// notMerged returns the objects of a level that are not contained in any object of a higher level. Unverified
+// objects contain nothing.
 func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {

@@ -22,8 +22,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the
-// listing, or 0. The store's clock is read only if something would be deleted, since that creates an object.
+// NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest
+// generation before the listing, or 0. The store's clock is read only if something would be deleted, because
+// reading it creates an object.
 func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
@@ -61,7 +62,7 @@ type Facts struct {
 	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
 }
 
-// A Plan lists what is deleted and what stays. Execute carries it out.
+// A Plan lists the items to delete and to keep. Execute carries it out.
 type Plan struct {
 	Policy Policy
 	From   time.Time // start of the window of points
@@ -96,7 +97,7 @@ type Item struct {
 	proof bool     // other items may be deleted only because this full snapshot is kept
 }
 
-// Deletes returns the items to delete, in order. There are none while a safety check fails.
+// Deletes returns the items to delete, in order. There are none if a safety check has failed.
 func (p Plan) Deletes() (items []Item) {
 	for _, item := range p.Items {
 		if item.Goes && len(p.Unsafe) == 0 {
@@ -106,10 +107,11 @@ func (p Plan) Deletes() (items []Item) {
 	return items
 }
 
-// slack is the largest tolerated difference between the clocks of members: the start of the window is sought that much earlier.
+// slack is the maximum tolerated difference between the clocks of members. The start of the window is moved back by
+// this time.
 const slack = 5 * time.Minute
 
-// remainsAfter bounds the duration of an upload by a writer that was paused.
+// remainsAfter bounds the duration of an upload by a suspended writer.
 const remainsAfter = day
 
 // Make returns the plan that a policy requires for the facts.
@@ -128,8 +130,8 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides about a generation that a restore has ended. All of it stays while any point of it is promised. Its last revision was
-// current until the next generation was created.
+// old decides about a generation that was ended by a restore. All of it is kept as long as the policy requires any
+// point in it. Its last revision was current until the next generation was created.
 func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
@@ -192,9 +194,10 @@ func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 	return items
 }
 
-// base returns the full snapshot with which the kept range starts: the newest verified one before the window, so that every revision of
-// the window can be restored. The store's clock has to agree that it is that old, since the clock of its writer may have been behind. A
-// full snapshot that the chain has passed has no segments after it. The zero value keeps everything.
+// base returns the full snapshot with which the kept range starts: the newest verified snapshot before the window,
+// so that every revision of the window can be restored. The store's clock must confirm its age, because the clock
+// of its writer may have been behind. A full snapshot that the chain has passed is followed by no segments. The
+// zero value keeps everything.
 func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	begin := p.From.Add(-slack)
 	return lastVerified(g.Fulls, func(full archive.StoredFull) bool {
@@ -202,7 +205,7 @@ func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	})
 }
 
-// lastVerified returns the last verified full snapshot that fits; zero if there is none.
+// lastVerified returns the last verified full snapshot for which fits returns true, or nil if there is none.
 func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) *archive.StoredFull {
 	for i, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
@@ -241,7 +244,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 
 const notCovered = "no verified full snapshot precedes the window of points yet"
 
-// isOlder reports whether a full snapshot was made before another one. They may have the same revision.
+// isOlder reports whether full snapshot a was made before b. They may have the same revision.
 func isOlder(a, b archive.StoredFull) bool {
 	return cmp.Or(a.Next.Compare(b.Next), a.Time.Compare(b.Time)) < 0
 }
@@ -259,7 +262,7 @@ func tooOld(full archive.StoredFull) string {
 	}
 }
 
-// A span is a kind of period of which the last verified full snapshot stays.
+// A span is a kind of period whose last verified full snapshot is kept.
 type span struct {
 	word   string
 	length time.Duration
@@ -270,8 +273,8 @@ func (p Policy) spans() []span {
 	return []span{{"hour", time.Hour, p.Hourly}, {"day", day, p.Daily}, {"week", week, p.Weekly}}
 }
 
-// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the
-// last. Weeks start on Monday.
+// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of a span
+// stays the same. Weeks start on Monday.
 func (s span) startOf(at time.Time) time.Time { return at.UTC().Truncate(s.length) }
 
 // firstStart returns the start of the earliest span that counts, for a window of points that starts at a time.
@@ -290,7 +293,8 @@ func (p Plan) requiredFrom() time.Time {
 	return reach
 }
 
-// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and of which.
+// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and names that
+// period.
 func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool, which string) {
 	if !verified(full) {
 		return false, ""
@@ -308,8 +312,8 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 	return false, ""
 }
 
-// segments returns an item for the objects that end before the floor, and one for the rest. The name of a segment does not contain its
-// end, so a segment that was not read stays.
+// segments returns an item for the objects that end before the floor, and an item for the rest. The name of a
+// segment does not contain its end, so a segment that was not read is kept.
 func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "older than the full snapshot that starts the window of points"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the window of points"}
@@ -341,7 +345,8 @@ func (i *Item) add(name string, revision, bytes int64) {
 	i.names = append(i.names, name)
 }
 
-// incomplete returns an item for objects of full snapshots that were never completed and are too old to be in progress.
+// incomplete returns an item for objects of full snapshots that were never completed and are too old to be in
+// progress.
 func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "never completed"}
 	for _, orphan := range g.Orphans {
@@ -375,11 +380,12 @@ const (
 	mostFulls     = 10_000 // limit per kind
 )
 
-// A Policy defines which backups stay. The zero value requires none.
+// A Policy defines which backups are kept. The zero value requires none.
 type Policy struct {
 	// Points is the length of the window up to now in which every revision can be restored.
 	Points time.Duration
-	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the window of which the last verified full snapshot stays.
+	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the window whose last verified full
+	// snapshot is kept.
 	Hourly, Daily, Weekly int
 }
 
