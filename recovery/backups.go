@@ -60,7 +60,7 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 		return seen, why
 	}
 	for _, stray := range lineage.Strays {
-		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation that is not part of the store's history")
+		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation outside the store's history")
 	}
 	seen = contents{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
 	seen.adopted = seen.Adopts(b.options.Adopt, b.owner())
@@ -249,7 +249,7 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 		case err != nil:
 			return b.awayState(), err
 		case older == nil:
-			b.options.Log.Warn().Err(why).Msg("recovery: the store cannot be verified; etcd serves, as the data are valid and no object name suggests that they lack anything")
+			b.options.Log.Warn().Err(why).Msg("recovery: the store cannot be verified; etcd serves because the data is valid and no object name suggests missing revisions")
 			return StoreUnverified, why
 		}
 		why = older
@@ -280,8 +280,8 @@ func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
 	}
-	return fmt.Errorf("the data end with revision %d, but object names in the store suggest revision %d, so the volume may have been rolled back; "+
-		"start with --recover=never to serve it as it is; these objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
+	return fmt.Errorf("the data ends at revision %d, but object names in the store suggest revision %d, so the volume may have been rolled back; "+
+		"start with --recover=never to serve it unchanged; these objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
 }
 
 // findMissingKey returns why a volume cannot be judged until more keys are trusted: other keys signed either all
@@ -303,7 +303,7 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state) && b.options.Adopt != "":
-		return fmt.Errorf("%s, and --adopt=%s names another one or was done before; --adopt=%s/%d adopts this one",
+		return fmt.Errorf("%s, but --adopt=%s names another cluster or was done before; --adopt=%s/%d adopts this one",
 			b.describeRelation(seen), b.options.Adopt, seen.Cluster.Cluster, seen.Newest().Number)
 	case slices.Contains(otherStates, state):
 		return errors.New(b.describeRelation(seen))
@@ -417,7 +417,7 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	case b.ctx.Err() != nil:
 		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
-		return storeAnswer(b.awayState(), fmt.Errorf("uploading segments that wait on the volume: %w", err))
+		return storeAnswer(b.awayState(), fmt.Errorf("uploading queued segments of the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
 		return storeAnswer(StoreLocked, err)
 	case errors.Is(err, archive.ErrNameless): // a restored store will accept the segments
@@ -425,7 +425,7 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	}
 	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
 	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
-		return "", Facts{}, fmt.Errorf("segments that wait on the volume cannot be uploaded: %w", err)
+		return "", Facts{}, fmt.Errorf("cannot upload queued segments of the volume: %w", err)
 	}
 	return Stuck, Facts{Err: err}, nil
 }
@@ -548,7 +548,7 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	}
 	b.volume.identity = archive.Identity{Cluster: next.Cluster, Generation: next.Number}
 	b.options.Log.Warn().Str("cluster", next.Cluster).Int("generation", next.Number).
-		Msg("recovery: the store was adopted: a new generation starts with the data on the volume")
+		Msg("recovery: the store was adopted; a new generation starts with the data on the volume")
 	return Taken, Facts{}, nil
 }
 
@@ -601,7 +601,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
 		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
 	case err != nil:
-		b.options.Log.Warn().Err(err).Msg("recovery: cannot record yet which cluster the data belong to")
+		b.options.Log.Warn().Err(err).Msg("recovery: cannot record yet which cluster the data belongs to")
 		return nil
 	}
 	b.volume.identity = identity

@@ -62,7 +62,7 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
-		"member/wal": "member/wal is a mount point: if the data were replaced, the next start would find a part of the old data there",
+		"member/wal": "member/wal is a mount point: if the data is replaced, the next start will find part of the old data there",
 	} {
 		t.Run(within, func(t *testing.T) {
 			w := newFilledWorld(t)

@@ -128,7 +128,7 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	case s.ID != "" && c.id != "" && s.ID != c.id:
 		return fmt.Errorf("the other members belong to cluster %s, but this member to cluster %s: %s", s.ID, c.id, leave)
 	case s.ID != "" && c.id == "" && c.storeAway:
-		return fmt.Errorf("the other members belong to cluster %s, and neither the volume nor the store shows whether this member does: %s; if it does, and the store is gone for good, start without --backup-store", s.ID, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but neither the volume nor the store shows whether this member does: %s; if it does and the store is gone for good, start without --backup-store", s.ID, leave)
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 			lineage, err := c.options.Archive.Lineage(ctx)
 			if err != nil || lineage.Newest().Number == 0 {
 				err = cmp.Or(err, errors.New("it has no generation"))
-				s.Outdated = fmt.Errorf("the other members belong to another cluster, and the store does not show whether that was restored from this one: %w", err)
+				s.Outdated = fmt.Errorf("the other members belong to another cluster, and the store does not show whether it was restored from this one: %w", err)
 				s.Blocked = s.Outdated
 				return
 			}
@@ -153,10 +153,10 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 		}
 	}
 	if own == 0 || theirs <= own {
-		s.Blocked = fmt.Errorf("the data belong to cluster %s (etcd's ID), but the other members to cluster %s: mount this member's volume, or move the data directory away", id, s.Cluster)
+		s.Blocked = fmt.Errorf("the data belongs to cluster %s (etcd's ID), but the other members to cluster %s: mount this member's volume, or move the data directory away", id, s.Cluster)
 		return
 	}
-	s.Outdated = fmt.Errorf("the data belong to generation %d, but generation %d was restored since", own, theirs)
+	s.Outdated = fmt.Errorf("the data belongs to generation %d, but generation %d has been restored since", own, theirs)
 }
 
 // compareStore decides whether a valid volume may be opened while no quorum of the peers responds. It returns nil
@@ -167,12 +167,12 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
-		return fmt.Errorf("the data are from when the cluster had one voting member, but another member lists %d", s.Voters)
+		return fmt.Errorf("the data dates from when the cluster had one voting member, but another member lists %d", s.Voters)
 	}
 	if !reported && c.options.Archive != nil {
 		var err error
 		if c.newer, err = c.findNewer(); err != nil && alone {
-			return fmt.Errorf("by its log this member would serve alone, and the store does not show whether others have continued: %w", err)
+			return fmt.Errorf("according to its log this member would serve alone, but the store does not show whether others have continued: %w", err)
 		}
 	}
 	switch {
@@ -187,7 +187,7 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 // errVotesAlone reports that this member would serve its data immediately, although the silent members may have
 // formed a quorum. The store cannot rule that out: they may have written nothing, or the store may have been rolled
 // back together with the volume.
-var errVotesAlone = errors.New("by its log this member is the only one with a vote, but initial-cluster names others, which may have continued as a quorum: " +
+var errVotesAlone = errors.New("according to its log this member is the only voting member, but initial-cluster names others, which may have continued as a quorum: " +
 	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
 // findNewer describes the data of the cluster that the store has and the volume lacks; newer is nil if there is
@@ -207,7 +207,7 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	c.needed, newer = judgment.Newer(data, seen.Store, c.options.Archive.String())
 	writer := seen.Head.Newest().Member
 	if newer == nil && judgment.Relation == relation.Same && position.IsOnlyVoter() && writer != "" && !slices.Contains(position.Known, writer) {
-		newer = fmt.Errorf("the data are from when the cluster had one voting member, but member %s, which they do not list, has written to the store", writer)
+		newer = fmt.Errorf("the data dates from when the cluster had one voting member, but member %s, which it does not list, has written to the store", writer)
 	}
 	return newer, nil
 }
@@ -215,9 +215,9 @@ func (c *peerGroup) findNewer() (newer, err error) {
 // crashes maps etcd's panics to their causes. etcd panics at every start if its data contradicts the data of the
 // other members. Only the running members can detect that.
 var crashes = map[string]string{
-	"tocommit(":                     "they lack entries that this member has confirmed to its leader",
-	"conflict with committed entry": "their log differs from the leader's in committed entries",
-	"member unknown":                "they do not list a member of the cluster",
+	"tocommit(":                     "the data lacks entries that this member has confirmed to its leader",
+	"conflict with committed entry": "the data's log differs from the leader's in committed entries",
+	"member unknown":                "the data does not list a member of the cluster",
 }
 
 // checkCrash returns how the data contradicts the data of the other members, if that crashed etcd at its last
@@ -229,7 +229,7 @@ func (c *peerGroup) checkCrash() error {
 	died := c.options.Died()
 	for text, why := range crashes {
 		if strings.Contains(died, text) {
-			return fmt.Errorf("etcd crashed on them at its last start: %s", why)
+			return fmt.Errorf("etcd crashed on the data at its last start: %s", why)
 		}
 	}
 	return nil
@@ -243,7 +243,7 @@ func (c *peerGroup) checkMember() error {
 	if data.Name == self.Name || self.Members[data.Name] == nil || moved {
 		return nil
 	}
-	return fmt.Errorf("the data in %s belong to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
+	return fmt.Errorf("the data in %s belongs to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
 }
 
 // checkQuorum prevents valid data from being abandoned in favor of a cluster that may lack acknowledged writes. A
@@ -265,8 +265,8 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	if common > data.Members/2 {
 		return nil
 	}
-	return fmt.Errorf("the cluster that answers has %d of the %d members that the data list, which is no quorum, as after force-new-cluster, so it may lack writes that this member "+
-		"has acknowledged: to keep these data, stop the members that answer and start the others; to drop them, move the data directory away", common, data.Members)
+	return fmt.Errorf("the running cluster has %d of the %d members that the data lists, which is no quorum, as after force-new-cluster, so it may lack writes that this member "+
+		"has acknowledged: to keep this data, stop the running members and start the others; to drop it, move the data directory away", common, data.Members)
 }
 
 // checkFreeSpace returns an error if the volume has no room for the peers' data. At that point the old data was
@@ -318,9 +318,9 @@ func (c *peerGroup) reason(s *peers.Survey) error {
 // wayOut returns the way out if too few members are left.
 func (c *peerGroup) wayOut() string {
 	if c.options.Archive != nil {
-		return "if the data are lost for good, restore them from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
+		return "if the data is lost for good, restore it from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
 	}
-	return "if the data are lost for good, start one member that still has them once with force-new-cluster: true in etcd's configuration, and the others join it"
+	return "if the data is lost for good, start one member that still has it once with force-new-cluster: true in etcd's configuration, and the others join it"
 }
 
 // removeMember removes this member's old identity, whose log was lost, from the cluster.
@@ -355,7 +355,7 @@ func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) e
 	case peers.Gone, peers.Founding, peers.Asking:
 		return nil
 	case peers.Unknown:
-		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("one of them may have some")))
+		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("one of them may have data")))
 	}
 	return lostClaim("a member with data has returned")
 }

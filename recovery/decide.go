@@ -80,9 +80,9 @@ func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, 
 // Sentences shared by several rules.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own: the others would keep newer data"
-	notCompared      = "the store could not be read for 10 s, so etcd serves valid data that were not compared with it"
-	checkStore       = "check that the store can be reached and that --backup-store names it"
-	reachStore       = checkStore + "; if it is gone for good and there are no readable data, set another --backup-store and move the data directory " +
+	notCompared      = "the store could not be read for 10 s, so etcd serves valid data that was not compared with it"
+	checkStore       = "check that the store is reachable and that --backup-store names it"
+	reachStore       = checkStore + "; if it is gone for good and there is no readable data, set another --backup-store and move the data directory " +
 		"and exit_code.last away, which creates a new cluster"
 	recoverAuto = "start with --recover=auto to allow that"
 )
@@ -93,71 +93,71 @@ var rules = []rule{
 	// Stores that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data name no cluster, like those of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
-	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so these data continue in it", ""}},
+	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data identifies no cluster, like data of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so this data continues in it", ""}},
 	{nil, nil, []StoreState{StoreDamaged}, nil, reject("an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
 		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store")},
-	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not given: nothing older is restored instead, and nothing was moved",
+	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not configured: no older backup is restored instead, and nothing was moved",
 		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id")},
 
 	// Unreachable stores.
 	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored without the store, and --recover=never does not wait for it", checkStore)},
-	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data are compared as soon as it answers"}},
-	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, and may show that the data are lost or were rolled back", reachStore}},
+	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data is compared as soon as the store responds"}},
+	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, so it is unknown whether data was lost or rolled back", reachStore}},
 
 	// Requested restores.
-	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member is restored together with the others, but the configuration does not name them",
+	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member is only restored together with the others, but the configuration does not name them",
 		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
 	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("the target cannot be restored, and nothing was moved",
 		"name a target that etcd-wrapper backup list shows, or remove --restore-to")},
 	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before", ""}},
 	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may be the ones that still write the backups", ""}},
-	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts when every member is stopped and requests the same one", ""}},
+	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts once every member is stopped and requests the same restore", ""}},
 	{nil, nil, []StoreState{StoreInUse}, nil, Decision{
-		Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
+		Wait, "another process wrote the backups less than 90 s ago and may still run, so they are not replaced yet",
 		"if it runs elsewhere, stop it; or point --backup-store at another location",
 	}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored, and what only this volume has is uploaded first", ""}},
-	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "all members are restored, and the store has all that can be read of this volume", ""}},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored; revisions that only this volume has are uploaded first", ""}},
+	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "all members are restored; the store has everything that can be read from this volume", ""}},
 
 	// Data that may be opened, and new members.
 	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, reject("initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
 		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
 	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, emptyStores, nil, reject("etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
-		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
+		"mount the volume that has the data, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
 	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up", ""}},
-	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data are opened as they are", ""}},
+	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data is opened unchanged", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store may have more, and segments that wait on the volume are uploaded", ""}},
-	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data name no cluster, and the store shows whether it belongs to one", ""}},
-	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store refused this data before, so the data is compared with it again", ""}},
-	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data are valid, and nothing is known to have more", ""}},
+	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data identifies no cluster, and the store shows whether it belongs to one", ""}},
+	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data was rejected after an earlier comparison with the store, so it is compared again", ""}},
+	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither members nor store are known to have more", ""}},
 	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
-	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, the list of members is left to the user", ""}},
+	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, membership changes are left to the user", ""}},
 
 	// Lost or rolled-back data.
 	{corruptVolumes, namelessPeers, nil, nil, reject(notRestoredAlone, "")},
 	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
-	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data are damaged, and the other members have never seen this member with data", "if it had none, move the data directory away")},
+	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but the other members have never seen this member with data", "if it had none, move the data directory away")},
 	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have what the volume lacks", ""}},
-	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never", recoverAuto)},
-	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "the member rejoins as soon as nothing prevents that", ""}},
-	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "the other members have everything, and replace the volume's data", ""}},
+	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never forbids it", recoverAuto)},
+	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "the member rejoins as soon as nothing prevents it", ""}},
+	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "the other members have all data, which replaces the volume's", ""}},
 	{emptyVolumes, []PeerState{peers.Unknown}, nil, nil, Decision{
 		Wait, "another member may have data",
 		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any",
 	}},
-	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has what this one lacks", ""}},
+	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has the data that this member lacks", ""}},
 
 	// Data that all members have lost.
 	{nil, []PeerState{PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before", ""}},
-	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to a cluster that exists, and the members that may have its data are not named",
+	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to an existing cluster, but the members that may have its data are not named",
 		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store")},
-	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for the members that have not reported yet that they have no data", ""}},
+	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for members that have not yet reported that they have no data", ""}},
 	{nil, []PeerState{peers.Founding, peers.Gone}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "another member may have the data by now", ""}},
-	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting until the other members have uploaded what only their volumes have", ""}},
+	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting until the other members have uploaded the revisions that only their volumes have", ""}},
 	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10 s for volumes that are mounted late", ""}},
-	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has the data any more, and the store has the newest backup", ""}},
-	{nil, nil, []StoreState{relation.Ours}, isNever, reject("the data could be restored, but --recover=never", recoverAuto)},
+	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has usable data, and the store has the newest backup", ""}},
+	{nil, nil, []StoreState{relation.Ours}, isNever, reject("the data could be restored, but --recover=never forbids it", recoverAuto)},
 	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
 		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
 	{nil, nil, nil, nil, reject("there is no backup to restore",

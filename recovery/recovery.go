@@ -43,7 +43,7 @@ type Recovery struct {
 func New(options Options) *Recovery {
 	stillness, err := time.ParseDuration(stillness)
 	if err != nil {
-		panic("recovery: the linker has set no duration: " + err.Error())
+		panic("recovery: the linker has set an invalid duration: " + err.Error())
 	}
 	r := &Recovery{volume: datadir.Validator{Run: options.Validate}, status: bootstrap.New, environment: environment{
 		options: options, checkRoom: seed.Seed.CheckSpace, now: time.Now, wait: backOff,
@@ -286,7 +286,7 @@ func (r *runner) process() error {
 	}
 	if r.facts.hasStoreMismatch() {
 		if err := r.RecordMismatch(r.member.DataDir, r.rejected); err != nil {
-			r.options.Log.Error().Err(err).Msg("recovery: cannot record on the volume that the data were refused")
+			r.options.Log.Error().Err(err).Msg("recovery: cannot record on the volume that the data was rejected")
 		}
 	}
 	return r.rejected
@@ -305,7 +305,7 @@ func (r *runner) allowStart() error {
 	}
 	err := r.backups.writeIdentity(result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
-		warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s",
+		warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which was not restored: to use them, stop etcd-wrapper and move them to %s",
 			copies[len(copies)-1].Path, r.member.DataDir)
 		r.changeProgress(func(p *Progress) { p.Reason, p.Warning = warning, true })
 		r.options.Log.Warn().Msg("recovery: " + warning)
@@ -339,7 +339,7 @@ func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 func (r *runner) step(event Event, facts Facts) (statemachine.Decision, error) {
 	core, decision := r.rules.Step(r.core, event, facts)
 	if decision.Row < 0 {
-		return decision, fmt.Errorf("recovery: %q in %s is answered by no row: %s", event, r.core.State, decision.Why)
+		return decision, fmt.Errorf("recovery: bug: the transition table has no row for event %q in state %s: %s", event, r.core.State, decision.Why)
 	}
 	if err := r.legal.Take(r.rules.Row(decision.Row)); err != nil {
 		return decision, fmt.Errorf("recovery: %w", err)
@@ -436,9 +436,9 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 
 // Ways out for stores whose statements cannot be used.
 const (
-	putNameBack = "restore that object, for instance from an earlier version in the bucket; or, if the backups in its folder are not wanted or of unknown origin, " +
-		"move the whole folder away to continue from the generation before"
-	believe = "add the key to the file of --backup-trusted-keys, or to --backup-identities; or, if its signer is unknown, delete it, and with a generation.json everything in its folder"
+	putNameBack = "restore that object, for instance from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
+		"move the whole folder away to continue from the previous generation"
+	believe = "add the key to the file of --backup-trusted-keys, or to --backup-identities; or, if the signer is unknown, delete the object, and for a generation.json everything in its folder"
 )
 
 // waysOut lists the ways out of refusals that are not decisions. For other events the cause contains it.
@@ -446,7 +446,7 @@ var waysOut = map[Event]string{
 	RoomLacking: "enlarge the volume, or remove files that are not needed",
 	Unbuildable: "name an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows them",
 	Grown:       "name all members in initial-cluster; or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
-	Diverged: "if the disk has changed it, move the data directory away to restore from the store; if the data are a copy to keep, " +
+	Diverged: "if the disk has corrupted it, move the data directory away to restore from the store; if the data is a copy to keep, " +
 		"point --backup-store at another location, or start once with --adopt and the ID of the store's cluster",
 	Unproved: "name an earlier target with --restore-to and --restore-id",
 }
@@ -457,7 +457,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	case errors.Is(err, archive.ErrNameless):
 		return putNameBack
 	case errors.Is(err, archive.ErrUnsigned):
-		return "set it, or make the data directory with etcd-wrapper restore, and give the new cluster a store of its own"
+		return "set the flag; or create the data directory with etcd-wrapper restore and use a separate --backup-store for the new cluster"
 	case errors.Is(err, syscall.EROFS):
 		return "mount the volume read-write"
 	case row.From != Decide:

@@ -78,7 +78,7 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 	for _, is := range waits {
 		assert.Equal(t, AskStore, is.State)
 		assert.Equal(t, waits[0].Since, is.Since, "since the store cannot be read")
-		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; check that the store can be reached")
+		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; check that the store is reachable")
 		assert.Contains(t, is.Reason, "; next attempt within ")
 	}
 	for _, is := range asks[1:] {

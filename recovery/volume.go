@@ -109,7 +109,7 @@ func (v *localVolume) checkRefused() error {
 // that names the first.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
-		err = fmt.Errorf("revision %d on the volume is not what etcd's log has: the disk has changed it", revisions[0])
+		err = fmt.Errorf("revision %d on the volume differs from etcd's log: the disk has corrupted it", revisions[0])
 	}
 	return revisions, err
 }
@@ -125,9 +125,9 @@ func (v *localVolume) readPosition(exists bool) (err error) {
 	case err == nil || v.damage != nil:
 		return nil
 	case datadir.IsTransient(err):
-		return fmt.Errorf("cannot read how far the data in %s reach: %w", v.member.DataDir, err)
+		return fmt.Errorf("cannot read the last revision of the data in %s: %w", v.member.DataDir, err)
 	}
-	v.damage = fmt.Errorf("not all of the data in %s can be read: %w", v.member.DataDir, err)
+	v.damage = fmt.Errorf("cannot read all of the data in %s: %w", v.member.DataDir, err)
 	return nil
 }
 
@@ -162,7 +162,7 @@ func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 		}
 		_ = held.Close() // even if it does not exist
 		if err := os.RemoveAll(path); err != nil {
-			return "", Facts{}, fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err)
+			return "", Facts{}, fmt.Errorf("cannot remove leftovers of an earlier attempt: %w", err)
 		}
 	}
 	return "", Facts{}, nil
@@ -209,7 +209,7 @@ func moveData(dir, name string) error {
 		return os.Remove(dir) // fails if the directory is no longer empty
 	}
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s exists already, or cannot be read", name)
+		return fmt.Errorf("%s already exists or cannot be read", name)
 	}
 	return disk.Rename(dir, name)
 }
@@ -225,7 +225,7 @@ func (v *localVolume) checkRename() error {
 // checkUnchanged verifies that the data directory is the one that was examined, and that no process has it open.
 func (v *localVolume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
-		return errors.Join(err, errors.New("data have appeared there since it was examined"))
+		return errors.Join(err, errors.New("data has appeared there since the volume was examined"))
 	}
 	if bootstrap.LockModeOf(v.dbPath()) == bootstrap.Writing {
 		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.dbPath())
@@ -258,7 +258,7 @@ func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) erro
 	ctx, cancel := context.WithTimeout(v.ctx, limit)
 	defer cancel()
 	for _, old := range v.preserved(func(newest disk.PreservedCopy) bool { return !v.isVerifiedSince(ctx, newest.At) }) {
-		v.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: deleting a preserved copy, as the volume has no room for it")
+		v.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: deleting a preserved copy because the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
 		}
@@ -304,6 +304,6 @@ func (v *localVolume) prepareStart() {
 		v.options.Log.Warn().Err(err).Msg("recovery: lost or damaged data could not be restored automatically")
 	}
 	if at := seed.MountedWithin(v.member.DataDir); at != "" {
-		v.options.Log.Warn().Msgf("recovery: %s is a mount point: if the data were replaced, the next start would find a part of the old data there; mount the volume above the data directory", at)
+		v.options.Log.Warn().Msgf("recovery: %s is a mount point: if the data is replaced, the next start will find part of the old data there; mount the volume above the data directory", at)
 	}
 }

@@ -25,7 +25,7 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	require.NoError(t, err)
 	defer held.Close()
 	_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error { return nil })
-	require.ErrorContains(t, err, "cannot read how far the data")
+	require.ErrorContains(t, err, "cannot read the last revision of the data")
 	assert.Empty(t, w.preserved())
 	assert.Empty(t, o.changes)
 }
@@ -110,7 +110,7 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 
 func TestDataInUseAreNotMoved(t *testing.T) {
 	for message, of := range map[string]struct{ lose, happens func(*world) }{
-		"have appeared":       {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
+		"data has appeared":   {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
 		"a running etcd has ": {(*world).damage, func(w *world) { locked(t, w.database()) }},
 	} {
 		w := newFilledWorld(t)

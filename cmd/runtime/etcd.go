@@ -318,7 +318,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 		<-ended //nolint:errcheck // it was stopped
 		if r.parts.Recovery != nil {
 			if err := r.parts.Recovery.RecordMismatch(r.config.Etcd.Dir, why); err != nil {
-				r.log.Error().Err(err).Msg("cannot record on the volume that the data were refused")
+				r.log.Error().Err(err).Msg("cannot record on the volume that the data was rejected")
 			}
 		}
 		return why

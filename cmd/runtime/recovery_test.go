@@ -17,7 +17,7 @@ func TestRecoveryProgress(t *testing.T) {
 		"recovery has been restoring since 2026-11-22T12:00:00Z: 1.0 MiB of about 4.0 MiB are restored, 512 KiB/s, 6s left": {
 			State: recovery.Build, Since: noon, Reason: "there is room", Bytes: 1 << 20, Of: 4 << 20, Rate: 1 << 19,
 		},
-		"": {State: recovery.Ready, Since: noon, Reason: "the restored data are installed"},
+		"": {State: recovery.Ready, Since: noon, Reason: "the restored data is installed"},
 	} {
 		assert.Equal(t, expected, describeRecovery(test))
 	}

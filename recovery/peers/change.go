@@ -45,7 +45,7 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 				err = grantLease(ctx, client, maintenance.ManualLease(p.config.Name), maintenance.ManualLeaseTTL)
 			}
 			if err != nil {
-				return fmt.Errorf("cannot read whether this learner is to be promoted: %w", err)
+				return fmt.Errorf("cannot read whether this learner should be promoted: %w", err)
 			}
 		}
 		_, err := client.MemberRemove(ctx, uint64(s.Own.ID))
@@ -62,7 +62,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 				return nil
 			}
 			if m.IsLearner || len(m.ClientURLs) == 0 {
-				return errors.New("another member is about to join now")
+				return errors.New("another member is about to join")
 			}
 		}
 		byHand, err := hasLease(ctx, client, maintenance.ManualLease(p.config.Name))
@@ -220,7 +220,7 @@ const (
 )
 
 // ErrTooFew reports that the cluster has no quorum without this member, so that it cannot even be replaced.
-var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
+var ErrTooFew = errors.New("the others are no quorum, which is needed to replace this member")
 
 // checkReplacement returns what prevents this member from being replaced or added now.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
@@ -265,10 +265,10 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 		}
 		var reported version.Versions
 		if _, err := fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
-			return fmt.Errorf("the version of the member at %s is not known: %w", r.url, err)
+			return fmt.Errorf("the version of the member at %s is unknown: %w", r.url, err)
 		}
 		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
-			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", r.url, shorten(reported.Server), dataversion.Embedded)
+			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: upgrade all members to one version first", r.url, shorten(reported.Server), dataversion.Embedded)
 		}
 	}
 	return nil
@@ -298,13 +298,13 @@ func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status)
 	if unsure == nil || now.Sub(p.quietSince) >= needed {
 		return nil
 	}
-	return fmt.Errorf("whether another process has its data is watched for %v: %w", needed, unsure)
+	return fmt.Errorf("whether another process has its data is being checked for %v: %w", needed, unsure)
 }
 
-var errConnected = errors.New("it is connected to a process that has this member's data; end that")
+var errConnected = errors.New("it is connected to a process that has this member's data; stop that process")
 
 // errSilent reports a connection over which nothing arrives.
-var errSilent = errors.New("it is connected, and nothing arrives from there")
+var errSilent = errors.New("it is connected but receives nothing")
 
 // checkConnections asks the others whether they are connected to this member, which etcd shows in its metrics. A
 // member that was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real
@@ -375,7 +375,7 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 			continue
 		}
 		if confirmed := published.Raft.Progress[s.Own.ID.String()].Match; confirmed > self.Index {
-			return fmt.Errorf("their log ends with entry %d, and this member has confirmed entry %d to %s", self.Index, confirmed, nameOf(m))
+			return fmt.Errorf("their log ends at entry %d, but this member has confirmed entry %d to %s", self.Index, confirmed, nameOf(m))
 		}
 	}
 	return nil
@@ -399,7 +399,7 @@ func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report fu
 	defer cancel()
 	for first := true; p.isDowngrading(ctx); first = false {
 		if first {
-			report("waits until its peers end a downgrade, during which etcd admits no new member")
+			report("waits until its peers finish a downgrade, during which etcd admits no new members")
 		}
 		if clock.Sleep(wait, downgradePoll) != nil {
 			return dataversion.Version{}, fmt.Errorf("cannot join during a downgrade of the cluster, when etcd admits no new member: %w; "+

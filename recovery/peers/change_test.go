@@ -59,7 +59,7 @@ func TestAwaitVersion_untilADowngradeEnds(t *testing.T) {
 	v, err := newJoining(t, unavailable, newPeer("3.6.16", "3.5.0", 2)).AwaitVersion(t.Context(), time.Minute, report)
 	require.NoError(t, err)
 	require.Equal(t, dataversion.Of3_5, v)
-	require.Equal(t, []string{"waits until its peers end a downgrade, during which etcd admits no new member"}, reasons, "once")
+	require.Equal(t, []string{"waits until its peers finish a downgrade, during which etcd admits no new members"}, reasons, "once")
 }
 
 func TestAwaitVersion_withoutADowngrade(t *testing.T) {
@@ -109,9 +109,9 @@ func TestRequestOwnURLs(t *testing.T) {
 	other.peers.config.ListenPeerUrls, other.peers.urls = w.peers.config.ListenPeerUrls, w.peers.urls
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot listen")
 	other.peers.config.ListenPeerUrls = nil
-	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "another process answers at")
+	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "another process responds at")
 	w.peers.Close()
-	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "does not reach itself")
+	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot reach itself")
 }
 
 func TestQuery_cannotListen(t *testing.T) {
@@ -120,5 +120,5 @@ func TestQuery_cannotListen(t *testing.T) {
 	all[1].config.ListenPeerUrls = all[0].config.ListenPeerUrls
 	c := all[1].Query(t.Context(), Self{Volume: Nothing})
 	assert.ErrorContains(t, c.Missing, "cannot listen for its peers")
-	assert.ErrorContains(t, c.Missing, "m-2 does not answer")
+	assert.ErrorContains(t, c.Missing, "m-2 does not respond")
 }

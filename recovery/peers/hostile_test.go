@@ -41,7 +41,7 @@ func TestQuery_invalidMembers(t *testing.T) {
 			w.alter(1, spoil)
 			c := w.ask()
 			assert.Equal(t, Claimed, c.Membership, "one answer is no quorum")
-			require.ErrorContains(t, c.Missing, "m-1 does not answer (the response from "+w.fakes[1].URL+" is not used: ")
+			require.ErrorContains(t, c.Missing, "m-1 does not respond (ignoring the response from "+w.fakes[1].URL+": ")
 			assertShort(t, c.Missing.Error())
 		})
 	}
@@ -82,7 +82,7 @@ func TestQuery_redirect(t *testing.T) {
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
 	defer sends.Close()
 	w.peers.others["m-1"] = []string{sends.URL}
-	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer ("+sends.URL+"/members: status 302)")
+	require.ErrorContains(t, w.ask().Missing, "m-1 does not respond ("+sends.URL+"/members: status 302)")
 }
 
 func TestQuery_normalizesTheClusterID(t *testing.T) {

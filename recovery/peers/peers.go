@@ -296,10 +296,10 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	for _, url := range urls {
 		var status Status
 		if _, err := fetch(ctx, p.peer, url+statusPath, &status); err != nil {
-			return fmt.Errorf("this member does not reach itself where its peers do: %w", err)
+			return fmt.Errorf("this member cannot reach itself at the address that its peers use: %w", err)
 		}
 		if status.Process != p.process {
-			return fmt.Errorf("another process answers at %s", url)
+			return fmt.Errorf("another process responds at %s", url)
 		}
 	}
 	return nil
@@ -394,7 +394,7 @@ func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (resp
 			case waits:
 				waiting = append(waiting, status)
 			default:
-				missing = append(missing, fmt.Sprintf("%s does not answer (%v)", name, remoteError{err}))
+				missing = append(missing, fmt.Sprintf("%s does not respond (%v)", name, remoteError{err}))
 			}
 		})
 	}
@@ -418,7 +418,7 @@ func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*r
 		if err = validate(r.members); err == nil && noID == nil {
 			return r, nil
 		}
-		err = fmt.Errorf("the response from %s is not used: %w", url, cmp.Or(err, errors.New("it names no cluster")))
+		err = fmt.Errorf("ignoring the response from %s: %w", url, cmp.Or(err, errors.New("it names no cluster")))
 	}
 	return nil, err
 }
@@ -501,7 +501,7 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 			continue
 		}
 		if s.ID != "" && s.ID != labels[1] {
-			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", nameOf(m), labels[1], s.ID)
+			return fmt.Errorf("the others belong to different clusters: %s to %s, and another one to %s", nameOf(m), labels[1], s.ID)
 		}
 		generation, _ := strconv.Atoi(labels[2]) // the label contains only digits
 		s.ID, s.Generation = labels[1], max(s.Generation, generation)

@@ -86,8 +86,8 @@ func TestQuery_blocked(t *testing.T) {
 		"one of the past":                    {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
 		"one of another's":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"another member's address": {func(w *town) {
-			w.peers.checkOwnURLs = func(context.Context, []string) error { return errors.New("another process answers") }
-		}, "watched for 1m0s: another process answers"},
+			w.peers.checkOwnURLs = func(context.Context, []string) error { return errors.New("another process responds") }
+		}, "being checked for 1m0s: another process responds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestQuery_memberOfTwo(t *testing.T) {
 	c := w.ask()
 	assert.Equal(t, Started, c.Membership)
 	require.ErrorIs(t, c.Blocked, ErrTooFew)
-	assert.EqualError(t, c.Blocked, "of 2 voting members the others are no quorum, which it takes to replace this one")
+	assert.EqualError(t, c.Blocked, "of 2 voting members the others are no quorum, which is needed to replace this member")
 }
 
 // After `etcdctl member add` without --learner, there is no quorum until the second member has started.
@@ -183,13 +183,13 @@ func TestQuery_outdatedVolume(t *testing.T) {
 		message string
 	}{
 		"it was not":                       {volume(0xabc, own, 3), func(*town) {}, ""},
-		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "they belong to m-1, another member of the cluster: volumes were mixed up"},
-		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "they belong to member c9, which was replaced by c2"},
-		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "from a time when only this member had a vote; 3 have one now"},
-		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "from a time when only this member had a vote; 2 have one now"},
-		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "they belong to member c9, which was replaced by c2"},
+		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "the data belongs to m-1, another member of the cluster: volumes were mixed up"},
+		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "the data belongs to member c9, which was replaced by c2"},
+		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "from when only this member had a vote; 3 members have one now"},
+		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "from when only this member had a vote; 2 members have one now"},
+		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "the data belongs to member c9, which was replaced by c2"},
 		"added, and cut off as it began":   {volume(0xabc, own, 3), func(w *town) { w.list = unstarted(own)(w.list) }, ""},
-		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "they belong to member c2, which is no longer in the cluster"},
+		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "the data belongs to member c2, which is no longer in the cluster"},
 		"of another cluster":               {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
 		"of one that was renamed":          {volume(0xabc, 0xc1, 3), func(w *town) { w.list = without(w.list) }, ""},
 		"behind its own word":              {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
@@ -215,7 +215,7 @@ func TestSurvey_initialCluster(t *testing.T) {
 func TestQuery_missingPeers(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].away.Store(true)
-	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer")
+	require.ErrorContains(t, w.ask().Missing, "m-1 does not respond")
 	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
 }
 

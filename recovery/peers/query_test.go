@@ -48,7 +48,7 @@ func TestQuery_checksTheListedURLs(t *testing.T) {
 	here.Close()
 	w.peers.config.ListenPeerUrls, w.peers.urls, w.peers.checkOwnURLs = []url.URL{*at}, []string{here.URL}, w.peers.requestOwnURLs
 	w.peers.listed = append(w.peers.listed, elsewhere.URL, here.URL)
-	require.ErrorContains(t, w.ask().Blocked, "this member does not reach itself where its peers do: "+elsewhere.URL)
+	require.ErrorContains(t, w.ask().Blocked, "this member cannot reach itself at the address that its peers use: "+elsewhere.URL)
 	w.list[2] = member(own, "m-2", here.URL)
 	w.now = w.now.Add(time.Second)
 	require.NoError(t, w.ask().Blocked)
@@ -67,7 +67,7 @@ func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	w := newTown(t)
 	w.add(0xc3, "m-3")
 	w.add(0xc4, "m-4").away.Store(true)
-	requireSays(t, w.ask().Blocked, "watched for 1m0s: m-4")
+	requireSays(t, w.ask().Blocked, "being checked for 1m0s: m-4")
 }
 
 // The higher revision of the database and the log counts.
@@ -90,7 +90,7 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 			assert.Equal(t, Claimed, c.Membership)
 			assert.Equal(t, test.reach, c.Revision)
 			require.ErrorContains(t, c.Missing, test.message)
-			require.ErrorContains(t, c.Missing, "m-1 does not answer")
+			require.ErrorContains(t, c.Missing, "m-1 does not respond")
 			c = w.peers.Query(t.Context(), volume(0xdef, own, 3))
 			assert.Zero(t, c.Revision, "it is another cluster's")
 		})
@@ -131,5 +131,5 @@ func TestPublishOpened_identity(t *testing.T) {
 	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
 	assert.Equal(t, int64(77e6), w.ask().Size)
 	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
-	require.ErrorContains(t, w.ask().Blocked, "the others are not of one cluster")
+	require.ErrorContains(t, w.ask().Blocked, "the others belong to different clusters")
 }

@@ -281,13 +281,13 @@ func checkIdentity(self Self, s *Survey) error {
 	}
 	switch {
 	case listed && self.MemberID != uint64(s.Own.ID) && owner != "":
-		return fmt.Errorf("they belong to %s, another member of the cluster: %w", owner, ErrMixedUp)
+		return fmt.Errorf("the data belongs to %s, another member of the cluster: %w", owner, ErrMixedUp)
 	case listed && self.MemberID != uint64(s.Own.ID):
-		return fmt.Errorf("they belong to member %x, which was replaced by %s", self.MemberID, s.Own.ID)
+		return fmt.Errorf("the data belongs to member %x, which was replaced by %s", self.MemberID, s.Own.ID)
 	case self.IsOnlyVoter() && (count > 1 || !listed):
-		return fmt.Errorf("they are from a time when only this member had a vote; %d have one now", count)
+		return fmt.Errorf("the data dates from when only this member had a vote; %d members have one now", count)
 	case !listed && owner == "":
-		return fmt.Errorf("they belong to member %x, which is no longer in the cluster", self.MemberID)
+		return fmt.Errorf("the data belongs to member %x, which is no longer in the cluster", self.MemberID)
 	}
 	return nil
 }
@@ -317,11 +317,11 @@ func (p *Peers) describeQuorum(responses []*response) string {
 	for _, r := range responses {
 		names = append(names, r.name)
 		if r.content() != responses[0].content() {
-			return "the others do not list the same members"
+			return "the others list different members"
 		}
 	}
 	members := responses[0].members
-	return fmt.Sprintf("of %d voting members only %s runs, and %d have to", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
+	return fmt.Sprintf("of %d voting members only %s runs, but %d are needed", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
 }
 
 // describe describes what in a status prevents a decision; empty if nothing does.
@@ -334,9 +334,9 @@ func (s Status) describe(self Self, membership Membership) string {
 	case self.Restore != "":
 		return ""
 	case s.Volume == Data:
-		return "has data, and runs no etcd yet"
+		return "has data but does not run etcd yet"
 	case membership == Claimed:
-		return "runs no etcd, and has no usable data"
+		return "does not run etcd and has no usable data"
 	}
 	return ""
 }

@@ -94,7 +94,7 @@ func TestQuery_quorumWithoutData(t *testing.T) {
 	for range 3 {
 		c := all[0].Query(t.Context(), Self{Volume: Nothing})
 		assert.Equal(t, Unknown, c.Membership, "the third may have data")
-		assert.ErrorContains(t, c.Missing, "m-2 does not answer")
+		assert.ErrorContains(t, c.Missing, "m-2 does not respond")
 		now = now.Add(time.Hour)
 	}
 	all[2].Publish(Self{Volume: Nothing})
@@ -139,11 +139,11 @@ func TestWithoutCluster(t *testing.T) {
 		{Older, Older, Older, Gone, ""},
 		{Nothing, Nothing, Older, Gone, ""},
 		{Data, Older, Older, Unknown, ""},
-		{Older, Older, Data, Unknown, "m-1 has data, and runs no etcd yet"},
+		{Older, Older, Data, Unknown, "m-1 has data but does not run etcd yet"},
 		{Nothing, Nothing, Restores, Unknown, "m-1 is about to restore the backup"},
 		{Restores, Nothing, Restores, Gone, ""},
 		{Restores, Nothing, Nothing, Gone, ""},
-		{Restores, Restores, Data, Unknown, "m-1 has data, and runs no etcd yet"},
+		{Restores, Restores, Data, Unknown, "m-1 has data but does not run etcd yet"},
 		{Nothing, Nothing, "", Unknown, ""},
 		{Nothing, Nothing, "what a later version tells", Unknown, ""},
 	} {
@@ -176,10 +176,10 @@ func TestQuery_describesAMinority(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
 	c := w.ask()
-	assert.ErrorContains(t, c.Missing, "of 3 voting members only m-1 runs, and 2 have to; m-0 does not answer (")
+	assert.ErrorContains(t, c.Missing, "of 3 voting members only m-1 runs, but 2 are needed; m-0 does not respond (")
 	w = newTown(t)
 	w.alter(0, without)
-	assert.EqualError(t, w.ask().Missing, "the others do not list the same members")
+	assert.EqualError(t, w.ask().Missing, "the others list different members")
 }
 
 func TestQuery_countsVoters(t *testing.T) {

@@ -170,11 +170,11 @@ func TestBuild_removesAlarms(t *testing.T) {
 func TestBuild_refusals(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
-		`"etcd-9" is not one of its members`:  func(s *Seed) { s.Name = "etcd-9" },
-		`member exists with identical ID`:     func(s *Seed) { s.Members["other"] = s.Members["default"] },
-		`the cluster has no token`:            func(s *Seed) { s.Token = "" },
-		`it is not empty, it holds something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
-		`not a directory`:                     func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
+		`"etcd-9" is not one of the cluster's members`: func(s *Seed) { s.Name = "etcd-9" },
+		`member exists with identical ID`:              func(s *Seed) { s.Members["other"] = s.Members["default"] },
+		`the cluster has no token`:                     func(s *Seed) { s.Token = "" },
+		`it is not empty: it contains something`:       func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
+		`not a directory`:                              func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
 	} {
 		s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 		change(&s)

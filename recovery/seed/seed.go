@@ -100,7 +100,7 @@ func (s Seed) prepare() (*os.File, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case len(entries) > 0:
-		return nil, fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
+		return nil, fmt.Errorf("it is not empty: it contains %s", entries[0].Name())
 	}
 	dir := s.DataDir + unfinished
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -179,7 +179,7 @@ func ResolvePath(dataDir string) string {
 // CheckPath returns why a finished directory cannot get that name.
 func CheckPath(path string) error {
 	if isMountPoint(path) {
-		return fmt.Errorf("%s is a mount point, and nothing can be given its name; name a directory below it", path)
+		return fmt.Errorf("%s is a mount point and cannot be replaced; use a directory below it", path)
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func Lock(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if errors.Is(unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w: it restores data into %s; end it, or give this one a data-dir of its own", ErrInUse, dir)
+		err = fmt.Errorf("%w: it restores data into %s; stop it, or use a different data-dir", ErrInUse, dir)
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
@@ -236,7 +236,7 @@ func (s Seed) newCluster() (*cluster, error) {
 	}
 	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
 	if c.self == nil {
-		return nil, fmt.Errorf("%q is not one of its members", s.Name)
+		return nil, fmt.Errorf("%q is not one of the cluster's members", s.Name)
 	}
 	return c, nil
 }

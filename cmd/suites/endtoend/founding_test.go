@@ -17,9 +17,9 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	first := c.pods[0].Start()
 	first.AwaitLine(harness.Line{"message": "a new cluster is created once every member of initial-cluster is here without data", "level": "warn"})
 	second := c.pods[1].Start()
-	first.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-2 does not answer"})
+	first.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-2 does not respond"})
 	require.NotEqual(t, 200, first.Readyz())
-	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not answer")
+	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not respond")
 	for _, run := range []*harness.Run{c.pods[2].Start(), first, second} {
 		run.AwaitReady()
 	}
@@ -48,7 +48,7 @@ func TestNewMembers_waitForTheFirstWithoutStore(t *testing.T) {
 	c := edited(t)
 	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
 	for _, run := range runs {
-		run.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-0 does not answer"})
+		run.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-0 does not respond"})
 	}
 	for _, run := range append(runs, c.pods[0].Start()) {
 		run.AwaitReady()

@@ -195,7 +195,7 @@ func TestRestore_threeMembers(t *testing.T) {
 	}
 	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
 	first := c.pods[0].Start(flags...)
-	first.AwaitLine(harness.Line{"message": "a restore starts when every member is stopped and requests the same one"})
+	first.AwaitLine(harness.Line{"message": "a restore starts once every member is stopped and requests the same restore"})
 	first.Kill()
 	for _, run := range c.restart(flags...) {
 		run.Shutdown()
@@ -325,7 +325,7 @@ func TestMemberWithRaftConflict_isReplaced(t *testing.T) {
 		}
 	}
 	run = last.StartReady()
-	run.AwaitLine(harness.Line{"message": "etcd crashed on them", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "etcd crashed on the data", "level": "warn"})
 	c.requireWhole()
 	assert.Len(t, preserved(last), 1)
 }

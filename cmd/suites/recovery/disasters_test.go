@@ -155,7 +155,7 @@ func (c *cluster) loseStore() {
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(infoLevel)
-	c.run.AwaitLine(harness.Line{"message": "recovery: the store cannot be read, and may show that the data are lost or were rolled back"})
+	c.run.AwaitLine(harness.Line{"message": "recovery: the store cannot be read, so it is unknown whether data was lost or rolled back"})
 	require.NotEqual(c.T, 200, c.run.Readyz())
 	c.store.reconnect()
 	if c.dice.IntN(2) == 0 {

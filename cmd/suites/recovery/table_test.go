@@ -39,7 +39,7 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "another's", "backups of another cluster are never restored here"},
 	{"valid", "damaged", backupsFail},
 	{"valid", "not trusted", backupsFail},
-	{"of no cluster", "this cluster's", "the data name no cluster"},
+	{"of no cluster", "this cluster's", "the data identifies no cluster"},
 	{"of no cluster", "empty", starts},
 	{"broken", "damaged", "restore that object"},
 	{"empty", "damaged", "restore that object"},
@@ -98,10 +98,10 @@ var ends = map[string]func(l *storedMember){
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
-		assert.Contains(l.T, run.Status().Recovery.Reason, "that were not compared with it")
+		assert.Contains(l.T, run.Status().Recovery.Reason, "that was not compared with it")
 		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
 		l.reconnect()
-		harness.Eventually(l.T, "the data are compared as soon as the store is reachable", func() bool { return run.Status().Recovery == nil })
+		harness.Eventually(l.T, "the data is compared as soon as the store is reachable", func() bool { return run.Status().Recovery == nil })
 		assert.Equal(l.T, "new", l.Get("key"))
 	},
 	restores: func(l *storedMember) {

@@ -41,7 +41,7 @@ func TestNewMembersWaitForTheFirst(t *testing.T) {
 	for _, name := range []string{"etcd-main-1", "etcd-main-2"} {
 		cluster.Eventually(t, name+" waits", func() error {
 			out, _ := w.tryExec(name, "status") // status fails for a member that is not ready
-			return contains(out, "etcd-main-0 does not answer")
+			return contains(out, "etcd-main-0 does not respond")
 		})
 	}
 	require.NoError(t, w.node.Mend(first))
