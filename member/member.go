@@ -243,8 +243,8 @@ func (m *Member) prepare(ctx context.Context) error {
 	}
 	if entries, committed := findings.Uncommitted(); m.config.ForceNewCluster && entries > 0 {
 		m.options.Log.Warn().Uint64("entries", entries).Uint64("committed", committed).
-			Msg("force-new-cluster drops the entries that follow the last one that the log records as committed; clients may have had them acknowledged. " +
-				"To lose none, stop a member in order before you force a new cluster: that records what is committed")
+			Msg("force-new-cluster drops log entries that are not recorded as committed, some of which may have been acknowledged to clients. " +
+				"To lose none, stop the member gracefully before forcing a new cluster, which records the last committed entry")
 	}
 	if m.founds = findings.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
 		m.options.Log.Info().Msgf("the data directory %s is empty: etcd creates a new cluster", m.config.Dir)

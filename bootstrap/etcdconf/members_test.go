@@ -77,7 +77,7 @@ func TestSharedConfiguration_errors(t *testing.T) {
 		old, changed, pod, want string
 		nameless                bool
 	}{
-		"no pod": {nameless: true, want: "initial-advertise-peer-urls: has URLs by member, and POD_NAME does not identify this member; set it from metadata.name"},
+		"no pod": {nameless: true, want: "initial-advertise-peer-urls: has URLs by member, but POD_NAME is not set, so this member is unknown; set it from metadata.name"},
 		"a pod too many": {
 			pod:  "etcd-main-3",
 			want: `initial-advertise-peer-urls: has no URLs for this member, "etcd-main-3", as POD_NAME or the host name has it`,

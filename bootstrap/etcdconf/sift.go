@@ -220,7 +220,7 @@ func typeError(key string, value any, expected reflect.Type) error {
 func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
-		return "a whole number of nanoseconds, 5s being 5000000000"
+		return "a whole number of nanoseconds, such as 5000000000 for 5s"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.String:

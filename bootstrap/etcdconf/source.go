@@ -158,7 +158,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", keyErrorf(perMemberKeys[0], "has URLs by member, and POD_NAME does not identify this member; set it from metadata.name")
+		return "", keyErrorf(perMemberKeys[0], "has URLs by member, but POD_NAME is not set, so this member is unknown; set it from metadata.name")
 	case mapping[key] != nil && !isText:
 		return "", keyErrorf(key, "must be text")
 	case prefix != "":

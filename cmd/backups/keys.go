@@ -300,7 +300,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	file := filepath.Join(dir, "db")
 	exported, err := Export(ctx, settings, target, file, meter)
 	if errors.Is(err, ErrIncomplete) {
-		err = fmt.Errorf("the backups are %w: revisions after revision %d cannot be read (%s); revision:%d can be read", ErrIncomplete,
+		err = fmt.Errorf("the backups are %w: revisions after %d cannot be read (%s); use revision:%d instead", ErrIncomplete,
 			exported.Revision, strings.Join(exported.Damaged, "; "), exported.Revision)
 	}
 	if err != nil {
