@@ -20,12 +20,12 @@ type Digest struct {
 	Size   int64 // bytes
 }
 
-// PutOnce ensures that the object name exists and holds exactly content, and returns its digest. If Put leaves open whether the
-// object was created, PutOnce reads it back and compares digests. So it can be called again with the same content, after an error
-// and after a restart, until it succeeds.
+// PutOnce ensures that the object name exists and contains exactly content, and returns its digest. If Put leaves
+// open whether the object was created, PutOnce reads it back and compares digests. It can therefore be called again
+// with the same content, after an error or a restart, until it succeeds.
 //
-// ErrExists means that the object has other content: another writer was first. After any other error the object could not be
-// created or not be read back; after ErrUnavailable it may still exist.
+// ErrExists means that the object has different content because another writer was first. After any other error,
+// the object could not be created or not be read back; after ErrUnavailable, it may still come into existence.
 func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Digest, error) {
 	source := &source{content: content, hash: sha256.New()}
 	err := s.Put(ctx, name, source)
@@ -42,7 +42,7 @@ func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Dige
 	return want, err
 }
 
-// resolve reads back an object that Put failed to create. It returns nil if the content is the wanted one.
+// resolve reads back an object that Put failed to create. It returns nil if the object has the wanted content.
 func resolve(ctx context.Context, s Store, name string, want Digest, put error) error {
 	stored, err := digestOf(ctx, s, name, want.Size)
 	switch {
@@ -71,7 +71,7 @@ func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, er
 	return (&source{content: stored, hash: sha256.New()}).digest()
 }
 
-// source hashes what is read from content and remembers its error.
+// source hashes the bytes read from content and records its error.
 type source struct {
 	content io.Reader
 	hash    hash.Hash
@@ -89,7 +89,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest reads the rest, since Put may have ended early.
+// digest reads the rest first, because Put may have returned early.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
 		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
@@ -106,8 +106,8 @@ const probeText = "etcd-wrapper made this object to see whether the store honour
 
 // Capabilities describes what a store supports.
 type Capabilities struct {
-	// CreateIfAbsent reports that the store rejects the creation of an object that exists. A store that overwrites it instead must have
-	// one writer only: two would destroy each other's backups.
+	// CreateIfAbsent reports that the store rejects the creation of an existing object. A store that overwrites it
+	// instead must have only one writer, because two writers would destroy each other's backups.
 	CreateIfAbsent bool
 	// Delete is nil if objects can be removed; otherwise ErrDenied or ErrLocked.
 	Delete error
@@ -125,8 +125,8 @@ func (a Capabilities) String() string {
 	return sentence
 }
 
-// Probe creates an object below probe/ twice and removes it, to check whether the store can be reached and written, and what it
-// supports. An error means that this is still unknown.
+// Probe creates an object below probe/ twice and removes it, to check whether the store is reachable and writable,
+// and what it supports. An error means that this remains unknown.
 func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	name := "probe/" + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -146,8 +146,9 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 // clocks is the prefix of the objects that Clock creates.
 const clocks = "probe/clock-"
 
-// Clock returns the time by the store's clock. It creates an object, reads its time from a listing and removes it. It also removes
-// older objects of its kind that were locked, oldest first. A time with an error means that the removal failed.
+// Clock returns the time according to the store's clock. It creates an object, reads its creation time from a
+// listing, and removes the object. It also removes older objects of this kind that were locked, oldest first. A
+// time together with an error means that the removal failed.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {

@@ -1,5 +1,6 @@
-// Package store is what backups need of the place where they are kept: objects that are created once, read, listed and
-// deleted. Folder, s3, gcs and azblob below it are the places; locate opens one from the URL of --backup-store.
+// Package store defines the storage that backups need: objects that are created once, read, listed and deleted. The
+// packages folder, s3, gcs and azblob below it implement it, and locate opens a store for the URL in
+// --backup-store.
 package store
 
 import (
@@ -30,31 +31,34 @@ type Object struct {
 // a small object. It repeats a request a few times within seconds where that is safe; longer retries are up to the caller. A folder
 // is the exception: a file system that hangs cannot be interrupted, so never call a store from a goroutine that serves requests.
 type Store interface {
-	// Put creates an object from content, which it reads to io.EOF in bounded memory. If the object exists, it stays as it is and
-	// Put returns ErrExists. If content returns an error, Put returns it and creates nothing.
+	// Put creates an object from content, which it reads up to io.EOF in bounded memory. If the object exists, it
+	// is not changed and Put returns ErrExists. If content returns an error, Put returns that error and creates
+	// nothing.
 	//
-	// After ErrUnavailable, or if the context ends, the object may or may not exist, or may still be created by a request in
-	// flight. PutOnce finds out.
+	// After ErrUnavailable, or if the context ends, the object may or may not exist, or may still be created by a
+	// request in flight. PutOnce resolves this.
 	Put(ctx context.Context, name string, content io.Reader) error
 
-	// Get reads length bytes from offset; a negative length reads to the end. Beyond the end there is nothing to read: the reader
-	// ends early. If the object does not exist, Get returns ErrNotFound. The reader is valid as long as ctx, must be closed and is not
-	// safe for concurrent use. It returns io.EOF only after all that was promised; a lost connection is ErrUnavailable.
+	// Get reads length bytes from offset; a negative length reads to the end. Reads beyond the end return fewer
+	// bytes. If the object does not exist, Get returns ErrNotFound. The reader is valid as long as ctx, must be
+	// closed and is not safe for concurrent use. It returns io.EOF only after all requested bytes; a lost
+	// connection is reported as ErrUnavailable.
 	Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
-	// List yields the objects whose names have the prefix and sort after the name after, in byte order, page by page. Both may be
-	// empty or parts of a name. An object that is created or deleted meanwhile may be missing or listed. Names that CheckName
-	// rejects are skipped. An error comes last.
+	// List yields the objects whose names have the prefix and sort after the name after, in byte order, page by
+	// page. Both may be empty or parts of a name. An object that is created or deleted during the listing may or
+	// may not be included. Names that CheckName rejects are skipped. An error ends the listing.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 
-	// Delete removes an object. An object that does not exist is not an error. ErrLocked means that it may not be removed yet.
+	// Delete removes an object. Deleting a missing object is not an error. ErrLocked means that the object may not
+	// be removed yet.
 	Delete(ctx context.Context, name string) error
 
 	// String returns the URL of the store without query and secrets.
 	String() string
 }
 
-// ContextReader returns the cause of its context once that has ended.
+// ContextReader returns the cause of its context once that is done.
 type ContextReader struct {
 	Context context.Context
 	io.Reader
@@ -67,10 +71,10 @@ func (r ContextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// Sweeper is a store in which interrupted uploads leave remains. They are invisible but take space.
+// Sweeper is a store in which interrupted uploads leave remains, which are invisible but take up space.
 type Sweeper interface {
-	// Sweep removes remains that are too old to belong to a slow writer. It is safe for concurrent use by several processes. Once
-	// at start and once a day is enough.
+	// Sweep removes remains that are too old to belong to a slow writer. It may be called concurrently by several
+	// processes. Calling it at startup and once a day is sufficient.
 	Sweep(ctx context.Context) (removed int, err error)
 }
 
@@ -82,7 +86,7 @@ func Sweep(ctx context.Context, s Store) (removed int, err error) {
 	return 0, nil
 }
 
-// Limits of names, in bytes. Every store supports them, after a prefix of some hundred bytes.
+// Limits of names in bytes. Every store supports them, after a prefix of a few hundred bytes.
 const (
 	maxName    = 512
 	maxSegment = 200
@@ -103,7 +107,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// CheckPrefix returns an error unless prefix and after consist of characters of names.
+// CheckPrefix returns an error unless prefix and after consist of characters that names may contain.
 func CheckPrefix(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
 		if len(part) > maxName || strings.ContainsFunc(strings.ReplaceAll(part, "/", ""), isForbidden) {
@@ -117,8 +121,9 @@ func isForbidden(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._+=@", r)
 }
 
-// InOrder turns the listing of a server into that of a Store: it removes base from names, skips other names and those up to
-// after, and fails if the listing is out of order, since a reader would miss objects. Stores call it.
+// InOrder converts the listing of a server into that of a Store: it removes base from names, skips invalid names
+// and names up to after, and fails if the listing is out of order, because a reader would miss objects. It is for
+// implementations of Store.
 func InOrder(listed iter.Seq2[Object, error], base, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		last := ""
@@ -150,16 +155,18 @@ func Failed(err error) iter.Seq2[Object, error] {
 
 // Errors about one object, for errors.Is.
 var (
-	// ErrExists answers the creation of an object that exists. The existing object stays as it is.
+	// ErrExists is returned when an existing object is created again. The existing object is not changed.
 	ErrExists = errors.New("object exists")
-	// ErrNotFound answers the read of an object that does not exist. The bucket does exist.
+	// ErrNotFound is returned when a missing object is read from an existing bucket.
 	ErrNotFound = errors.New("object not found")
-	// ErrLocked answers the deletion of an object under an object lock, a retention period or a legal hold: retry later.
+	// ErrLocked is returned when an object under an object lock, a retention period or a legal hold is deleted.
+	// Retry later.
 	ErrLocked = errors.New("object is locked")
 )
 
-// A Failure is a reason why the store as a whole does not serve a request. Each may end without a change on our side, so
-// callers retry. Any other error, apart from those about one object, is a mistake in the request that a retry cannot mend.
+// A Failure is a reason why the store as a whole does not serve a request. Failures may end without any change on
+// our side, so callers retry. Any other error, except for those about a single object, is a mistake in the request
+// that a retry cannot fix.
 type Failure string
 
 // The failures. They are errors, so errors.Is finds them; FailureOf returns the one in an error.
@@ -175,8 +182,8 @@ const (
 	ErrSkewed Failure = "clock differs from the store's"
 )
 
-// FailureOf returns the failure in err, or "" if err is nil or means something else. A deadline that passed while the store
-// was asked counts as ErrUnavailable.
+// FailureOf returns the failure in err, or "" if err is nil or a different error. A deadline that passed during a
+// request counts as ErrUnavailable.
 func FailureOf(err error) Failure {
 	if failure, ok := errors.AsType[Failure](err); ok {
 		return failure
@@ -190,8 +197,8 @@ func FailureOf(err error) Failure {
 // Error implements error.
 func (f Failure) Error() string { return string(f) }
 
-// NextStep returns what an operator can do about an error: the advice of the first error in its tree that has any. An
-// error with a NextStep method replaces the advice of the Failure that it wraps.
+// NextStep returns what an operator can do about an error: the advice of the first error in its tree that offers
+// any. An error with a NextStep method overrides the advice of the Failure that it wraps.
 func NextStep(err error) string {
 	type advisor interface {
 		error
@@ -238,7 +245,7 @@ func (u *Unavailable) Unwrap() []error {
 	return []error{ErrUnavailable, u.Cause}
 }
 
-// RetryAfter returns the pause that the store asked for, or 0.
+// RetryAfter returns the pause that the store requested, or 0.
 func RetryAfter(err error) time.Duration {
 	if unavailable, ok := errors.AsType[*Unavailable](err); ok {
 		return unavailable.After

@@ -1,4 +1,4 @@
-// Package azblob keeps objects in Azure Blob Storage, over its REST interface.
+// Package azblob stores objects in Azure Blob Storage through its REST API.
 package azblob
 
 import (
@@ -30,14 +30,14 @@ var (
 	accountName   = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
 )
 
-// Store is a container or a prefix in it.
+// Store is a container, or a prefix in a container.
 type Store struct {
 	wire.Bucket
 	container *url.URL
 }
 
-// New checks the place and returns an error about what is wrong. It contacts nothing. The endpoint is the account's, with a path for
-// an emulator. An empty account stands for AZURE_STORAGE_ACCOUNT.
+// New validates the place and describes any problem in its error. It does not connect. The endpoint is that of the
+// account; for an emulator, it has a path. If account is empty, AZURE_STORAGE_ACCOUNT is used.
 func New(place wire.Place, account string) (*Store, error) {
 	if !containerName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("%q is not the name of a container", place.Bucket)
@@ -135,8 +135,8 @@ func reason(_ int, header http.Header, _ []byte) string { return header.Get("X-M
 // maxBlocks is Azure's limit for a blob.
 const maxBlocks = 50_000
 
-// upload creates a blob in one request, or from blocks, which are invisible until a list of them is committed. Azure removes
-// uncommitted blocks after a week.
+// upload creates a blob in one request, or from blocks that become visible when a list of them is committed. Azure
+// removes uncommitted blocks after a week.
 type upload struct {
 	store  *Store
 	target string
@@ -184,8 +184,9 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 // Abort implements wire.Upload. Uncommitted blocks are invisible and cannot be removed.
 func (u *upload) Abort(context.Context) {}
 
-// create sends a request once if it creates a blob: a repetition would find the blob that the first one created. Each response of
-// Azure has the id of its request (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
+// create sends a request without retries if it creates a blob, because a retry would find the blob that the first
+// request created. Each response of Azure contains the ID of its request
+// (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
 func (u *upload) create(ctx context.Context, query url.Values, header map[string]string, body []byte) error {
 	sum := md5.Sum(body)
 	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}

@@ -33,8 +33,8 @@ func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 	return oauth2.ReuseTokenSourceWithExpiry(nil, identity{ctx}, early), nil
 }
 
-// identity fetches tokens: for the workload's identity from the file that Kubernetes renews, for a client secret, or from the
-// machine's managed identity. Environment and file are read each time.
+// identity fetches tokens for the workload identity (from the file that Kubernetes renews), for a client secret, or
+// for the machine's managed identity. Environment and file are read each time.
 type identity struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -67,7 +67,7 @@ func (i identity) Token() (*oauth2.Token, error) {
 	return login.Token(i.ctx)
 }
 
-// managed fetches a token from the machine; AZURE_CLIENT_ID selects one of several identities.
+// managed fetches a token from the machine's identity endpoint; AZURE_CLIENT_ID selects one of several identities.
 func (i identity) managed() (*oauth2.Token, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
 	missing := "no credentials found in environment, workload identity or managed identity"
@@ -84,8 +84,9 @@ func (i identity) managed() (*oauth2.Token, error) {
 	return wire.MachineToken(request, missing)
 }
 
-// authorizeWith reads credentials from the sources of Azure's own tools: an account key, a shared access signature, workload identity,
-// a client secret, managed identity, in this order. It contacts nothing. The error names the malformed variable.
+// authorizeWith reads credentials from the sources that Azure's own tools use, in this order: account key, shared
+// access signature, workload identity, client secret, managed identity. It does not connect. The error names the
+// malformed variable.
 func authorizeWith(client *wire.Client, account string) error {
 	if key := os.Getenv("AZURE_STORAGE_KEY"); key != "" {
 		secret, err := base64.StdEncoding.DecodeString(key)
@@ -108,7 +109,7 @@ func authorizeWith(client *wire.Client, account string) error {
 	return nil
 }
 
-// sharedAccess adds the signature to the query.
+// sharedAccess adds the signature to the query of a request.
 func sharedAccess(signature url.Values) func(*http.Request) error {
 	return func(request *http.Request) error {
 		query := request.URL.Query()
@@ -120,7 +121,7 @@ func sharedAccess(signature url.Values) func(*http.Request) error {
 	}
 }
 
-// sharedKey signs requests with the key of the account.
+// sharedKey signs requests with the account key.
 type sharedKey struct {
 	account string
 	secret  []byte
@@ -135,7 +136,7 @@ func (k *sharedKey) authorize(request *http.Request) error {
 	return nil
 }
 
-// toSign returns the text to sign: method, some headers, all x-ms headers, path and query.
+// toSign returns the text to sign: the method, some headers, all x-ms headers, the path and the query.
 func (k *sharedKey) toSign(request *http.Request) string {
 	header := request.Header.Get
 	length := ""

@@ -1,4 +1,4 @@
-// Package folder keeps objects as files below a directory: of a volume, or of a network file system that has hard links.
+// Package folder stores objects as files in a directory on a volume, or on a network file system with hard links.
 package folder
 
 import (
@@ -23,13 +23,13 @@ import (
 
 var errNoLinks = errors.New("the file system has no hard links, so files cannot be created atomically")
 
-// Store is an existing directory, the equivalent of a bucket. A missing one may be on a volume that is not mounted:
-// treating it as empty would create a new cluster although its backups exist.
+// Store is an existing directory, the equivalent of a bucket. A missing directory may be on a volume that is not
+// mounted: treating it as empty would create a new cluster although backups exist.
 type Store struct {
 	directory string // absolute
 }
 
-// New checks the path. It does not access it.
+// New validates the path without accessing it.
 func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
@@ -45,13 +45,13 @@ func New(directory string) (*Store, error) {
 // String implements store.Store.
 func (s *Store) String() string { return "file://" + s.directory }
 
-// open opens the directory. Symbolic links that lead out of it are not followed.
+// open opens the directory. It does not follow symbolic links that lead out of the directory.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: create the directory, or mount the volume that contains it", store.ErrNoBucket)
 	}
-	// os.OpenRoot has no error of its own for a file.
+	// For a file, os.OpenRoot does not return a specific error.
 	if info, failed := os.Stat(s.directory); err != nil && failed == nil && !info.IsDir() {
 		return nil, fmt.Errorf("%w: the path is not a directory", store.ErrNoBucket)
 	}
@@ -81,8 +81,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	}{store.ContextReader{Context: ctx, Reader: reader{io.NewSectionReader(file, offset, length)}}, file}, nil
 }
 
-// openFile returns nil if the name exists but is not a regular file: a pipe, a directory or a link. No object can be created with
-// that name, so it counts as an object without content.
+// openFile returns nil if the name exists but is not a regular file, such as a pipe, a directory or a link. No
+// object with that name can be created, so it counts as an object without content.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
@@ -92,11 +92,11 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	// Non-blocking: opening a pipe that was put there meanwhile would block forever.
+	// Non-blocking, because opening a pipe that appeared in the meantime would block forever.
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// reader translates the errors of reading a file.
+// reader translates errors that occur while reading a file.
 type reader struct{ *io.SectionReader }
 
 func (r reader) Read(p []byte) (int, error) {
@@ -107,7 +107,7 @@ func (r reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Delete implements store.Store. Directories stay: another writer may be about to use them.
+// Delete implements store.Store. It keeps directories, because another writer may be about to use them.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -145,7 +145,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// deniedError is an ErrDenied. A folder has no credentials, so the next step names its owner and mode instead.
+// deniedError is an ErrDenied. A folder has no credentials, so the next step concerns its owner and mode instead.
 type deniedError struct {
 	error
 	nextStep string
@@ -156,7 +156,7 @@ func (e *deniedError) Unwrap() error { return e.error }
 // NextStep returns what an operator can do about the error.
 func (e *deniedError) NextStep() string { return e.nextStep }
 
-// access returns how to get access to the folder after it was denied.
+// access returns how to regain access to the folder.
 func (s *Store) access(denied error) string {
 	if errors.Is(denied, syscall.EROFS) {
 		return "mount the volume of " + s.directory + " read-write"
@@ -169,7 +169,7 @@ func (s *Store) access(denied error) string {
 	return advice
 }
 
-// translate adds the error of package store that fits an error of the file system.
+// translate wraps the error of package store that matches an error of the file system.
 func translate(err error) error {
 	number, _ := errors.AsType[syscall.Errno](err)
 	switch {
@@ -188,7 +188,7 @@ func translate(err error) error {
 	}
 }
 
-// temporaryErrors are those after which the next attempt may succeed.
+// temporaryErrors are errors after which the next attempt may succeed.
 var temporaryErrors = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
@@ -238,14 +238,14 @@ func (s *Store) put(name string, content *source) (err error) {
 	default:
 		return linked
 	}
-	// Even if the object existed: its creator may have died before this.
+	// Even if the object existed: its creator may have been killed before it synced the directory.
 	if err := syncDirectory(in, "."); err != nil {
 		return err
 	}
 	return linked
 }
 
-// openDirectory opens a directory of the store, which it creates if needed.
+// openDirectory opens a directory of the store, creating it if necessary.
 func openDirectory(root *os.Root, directory string) (*os.Root, error) {
 	in, err := root.OpenRoot(directory)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -279,9 +279,10 @@ func mkdirAll(root *os.Root, directory string) error {
 	return syncDirectory(root, path.Dir(directory))
 }
 
-// inheritOwner gives what root created to the owner of the store's directory, so that the service's user can read the record of
-// a restore test that root ran. A file system may refuse that; the object is stored all the same. It never uses the name: that
-// user could have replaced it by a hard link to a file of root's.
+// inheritOwner changes the owner of a file created by root to the owner of the store's directory, so that the
+// service's user can read the record of a restore test that root ran. A file system may refuse this; the object is
+// stored anyway. It does not use the name of the file, because that user could have replaced it with a hard link to
+// one of root's files.
 func inheritOwner(root *os.Root, created *os.File) {
 	if os.Geteuid() != 0 {
 		return
@@ -292,7 +293,7 @@ func inheritOwner(root *os.Root, created *os.File) {
 	}
 }
 
-// buffers holds buffers for copies, because a writer stores an object each second.
+// buffers contains buffers for copies, because a writer stores an object every second.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
 // writeSynced creates a durable file in a directory of the store at root.
@@ -317,14 +318,15 @@ func syncDirectory(root *os.Root, name string) error {
 		return err
 	}
 	if err = directory.Sync(); err != nil {
-		// Deliberately no error of package store: the object may exist without being durable, so reading it back would prove
-		// nothing.
+		// Deliberately not an error of package store: the object may exist without being durable, so reading it
+		// back would prove nothing.
 		err = fmt.Errorf("cannot sync directory %s: %s", filepath.Join(root.Name(), name), err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Without the right to delete, backups can still be made: the draft then stays as a hidden second name.
+// leave removes a draft. Without the permission to delete, backups still work: the draft then remains as a hidden
+// second name.
 func leave(root *os.Root, draft string) error {
 	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
 		return ignoreNotExist(err)
@@ -332,7 +334,7 @@ func leave(root *os.Root, draft string) error {
 	return nil
 }
 
-// source remembers an error of content.
+// source records an error of content.
 type source struct {
 	content io.Reader
 	failed  error

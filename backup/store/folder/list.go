@@ -15,7 +15,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// pageSize limits how many names of a directory are in memory. A larger directory is read again for each page.
+// pageSize limits the number of names of a directory that are kept in memory. A larger directory is reread for each
+// page.
 var pageSize = 4096 // tests lower it
 
 // List implements store.Store.
@@ -48,8 +49,8 @@ type walk struct {
 
 var errStopped = errors.New("listing abandoned")
 
-// directory lists a directory. The keys of its entries are their names, with a slash after those of directories: that is the order
-// of object names, where a-b precedes a/b.
+// directory lists a directory. The keys of its entries are their names, with a slash appended to those of
+// directories, which gives the order of object names, where a-b precedes a/b.
 func (w *walk) directory(directory string) error {
 	for last := ""; ; {
 		keys, err := w.page(directory, last)
@@ -140,7 +141,7 @@ func keyOf(entry fs.DirEntry) string {
 	}
 }
 
-// isMatch reports whether a name, or one below it if it ends with a slash, may belong to the listing.
+// isMatch reports whether a name, or a name below it if it ends with a slash, may belong to the listing.
 func (w *walk) isMatch(name string) bool {
 	below := strings.HasSuffix(name, "/")
 	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
@@ -151,7 +152,7 @@ func (w *walk) isMatch(name string) bool {
 // leftoverAge is the age from which a temporary file is considered abandoned.
 const leftoverAge = time.Hour
 
-// Sweep implements store.Sweeper. It removes temporary files that did not grow for an hour.
+// Sweep implements store.Sweeper. It removes temporary files that have not grown for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package gcs keeps objects in Google Cloud Storage, over its JSON API.
+// Package gcs stores objects in Google Cloud Storage through its JSON API.
 package gcs
 
 import (
@@ -24,21 +24,22 @@ import (
 // googleapis is the default endpoint.
 const googleapis = "https://storage.googleapis.com"
 
-// bucketName matches names of buckets: 3 to 63 letters, digits, - _ and dots, more with dots.
+// bucketName matches bucket names: 3 to 63 letters, digits, hyphens, underscores and dots, or more with dots.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// longestBucketName limits a name. Inside the expression the limit would cost each start half a millisecond.
+// longestBucketName limits the length of a name. As part of the expression, the limit would delay each start by
+// half a millisecond.
 const longestBucketName = 222
 
-// Store is a bucket or a prefix in it.
+// Store is a bucket, or a prefix in a bucket.
 type Store struct {
 	wire.Bucket
 	objects string // the URL of the bucket's objects, without a trailing slash
 	uploads string // the URL at which objects are created
 }
 
-// New checks the place and returns an error about what is wrong. It contacts nothing. An endpoint with plain HTTP is an emulator,
-// which gets no credentials.
+// New validates the place and describes any problem in its error. It does not connect. An endpoint with plain HTTP
+// is an emulator, which receives no credentials.
 func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
@@ -120,7 +121,7 @@ var codes = map[string]error{
 	"backendError":          store.ErrUnavailable,
 }
 
-// reason prefers the status to the body, which an emulator may lack.
+// reason prefers the status to the body, which an emulator may omit.
 func reason(status int, _ http.Header, body []byte) string {
 	var refused struct {
 		Error struct {
@@ -151,7 +152,8 @@ const (
 	keyFileVariable = "GOOGLE_APPLICATION_CREDENTIALS"
 )
 
-// newTokens takes tokens from the sources of Google's own tools: a file, workload identity federation, the metadata server.
+// newTokens obtains tokens from the sources that Google's own tools use: a file, workload identity federation, or
+// the metadata server.
 func newTokens() *wire.Tokens {
 	return &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource, File: keyFile}
 }
@@ -179,8 +181,8 @@ func keyFile() string {
 	return filepath.Join(home, ".config", "gcloud", "application_default_credentials.json")
 }
 
-// machine returns tokens of the machine's account, or of the one that GKE assigns to a workload. The library checks only once whether
-// there is a metadata server, and a pod may start before GKE's.
+// machine returns tokens of the machine's account, or of the account that GKE assigns to a workload. The library
+// checks only once whether a metadata server exists, and a pod may start before GKE's.
 type machine struct {
 	ctx context.Context // contains the HTTP client
 }

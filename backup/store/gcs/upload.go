@@ -16,7 +16,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// upload creates an object in one request, or in a resumable upload if it is large.
+// upload creates an object in a single request, or in a resumable upload if it is large.
 type upload struct {
 	store   *Store
 	key     string
@@ -42,13 +42,13 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.send(ctx, request, http.StatusOK)
 }
 
-// hash returns the header with which the server detects damage in transit before it creates the object.
+// hash returns the header with which the server detects transmission errors before it creates the object.
 func (u *upload) hash() map[string]string {
 	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
 }
 
-// Start implements wire.Upload. The upload stays at our endpoint whatever host the response names, so that the token goes nowhere
-// else.
+// Start implements wire.Upload. The upload stays at our endpoint, whatever host the response names, so that the
+// token is not sent anywhere else.
 func (u *upload) Start(ctx context.Context) error {
 	response, err := u.store.Send(ctx, u.request("resumable"), nil, http.StatusOK)
 	if err != nil {
@@ -62,7 +62,7 @@ func (u *upload) Start(ctx context.Context) error {
 	return nil
 }
 
-// Part implements wire.Upload. After a failure it asks the server how much arrived, and sends the rest.
+// Part implements wire.Upload. After a failure, it asks the server how many bytes arrived, and sends the rest.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	begin, end, total := u.sent, u.sent+int64(len(piece)), "*"
 	u.sum = crc32.Update(u.sum, castagnoli, piece)
@@ -88,7 +88,7 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the server accepted %d bytes of %d", u.sent, end)}
 }
 
-// sendFrom sends bytes from the server's position. The last request carries the checksum of all.
+// sendFrom sends bytes starting at the server's position. The last request contains the checksum of all bytes.
 func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error {
 	request := u.target
 	request.Body, request.Once, request.Header = rest, true, map[string]string{}
@@ -102,9 +102,9 @@ func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error 
 	return u.send(ctx, request, http.StatusOK, http.StatusPermanentRedirect)
 }
 
-// send learns how many bytes the server has, or that the object was created, from the object's JSON
-// (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). The server has compared the checksum before if it knows the
-// header. A damaged object is deleted.
+// send learns from the response how many bytes the server has, or from the object's JSON that the object was
+// created (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). If the server supports the header, it
+// has already compared the checksum. A damaged object is deleted.
 func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int) error {
 	var stored struct {
 		Name       string `json:"name"`
@@ -141,7 +141,7 @@ func (u *upload) remove(ctx context.Context, generation string) error {
 	return &store.Unavailable{Cause: errors.New("the upload was corrupted in transit")}
 }
 
-// Abort implements wire.Upload. Without it the upload would expire in a week.
+// Abort implements wire.Upload. Otherwise the upload would expire after a week.
 func (u *upload) Abort(ctx context.Context) {
 	request := u.target
 	request.Method, request.Once = http.MethodDelete, true

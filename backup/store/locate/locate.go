@@ -1,4 +1,4 @@
-// Package locate opens the store that a URL names.
+// Package locate opens the store for a URL.
 package locate
 
 import (
@@ -26,7 +26,7 @@ type scheme struct {
 	open func(place wire.Place, keys url.Values) (store.Store, error) // nil for a folder
 }
 
-// schemes lists the kinds of stores. Tests compare help, README and docs with it.
+// schemes lists the kinds of stores. Tests compare the help, the README and the docs with it.
 var schemes = map[string]scheme{
 	"file":   {"file:///DIR", nil, nil},
 	"s3":     {"s3://BUCKET/PREFIX", []string{"endpoint", "region", "path-style", "ca"}, openS3},
@@ -44,8 +44,9 @@ func Forms() (forms, keys []string) {
 	return forms, slices.Compact(keys)
 }
 
-// Open returns the store at a URL in one of the Forms. It contacts nothing and reads no credentials, but rejects malformed
-// environment variables. The error is one sentence that names the flag, the key and the problem, and repeats no secret.
+// Open returns the store for a URL in one of the Forms. It does not connect and reads no credentials, but it
+// rejects malformed environment variables. The error is one sentence that contains the flag, the key and the
+// problem, but no secret.
 func Open(raw string) (store.Store, error) {
 	opened, err := open(raw)
 	if err != nil {
@@ -54,7 +55,7 @@ func Open(raw string) (store.Store, error) {
 	return opened, nil
 }
 
-// usage returns the error for a URL in none of the Forms.
+// usage returns the error for a URL that matches none of the Forms.
 func usage() error {
 	forms, _ := Forms()
 	last := len(forms) - 1
@@ -119,7 +120,7 @@ func checkKeys(scheme string, keys url.Values, allowed []string) error {
 	return nil
 }
 
-// maxPrefix leaves room for names: S3 and Google allow 1,024 bytes in total.
+// maxPrefix leaves room for names, because S3 and Google allow 1,024 bytes in total.
 const maxPrefix = 400
 
 // prefixOf turns the path of a URL into the prefix of all names.

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Store is an empty store at first. It ends with the test.
+// Store is a store that is initially empty and lasts as long as the test.
 type Store struct {
 	// Now is the clock for the times of objects; nil means time.Now.
 	Now func() time.Time
@@ -146,7 +146,7 @@ func (s *Store) Content(name string) (content []byte, exists bool) {
 	return bytes.Clone(found.content), exists
 }
 
-// SetContent creates or replaces an object, bypassing faults, as another holder of the credentials could.
+// SetContent creates or replaces an object, bypassing faults, as another process with the credentials could.
 func (s *Store) SetContent(name string, content []byte) {
 	s.create(name, bytes.Clone(content), true)
 }
@@ -169,7 +169,7 @@ type Call struct {
 	Name string // name of the object, or prefix of a listing
 }
 
-// Fault describes a failure. For each call, the first injected fault that matches and is not used up is applied.
+// Fault describes a failure. For each call, the first injected fault that matches and is not used up applies.
 type Fault struct {
 	Op     Op     // operation to match; Any matches all
 	Prefix string // prefix of the names to match

@@ -1,4 +1,4 @@
-// Package s3 keeps objects in Amazon S3 and in what speaks its protocol.
+// Package s3 stores objects in Amazon S3 and compatible stores.
 package s3
 
 import (
@@ -27,10 +27,10 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default host. Requests go to that of the bucket's region instead.
+// amazon is the default host. Requests go to the host of the bucket's region instead.
 const amazon = "s3.amazonaws.com"
 
-// Store is a bucket or a prefix in it.
+// Store is a bucket, or a prefix in a bucket.
 type Store struct {
 	wire.Bucket
 	bucket      string
@@ -42,9 +42,10 @@ type Store struct {
 	region string // empty if not known yet
 }
 
-// New checks the place and returns an error about what is wrong. It contacts nothing. The endpoint has host and port only; without
-// one it is AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. An empty region stands for AWS_REGION, AWS_DEFAULT_REGION, or the
-// bucket's own. With pathStyle the bucket's name is in the path instead of the host.
+// New validates the place and describes any problem in its error. It does not connect. The endpoint consists only
+// of host and port; its default is AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. The default of the region is
+// AWS_REGION, AWS_DEFAULT_REGION, or the bucket's own region. With pathStyle, the bucket name is in the path
+// instead of the hostname.
 func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	if err := s3utils.CheckValidBucketNameStrict(place.Bucket); err != nil {
 		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
@@ -101,7 +102,7 @@ func (s *Store) url(key string) string {
 	return base + s3utils.EncodePath(key)
 }
 
-// authorize signs a request, once the region of the bucket is known.
+// authorize signs a request. It first determines the region of the bucket.
 func (s *Store) authorize(request *http.Request) error {
 	region, err := s.findRegion(request.Context())
 	if err != nil {
@@ -140,8 +141,8 @@ func (s *Store) sign(request *http.Request, region string) error {
 	return nil
 }
 
-// findRegion returns the configured region, or asks Amazon once for the bucket's, which every response to HeadBucket has
-// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
+// findRegion returns the configured region, or asks Amazon once for the bucket's region, which is part of every
+// response to HeadBucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
 func (s *Store) findRegion(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +202,7 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 	}
 }
 
-// decodeKey decodes a key that a server has encoded, since not every key is valid XML.
+// decodeKey decodes a key that a server has encoded, because not every key is valid XML.
 func decodeKey(key, encoding string) string {
 	if decoded, err := url.QueryUnescape(key); err == nil && encoding == "url" {
 		return decoded
@@ -212,7 +213,7 @@ func decodeKey(key, encoding string) string {
 // uploadAge is the age from which an unfinished upload is considered abandoned.
 const uploadAge = 24 * time.Hour
 
-// Sweep implements store.Sweeper. It aborts multipart uploads below the prefix that are a day old.
+// Sweep implements store.Sweeper. It aborts multipart uploads below the prefix that are more than a day old.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	return s.sweep(ctx, time.Now().Add(-uploadAge))
 }
@@ -253,7 +254,7 @@ func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err e
 	}
 }
 
-// abort discards an upload, unless another process was faster.
+// abort discards an upload, unless another process already has.
 func (s *Store) abort(ctx context.Context, key, id string) error {
 	request := wire.Request{Method: http.MethodDelete, URL: s.url(key), Query: url.Values{"uploadId": {id}}}
 	_, err := s.Send(ctx, request, nil, http.StatusNoContent, http.StatusNotFound)
@@ -301,9 +302,9 @@ func reason(status int, _ http.Header, body []byte) string {
 	}
 }
 
-// chain implements credentials.Provider with the sources of Amazon's own tools: environment, files, then workload identity (IRSA, Pod
-// Identity, ECS) or the machine's role. The library serializes its calls. Unlike the library's own chain, it never lets a request
-// go out without credentials.
+// chain implements credentials.Provider with the sources that Amazon's own tools use: the environment, files, then
+// workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes its calls. Unlike the
+// library's own chain, it never sends a request without credentials.
 type chain struct {
 	iam    *credentials.IAM
 	source credentials.Provider // source of the credentials, or nil
@@ -334,7 +335,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	return c.fromIAM(cc)
 }
 
-// trimSpace removes white space around the variables, which a Secret has that was made from a file.
+// trimSpace removes white space around the variables, which is common in a Secret created from a file.
 func trimSpace(value credentials.Value) credentials.Value {
 	for _, part := range []*string{&value.AccessKeyID, &value.SecretAccessKey, &value.SessionToken} {
 		*part = strings.TrimSpace(*part)
@@ -367,5 +368,6 @@ func hasIdentity() bool {
 	return slices.ContainsFunc(names, func(name string) bool { return os.Getenv(name) != "" })
 }
 
-// IsExpired implements credentials.Provider. The library's provider of files is always expired, so they are read for each request.
+// IsExpired implements credentials.Provider. The library's file provider is always expired, so files are read for
+// each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }

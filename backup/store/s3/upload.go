@@ -17,8 +17,8 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// upload creates an object in one request, or in a multipart upload. Its last request carries the condition that the object does
-// not exist: S3 ignores it in the first.
+// upload creates an object in a single request or in a multipart upload. The last request of a multipart upload
+// contains the condition that the object does not exist, because S3 ignores the condition in the first request.
 type upload struct {
 	store *Store
 	key   string
@@ -59,8 +59,8 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.confirm(ctx, etag, hexMD5(content), int64(len(content)))
 }
 
-// confirm checks that a successful response is the store's, about these bytes. Its ETag is their MD5, unless the bucket encrypts with
-// its own key: then the size and the ETag of the object are compared
+// confirm checks that a successful response comes from the store and concerns these bytes. Its ETag is their MD5
+// sum, unless the bucket encrypts with its own key; in that case, the size and the ETag of the object are compared
 // (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
 func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) error {
 	switch etag {
@@ -129,11 +129,11 @@ func (u *upload) complete(ctx context.Context) error {
 	return u.confirm(ctx, trimETag(completed.ETag), fmt.Sprintf("%s-%d", hexMD5(u.sums), len(u.parts)), u.size)
 }
 
-// Abort implements wire.Upload. If the upload was completed and only the reply was lost, this does nothing. Sweep aborts what is
-// left.
+// Abort implements wire.Upload. If the upload was completed but the reply was lost, it does nothing. Sweep aborts
+// uploads that remain.
 func (u *upload) Abort(ctx context.Context) { _ = u.store.abort(ctx, u.key, u.id) }
 
-// hexMD5 returns an MD5 as S3 writes it in an ETag.
+// hexMD5 returns an MD5 sum in the format of S3's ETags.
 func hexMD5(content []byte) string {
 	sum := md5.Sum(content)
 	return hex.EncodeToString(sum[:])

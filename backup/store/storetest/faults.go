@@ -21,25 +21,26 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Protocol describes how the servers of a store respond, for a test server with arbitrary faults.
+// Protocol describes how the servers of a store respond, for tests with arbitrary faults.
 type Protocol struct {
 	// Open returns a store at an endpoint.
 	Open func(t *testing.T, endpoint *url.URL) store.Store
-	// Created responds to a request that creates an object, and which was read.
+	// Created responds to a request that creates an object, after the request was read.
 	Created func(w http.ResponseWriter, r *http.Request)
 	// Deleted is the status of a deletion.
 	Deleted int
 	// WriteError responds with an error.
 	WriteError func(w http.ResponseWriter, r ErrorResponse)
-	// Responses to creating an object that exists, to a request that is not allowed, or not yet, and to one for a missing bucket.
+	// Responses to the creation of an existing object, to a denied request, to the deletion of a locked object, and
+	// to a request for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
-	// Others are more responses.
+	// Others are further error responses.
 	Others []ErrorResponse
-	// Page is the body of a listing with the object a and the mark of another page.
+	// Page is the body of a listing that contains the object a and the mark of another page.
 	Page string
 }
 
-// ErrorResponse is the response of a server to a request that fails, and its meaning.
+// ErrorResponse is a server's response to a failed request, with its meaning.
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
@@ -62,8 +63,8 @@ func RunErrors(t *testing.T, d Protocol) {
 	}
 }
 
-// Serve starts a server that ends with the test. Its handler is called when the body was read, so that the server notices when the
-// client leaves.
+// Serve starts a server that is closed when the test ends. Its handler is called after the body was read, so that
+// the server notices when the client disconnects.
 func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -77,8 +78,8 @@ func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	return endpoint
 }
 
-// NewRedirectClient returns a client that sends every request to one handler, which sees the original host as the request's Host. It
-// replaces the addresses from which machines and workloads get their identity.
+// NewRedirectClient returns a client that sends every request to a single handler, which sees the original host in
+// Request.Host. It replaces the addresses from which machines and workloads obtain their identity.
 func NewRedirectClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: redirectTransport{Serve(t, handler)}}
@@ -99,14 +100,14 @@ func (d Protocol) open(t *testing.T, handler http.HandlerFunc) store.Store {
 	return d.Open(t, Serve(t, handler))
 }
 
-// writeHeader writes the headers of a response to reading an object.
+// writeHeader writes the headers of a response to a read.
 func writeHeader(w http.ResponseWriter, length string) {
 	w.Header().Set("Content-Length", length)
 	w.Header().Set("ETag", `"1"`)
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
 }
 
-// readError returns the error that ends reading an object whose response starts.
+// readError returns the error of reading an object after the response has started.
 func readError(t *testing.T, s store.Store) error {
 	t.Helper()
 	body, err := s.Get(testContext(t), "a", 0, -1)
@@ -127,7 +128,8 @@ func (d Protocol) testPartialResponse(t *testing.T) {
 	assert.ErrorIs(t, listError(testContext(t), s, ""), store.ErrUnavailable)
 }
 
-// testUnexpectedResponse tests a console, a proxy or a captive portal that answers every request with success and a web page.
+// testUnexpectedResponse simulates a console, a proxy or a captive portal that answers every request with success
+// and a web page.
 func (d Protocol) testUnexpectedResponse(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusCreated} {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -202,7 +204,7 @@ func (d Protocol) testClock(t *testing.T) {
 	}
 }
 
-// testMissing also tests a web server that is not the store's: every path is missing.
+// testMissing also covers a web server that is not the store's, on which every path is missing.
 func (d Protocol) testMissing(t *testing.T) {
 	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, d.NoBucket) }), store.ErrNoBucket)
 	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)
@@ -252,7 +254,7 @@ type Proxy struct {
 	faults Faults
 }
 
-// Faults are the faults of a proxy. Those with the zero value do not occur.
+// Faults are the faults of a proxy. Zero values inject no fault.
 type Faults struct {
 	LostReplies   int // number of successful creations whose reply is lost
 	UploadLimit   int // number of request bytes after which the connection is lost
@@ -289,7 +291,7 @@ func (p *Proxy) Inject(faults Faults) {
 	p.faults = faults
 }
 
-// Faults returns the faults that are left.
+// Faults returns the remaining faults.
 func (p *Proxy) Faults() Faults {
 	p.mu.Lock()
 	defer p.mu.Unlock()

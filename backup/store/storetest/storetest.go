@@ -1,4 +1,4 @@
-// Package storetest contains the contract of every store, as tests.
+// Package storetest contains the contract of every store as tests.
 package storetest
 
 import (
@@ -29,15 +29,15 @@ import (
 
 // Subject is a store under test.
 type Subject struct {
-	// Open returns an empty store at a new place.
+	// Open returns an empty store at a new location.
 	Open func(t *testing.T) store.Store
-	// Server is the endpoint of the store's server, and Through opens an empty store at a proxy of it; nil for a store without a
-	// network.
+	// Server is the endpoint of the store's server, and Through opens an empty store behind a proxy of that server;
+	// both are nil for a store without a network.
 	Server  *url.URL
 	Through func(t *testing.T, proxied *url.URL) store.Store
-	// Missing returns a store without a bucket, Denied one with wrong credentials; nil if that is impossible.
+	// Missing returns a store without a bucket, and Denied one with invalid credentials; nil if that is impossible.
 	Missing, Denied func(t *testing.T) store.Store
-	// Whole means that the store does not split objects, so small ones suffice.
+	// Whole means that the store does not split objects, so small objects suffice.
 	Whole bool
 	// Holds means that the store keeps objects in the memory of this process.
 	Holds bool
@@ -69,7 +69,7 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// large returns the length of an object of several pieces.
+// large returns the length of an object that consists of several pieces.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001
@@ -83,7 +83,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// Pattern returns content of a length that differs everywhere and by seed.
+// Pattern returns a reader of the given length, whose content differs at every position and for every seed.
 func Pattern(seed byte, length int) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), int64(length))
 }
@@ -93,7 +93,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// Broken returns a reader that calls a function and fails with the error that it returns.
+// Broken returns a reader that calls a function and fails with the returned error.
 func Broken(fail func() error) io.Reader {
 	return readerFunc(func([]byte) (int, error) { return 0, fail() })
 }
@@ -113,7 +113,7 @@ func get(t *testing.T, s store.Store, name string, offset, length int64) []byte 
 	return all
 }
 
-// assertContent checks that an object has the pattern as content.
+// assertContent checks that the content of an object is the pattern.
 func assertContent(t *testing.T, s store.Store, name string, seed byte, length int) {
 	t.Helper()
 	want, err := io.ReadAll(Pattern(seed, length))
@@ -130,7 +130,7 @@ func list(t *testing.T, s store.Store, prefix, after string) (names []string) {
 	return names
 }
 
-// assertEmpty checks that a store has no object, and in particular not the named one.
+// assertEmpty checks that a store contains no objects, in particular not the named one.
 func assertEmpty(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, err := s.Get(testContext(t), name, 0, -1)
@@ -171,7 +171,7 @@ func (s Subject) testExists(t *testing.T) {
 	}
 }
 
-// testRace lets six writers create one name with different contents.
+// testRace lets six writers create the same name with different contents.
 func (s Subject) testRace(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{1000, s.large()} {
@@ -181,7 +181,7 @@ func (s Subject) testRace(t *testing.T) {
 		for racer := byte(1); racer <= 6; racer++ {
 			racers.Go(func() {
 				_, err := store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
-				// A server may be busy with another request.
+				// The server may be busy with another request.
 				for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
 					_, err = store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
 				}
@@ -275,7 +275,7 @@ func (s Subject) testList(t *testing.T) {
 	}
 	want := []string{"other", "zz/last"}
 	for i := range count {
-		// These sort differently as paths and as names: - and . precede the slash, = and letters follow it.
+		// These names sort differently as paths and as names: - and . precede the slash, = and letters follow it.
 		want = append(want, fmt.Sprintf("dir%s%04d", []string{"/", "-", ".", "=", "/sub/", "x/"}[i%6], i))
 	}
 	var writers sync.WaitGroup
@@ -302,7 +302,7 @@ func (s Subject) testList(t *testing.T) {
 	}
 }
 
-// sortedAfter returns the sorted names that sort after one.
+// sortedAfter returns the sorted names that come after a given one.
 func sortedAfter(sorted []string, after string) []string {
 	return slices.DeleteFunc(slices.Clone(sorted), func(name string) bool { return name <= after })
 }
@@ -372,7 +372,7 @@ func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 	return last
 }
 
-// testIncompleteUpload ends uploads after almost everything was read, with parts of a large object stored.
+// testIncompleteUpload ends uploads after almost all content was read, with parts of a large object already stored.
 func (s Subject) testIncompleteUpload(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{10, s.large()} {
@@ -456,8 +456,8 @@ func (s Subject) testFailures(t *testing.T) {
 	}
 }
 
-// assertFailure checks that every method fails with want. Delete is excluded: a server may report that an object of a missing bucket
-// is deleted.
+// assertFailure checks that every method except Delete fails with want. A server may report the deletion of an
+// object from a missing bucket as successful.
 func assertFailure(t *testing.T, s store.Store, want store.Failure) {
 	t.Helper()
 	for name, call := range methods(testContext(t), s) {

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Place locates a store.
+// Place is the location of a store.
 type Place struct {
 	Bucket   string   // or container
 	Prefix   string   // prefix of all names: empty, or ending with a slash
@@ -31,8 +31,8 @@ type Bucket struct {
 	URL     func(key string) string // escaped URL of an object, or of the bucket if the key is empty
 	Media   url.Values              // query parameters to read the content of an object
 	Deleted []int                   // response statuses of a successful deletion
-	// Page returns a page of the objects that start with prefix, and the mark of the next one, or "" after the last. It may
-	// leave out those up to after, unless that is empty. The mark of the first page is empty.
+	// Page returns a page of the objects that start with prefix, and the mark of the next page, or "" for the last
+	// page. It may omit objects up to after, unless that is empty. The mark of the first page is empty.
 	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
 	// Upload returns the upload of an object.
 	Upload func(key string) Upload
@@ -44,8 +44,8 @@ type Upload interface {
 	Create(ctx context.Context, content []byte) error
 	// Start starts the upload of a larger object.
 	Start(ctx context.Context) error
-	// Part sends a piece, which is valid until it returns. All but the last have PieceSize bytes. The last one may be empty; it
-	// creates the object.
+	// Part sends a piece, which it must not retain. All pieces except the last have PieceSize bytes. The last piece
+	// may be empty; it creates the object.
 	Part(ctx context.Context, piece []byte, last bool) error
 	// Abort discards the upload.
 	Abort(ctx context.Context)
@@ -63,13 +63,14 @@ func (b *Bucket) Failed(doing string, err error) error {
 }
 
 const (
-	// PieceSize is the size of the upload buffer, in bytes. With S3's 10,000 parts an object can have 80 GB.
+	// PieceSize is the size of the upload buffer in bytes. With S3's limit of 10,000 parts, an object can have 80
+	// GB.
 	PieceSize = 8 << 20
 	// abortDeadline limits the cleanup after a failed upload.
 	abortDeadline = 5 * time.Second
 )
 
-// buffers reuses buffers: there is an upload every second.
+// buffers reuses buffers, because there is an upload every second.
 var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
 
 // Put implements store.Store.
@@ -104,11 +105,12 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	return err
 }
 
-// readPiece fills the buffer unless it reads the last piece, which may be empty. Errors are those of content.
+// readPiece fills the buffer, unless it reads the last piece, which may be empty. It returns only errors of
+// content.
 func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
-		// io.ReadFull would take an io.ErrUnexpectedEOF of content for its end.
+		// io.ReadFull would mistake an io.ErrUnexpectedEOF of content for its end.
 		n, err := content.Read(buffer[filled:])
 		filled += n
 		if errors.Is(err, io.EOF) {
@@ -121,7 +123,7 @@ func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last b
 	return buffer[:filled], false, nil
 }
 
-// notCreated returns the error of a request that creates an object.
+// notCreated returns the error for a failed request to create an object.
 func (b *Bucket) notCreated(name string, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		err = ErrNoBucket
@@ -156,8 +158,8 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	return body, b.Failed("cannot read "+name, err)
 }
 
-// confirmMissing checks ErrUnconfirmed: an object is only absent from a bucket that can be listed. Otherwise the error of the
-// listing is returned.
+// confirmMissing resolves ErrUnconfirmed: an object is missing only if its bucket can be listed. Otherwise the
+// error of the listing is returned.
 func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ErrUnconfirmed) {
 		return err
@@ -168,7 +170,8 @@ func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) err
 	return err
 }
 
-// rangeOf returns the header that requests length bytes, not 0, from offset, or "" for the whole object.
+// rangeOf returns the header that requests length bytes from offset, or "" for the whole object. length must not be
+// 0.
 func rangeOf(offset, length int64) string {
 	switch {
 	case length >= 0:
@@ -202,7 +205,8 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 	return nil, err
 }
 
-// startsAt reports whether a body starts at offset and marks its end: otherwise a truncated response would look complete.
+// startsAt reports whether a body starts at offset and has a defined end. Otherwise a truncated response would
+// appear complete.
 func startsAt(response *http.Response, offset int64) bool {
 	if response.ContentLength < 0 && len(response.TransferEncoding) == 0 {
 		return false

@@ -20,18 +20,19 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// Bounds of repeating a request.
+// Limits for retrying a request.
 const (
 	attempts  = 3
 	firstWait = 200 * time.Millisecond
-	// longestWait is the longest wait before a request is repeated. If a store asks for more, the caller has to wait.
+	// longestWait is the longest pause before a request is retried. If a store requests a longer pause, the caller
+	// must wait.
 	longestWait = 2 * time.Second
 )
 
-// maxBody limits the part of a response that is decoded, in bytes. Azure's page of 5,000 blobs has 5 MB.
+// maxBody limits the part of a response that is decoded, in bytes. A page of 5,000 blobs from Azure has 5 MB.
 const maxBody = 16 << 20
 
-// Client sends requests to a store and knows how its servers respond.
+// Client sends requests to a store and interprets its servers' responses.
 type Client struct {
 	HTTP      *http.Client
 	Header    map[string]string         // sent with every request
@@ -53,9 +54,9 @@ type Request struct {
 	Once   bool // must not be retried, for example because the first request created the object
 }
 
-// Do sends a request and returns a response with one of the accepted statuses, whose body must be closed. While the store is
-// unavailable it sends up to three requests within a few seconds. It does not repeat a request that stalled: the caller has waited
-// long enough.
+// Do sends a request and returns a response with one of the accepted statuses. The caller must close its body.
+// While the store is unavailable, Do sends up to three requests within a few seconds. It does not retry a stalled
+// request, because the caller has waited long enough.
 func (c *Client) Do(ctx context.Context, r Request, accepted ...int) (response *http.Response, err error) {
 	for attempt := range attempts {
 		response, err = c.send(ctx, r, accepted)
@@ -104,7 +105,8 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 	return nil, err
 }
 
-// Send sends a request like Do, decodes the body of a response with a 2xx status into a value unless that is nil, and closes it.
+// Send is like Do, but decodes the body of a response with a 2xx status into a value, unless that is nil, and
+// closes the body.
 func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int) (*http.Response, error) {
 	response, err := c.Do(ctx, r, accepted...)
 	if err != nil {
@@ -121,17 +123,18 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 	return response, err
 }
 
-// ErrUnexpectedResponse returns the error for a successful response without what the protocol of the store prescribes: a console, a
-// proxy or a captive portal has answered. It is unknown whether anything was stored.
+// ErrUnexpectedResponse returns the error for a successful response that violates the protocol of the store,
+// typically from a console, a proxy or a captive portal. It is unknown whether anything was stored.
 func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("a server other than the store responded (without %s); check endpoint=", lacks)}
 }
 
-// ErrNoBucket answers a 404 to a request that names no object, or that creates one: what is missing then is the bucket.
+// ErrNoBucket is returned for status 404 if the request names no object or creates one, because the bucket must be
+// missing.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
-// ErrUnconfirmed is ErrNotFound where the response leaves open whether the object or the bucket is missing, or whether the server
-// is the store's.
+// ErrUnconfirmed is an ErrNotFound whose response leaves open whether the object or the bucket is missing, or
+// whether the server is the store's.
 var ErrUnconfirmed = fmt.Errorf("%w", store.ErrNotFound)
 
 // Discard ends a response without reading its body, so that its connection can be reused.
@@ -140,7 +143,7 @@ func Discard(response *http.Response) {
 	_ = response.Body.Close()
 }
 
-// WithoutURL unwraps an error that repeats method and URL, which may contain a signature.
+// WithoutURL unwraps an error that contains the method and URL, because the URL may contain a signature.
 func WithoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -148,7 +151,8 @@ func WithoutURL(err error) error {
 	return err
 }
 
-// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. The error does not repeat the value, which may contain a password.
+// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. The error does not contain the value, which may include a
+// password.
 func ParseEndpoint(value string) (*url.URL, error) {
 	endpoint, err := url.Parse(value)
 	switch {
@@ -163,13 +167,14 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	}
 }
 
-// tolerance is the smallest clock difference that explains a rejection. AWS and Azure allow 15 minutes, Google less.
+// tolerance is the smallest clock difference that can explain a rejection. AWS and Azure allow 15 minutes, Google
+// less.
 const tolerance = 5 * time.Minute
 
 // maxWait limits Retry-After.
 const maxWait = time.Hour
 
-// codeWord matches error codes. Nothing else of a response may be repeated in an error.
+// codeWord matches error codes, the only part of a response that may appear in an error.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
 // summary describes an unsuccessful response.
@@ -180,7 +185,8 @@ type summary struct {
 	skew   time.Duration // time by which the server's clock is ahead of ours
 }
 
-// toError prefers the store's own codes to the HTTP status; 409 and 412 depend on the request and mean nothing here.
+// toError prefers the store's own codes to the HTTP status. Statuses 409 and 412 depend on the request and are not
+// translated here.
 func (s summary) toError(codes map[string]error) error {
 	kind, known := codes[s.code]
 	switch {
@@ -234,7 +240,8 @@ func summarize(response *http.Response) summary {
 	return s
 }
 
-// RetryAfter parses the header Retry-After, seconds or a date. It returns 0 without one, and no more than maxWait.
+// RetryAfter parses the Retry-After header, in seconds or as a date. It returns 0 without the header, and at most
+// maxWait.
 func RetryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return min(max(0, time.Duration(seconds)), maxWait/time.Second) * time.Second
@@ -245,7 +252,7 @@ func RetryAfter(header string) time.Duration {
 	return 0
 }
 
-// describe reduces a connection error to what cannot repeat a part of the response.
+// describe reduces a connection error to parts that cannot contain any of the response.
 func describe(err error) error {
 	var (
 		network     *net.OpError

@@ -15,7 +15,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// tokenDeadline limits fetching a token: the link-local address of a machine may have no server.
+// tokenDeadline limits the time to fetch a token, because there may be no server at the link-local address of a
+// machine.
 const tokenDeadline = 20 * time.Second
 
 var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server did not return one within %s", tokenDeadline)})
@@ -23,8 +24,8 @@ var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Ca
 // Tokens authorizes requests with access tokens.
 type Tokens struct {
 	HTTP *http.Client // IdentityClient
-	// Find returns a source of tokens that uses the client in the context. It is called for the first request, after a failure
-	// and when File changes.
+	// Find returns a token source that uses the client in the context. It is called for the first request, after a
+	// failure, and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
 	File func() (path string) // path of the credentials file; may be nil
 
@@ -34,7 +35,7 @@ type Tokens struct {
 	stamp  string             // state of the file when source was determined
 }
 
-// Authorize adds a token to a request. Other requests wait for it under the lock.
+// Authorize adds a token to a request. Concurrent requests wait for the token.
 func (t *Tokens) Authorize(request *http.Request) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +72,7 @@ func (t *Tokens) token() (token *oauth2.Token, err error) {
 	return token, err
 }
 
-// Expire makes the next request search for credentials again if they were not accepted.
+// Expire makes the next request look up credentials again if they were rejected.
 func (t *Tokens) Expire(status int) {
 	if status == http.StatusUnauthorized {
 		t.mu.Lock()
@@ -80,7 +81,8 @@ func (t *Tokens) Expire(status int) {
 	}
 }
 
-// tokenTransport ends the fetch of a token with the request that needs it: sources keep one context forever.
+// tokenTransport ends the fetch of a token together with the request that needs it, because token sources keep one
+// context forever.
 type tokenTransport struct{ tokens *Tokens }
 
 // RoundTrip implements http.RoundTripper. It is called by Authorize.
@@ -88,7 +90,7 @@ func (t tokenTransport) RoundTrip(request *http.Request) (*http.Response, error)
 	return t.tokens.HTTP.Transport.RoundTrip(request.WithContext(t.tokens.caller))
 }
 
-// translateTokenError leaves out the server's text.
+// translateTokenError omits the text of the server.
 func translateTokenError(err error) error {
 	var (
 		refused *oauth2.RetrieveError
@@ -110,8 +112,8 @@ func translateTokenError(err error) error {
 	}
 }
 
-// MachineToken fetches a token of the machine's identity from its metadata server. If there is none, the error is ErrDenied with
-// the text missing, unless that is empty.
+// MachineToken fetches a token for the machine's identity from its metadata server. If there is no such server, the
+// error is ErrDenied with the text missing, unless that is empty.
 func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) {
 	response, err := oauth2.NewClient(request.Context(), nil).Do(request)
 	if err != nil && missing != "" {

@@ -1,6 +1,6 @@
-// Package wire contains what the stores that use HTTP share: connections that fail when they stall, a CA bundle that may
-// rotate, the translation of responses into errors of package store, repeated requests, and uploads in pieces. The stores s3, gcs
-// and azblob call it.
+// Package wire contains the code shared by the HTTP-based stores s3, gcs and azblob: connections that fail when
+// they stall, a CA bundle that may rotate, the translation of responses into errors of package store, retries, and
+// uploads in pieces.
 package wire
 
 import (
@@ -23,13 +23,14 @@ import (
 
 const (
 	dialDeadline = 10 * time.Second // for the TCP connection, and separately for the TLS handshake
-	// patience limits how long a request may stall. Servers take seconds to assemble a large object, and send nothing meanwhile.
+	// patience limits the time for which a request may stall. Servers may take seconds to assemble a large object
+	// without sending anything.
 	patience = time.Minute
 )
 
-// NewClient returns a client that does not follow redirects, so that credentials stay with the store. Unless caPath is empty, it is
-// a PEM bundle that replaces the system's, and is read again when it changes. NewClient does not connect yet; the error describes a
-// problem with the bundle.
+// NewClient returns a client that does not follow redirects, so that credentials stay with the store. Unless caPath
+// is empty, it is the path of a PEM bundle that replaces the system's CAs and is reread when it changes. NewClient
+// does not connect; its error describes a problem with the bundle.
 func NewClient(caPath string) (*http.Client, error) {
 	rotating := &reloadingTransport{caPath: caPath}
 	if _, err := rotating.transport(); err != nil {
@@ -45,7 +46,7 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// IdentityClient returns a client for servers of credentials, to which the CA bundle of a store does not apply.
+// IdentityClient returns a client for credential servers, to which a store's CA bundle does not apply.
 func IdentityClient() *http.Client {
 	client, _ := NewClient("") // an error is only possible with a CA bundle
 	return client
@@ -106,7 +107,8 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 	return transport
 }
 
-// proxy returns the proxy of the environment. Link-local addresses, where a machine learns its identity, are never proxied.
+// proxy returns the proxy from the environment. Requests to link-local addresses, from which a machine obtains its
+// identity, are never proxied.
 func proxy(request *http.Request) (*url.URL, error) {
 	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
 		return nil, nil
@@ -114,7 +116,7 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
-// stampOf returns a text that changes when a file changes. It is empty for a missing file.
+// stampOf returns a string that changes when the file changes. It is empty for a missing file.
 func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -123,22 +125,24 @@ func stampOf(path string) string {
 	return fmt.Sprint(info.ModTime(), info.Size())
 }
 
-// progress is the number of bytes that must move within the patience: a server that trickles bytes hangs, too.
+// progress is the number of bytes that must be transferred within patience, because a server that only trickles
+// bytes also counts as hanging.
 const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("no data was transferred")
 
 const (
-	// small is the size of an object that a server need not assemble, in bytes.
+	// small is the maximum size, in bytes, of an object that a server need not assemble.
 	small = 64 << 10
-	// brief limits the creation of a small object.
+	// brief limits the time to create a small object.
 	brief = 10 * time.Second
 )
 
 type sizeKey struct{}
 
-// withObjectSize returns a context for the request that creates an object of this size. A small one that stalls fails soon and may be repeated:
-// an object is only created if it does not exist, so the stalled request does no harm.
+// withObjectSize returns a context for the request that creates an object of this size. A stalled request for a
+// small object fails soon and may be retried: an object is created only if it does not exist, so the stalled
+// request does no harm.
 func withObjectSize(ctx context.Context, size int) context.Context {
 	if size > small {
 		return ctx
@@ -146,7 +150,7 @@ func withObjectSize(ctx context.Context, size int) context.Context {
 	return context.WithValue(ctx, sizeKey{}, true)
 }
 
-// patienceFor returns how long a request may stall.
+// patienceFor returns the time for which a request may stall.
 func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	if ctx.Value(sizeKey{}) == nil {
 		return d.patience
@@ -154,8 +158,8 @@ func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	return min(d.patience, brief)
 }
 
-// stallDetector cancels a request that stalls: neither its body, nor the response, nor the response's body makes progress within the
-// patience. Its errors are those of the caller's context, or ErrUnavailable.
+// stallDetector cancels a request that stalls, which means that neither its body, nor the response, nor the
+// response body makes progress within patience. It returns the errors of the caller's context or ErrUnavailable.
 type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration
@@ -185,7 +189,7 @@ func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error)
 	return response, nil
 }
 
-// transfer is a request in progress. Its clock only runs while the server has to act, not while the caller does something else
+// transfer is a request in progress. Its clock runs only while the server must act, not while the caller is busy
 // between two reads of the response.
 type transfer struct {
 	caller   context.Context
@@ -222,7 +226,7 @@ func (t *transfer) setRunning(running bool) {
 	t.running = running
 }
 
-// count adds moved bytes. Enough of them reset the patience.
+// count adds transferred bytes. If there are enough of them, the patience is reset.
 func (t *transfer) count(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
