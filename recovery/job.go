@@ -153,8 +153,8 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 	return c
 }
 
-// maxSearches bounds the searches for a missing object, to about half a minute, before it counts as lost. Network
-// file systems may list late, and another member may have just merged and deleted the object.
+// maxSearches limits the searches for a missing object, to about half a minute, before it counts as lost. Listings
+// of network file systems may lag, and another member may have just merged and deleted the object.
 const maxSearches = 5
 
 // errMissing stops a build in order to search for an object again.
@@ -169,7 +169,8 @@ func (j *job) shouldRetry(err error) bool {
 	return true
 }
 
-// useFallback switches to another path because an object on the first is missing or damaged, and reports the loss.
+// useFallback switches to a different path because an object on the first path is missing or damaged, and reports
+// the loss.
 func (j *job) useFallback(from, to archive.Path, why error) error {
 	if to.Revision < from.Revision && j.shouldRetry(why) {
 		return fmt.Errorf("%w: %w", errMissing, why)
@@ -203,7 +204,8 @@ func (j *job) classify(err error) (Event, Facts, error) {
 	return "", Facts{}, err
 }
 
-// verify runs a full validation of the built data, and checks that older data it replaces is an earlier state of it.
+// verify runs a full validation of the built data, and checks that any older data that it replaces is an earlier
+// state of it.
 func (j *job) verify() (Event, Facts, error) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
@@ -233,9 +235,9 @@ func (j *job) verify() (Event, Facts, error) {
 	return Proved, Facts{}, nil
 }
 
-// createGeneration reserves revisions and then creates the next generation, unless another process has. If the store
-// can no longer be verified, it gives up the claim, as waiting does not help; the next request to the store reports
-// the problem.
+// createGeneration reserves revisions, then creates the next generation unless another process has created it. If
+// the store can no longer be verified, it gives up the claim, because waiting does not help; the next request to
+// the store reports the problem.
 func (j *job) createGeneration() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, patience)
 	defer cancel()
@@ -252,8 +254,8 @@ func (j *job) createGeneration() (Event, Facts, error) {
 	}
 }
 
-// tryClaim creates the generation and may be repeated. The claim is lost if another cluster has created a generation,
-// or has extended this one.
+// tryClaim creates the generation. It may be repeated. The claim is lost if another cluster has created a
+// generation or extended this one.
 func (j *job) tryClaim(ctx context.Context) error {
 	a, next := j.options.Archive, j.claim.Generation
 	lineage, err := a.Lineage(ctx)
@@ -275,9 +277,9 @@ func (j *job) tryClaim(ctx context.Context) error {
 	return err
 }
 
-// replaceGeneration creates the generation after the last one, unless another process was faster or the last one was
-// extended after the backup was built. It never claims data that an earlier run built: the volume may have been
-// served since, or another restore may be requested.
+// replaceGeneration creates the generation after the last one, unless another process was faster or the last
+// generation was extended after the backup was built. It never claims data built by an earlier run, because the
+// volume may have been served since then, or a different restore may be requested.
 func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
 	a, next := j.options.Archive, j.claim.Generation
 	if j.resumed {
@@ -362,8 +364,8 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// reportLost reports the number of restored and lost revisions before anything is done. If objects after the latest
-// revision cannot be read, it asks for another attempt first.
+// reportLost reports the number of restored and lost revisions before any change. If objects after the latest
+// revision cannot be read, it requests another attempt first.
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
@@ -417,8 +419,8 @@ func (j *job) describeTarget() string {
 	return text
 }
 
-// findSuccessor returns the generation that was restored from the volume's generation; the zero value if there is
-// none.
+// findSuccessor returns the generation that was restored from the volume's generation, or the zero value if there
+// is none.
 func (j *job) findSuccessor() archive.Generation {
 	own := relation.OfEtcd(j.backups.last.Lineage, hex(j.volume.position.ClusterID))
 	for _, g := range j.backups.last.Generations {
@@ -429,7 +431,7 @@ func (j *job) findSuccessor() archive.Generation {
 	return archive.Generation{}
 }
 
-// lost returns how many known revisions of the newest generation will not be restored.
+// lost returns the number of known revisions of the newest generation that will not be restored.
 func (j *job) lost() int64 {
 	known := j.lastRevision()
 	if j.findSuccessor().Number == 0 {
@@ -438,8 +440,8 @@ func (j *job) lost() int64 {
 	return known - j.backups.last.path.Revision
 }
 
-// describeLost describes how much is lost or undone. A volume may have been written to after another cluster replaced
-// its own. A reservation precedes its generation, so it also reveals a generation that was deleted.
+// describeLost describes how much is lost or undone. A volume may have been written to after another cluster
+// replaced its own. A reservation is made before its generation, so it also reveals a generation that was deleted.
 func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision

@@ -23,8 +23,9 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Recovery decides what happens to a data directory. It reports to the lifecycle with the sidecar's statuses. Only
-// one run is active at a time. Its exported methods may be called from any goroutine, except for RememberRefusal.
+// A Recovery decides what happens to a data directory. It reports to the lifecycle with the statuses of the
+// sidecar. Only one run is active at a time. Its exported methods may be called from any goroutine, except for
+// RememberRefusal.
 type Recovery struct {
 	environment
 	volume datadir.Validator
@@ -54,9 +55,9 @@ func New(options Options) *Recovery {
 }
 
 // prepare makes the data directory ready for etcd. It returns the members of the existing cluster that this member
-// joins, or an empty string if its configuration applies. The error reports why etcd must not open the directory. When
-// ctx is done, prepare returns its cause, and the next run continues. The caller holds the volume's lock and has not
-// opened etcd yet. examine validates the current data directory.
+// joins, or an empty string if its configuration applies. The error reports why etcd must not open the directory.
+// When ctx is done, prepare returns its cause, and the next run continues. The caller must hold the volume's lock
+// and must not have opened etcd. examine validates the current data directory.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
@@ -68,8 +69,8 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	return now.members, err
 }
 
-// Close cancels a running initialization and waits for its end. Nothing can be triggered afterwards. It may be called
-// repeatedly.
+// Close cancels a running initialization and waits until it has ended. Afterwards, nothing can be triggered. It may
+// be called repeatedly.
 func (r *Recovery) Close() {
 	r.mu.Lock()
 	r.stop()
@@ -92,7 +93,7 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed returns why the last initialization failed; nil if it succeeded or none has ended.
+// WhyFailed returns why the last initialization failed, or nil if it succeeded or none has ended.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +148,8 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	r.status, r.config, r.why = result, config, err
 }
 
-// Config returns etcd's configuration as YAML. After an initialization it returns the one that was validated, even if
-// the file has changed since, so that etcd opens the same directory. Errors name the file.
+// Config returns etcd's configuration as YAML. After an initialization, it returns the validated configuration even
+// if the file has changed since then, so that etcd opens the same directory. Errors contain the name of the file.
 func (r *Recovery) Config(context.Context) ([]byte, error) {
 	r.mu.Lock()
 	validated := r.config
@@ -451,7 +452,7 @@ var waysOut = map[Event]string{
 	Unproved: "name an earlier target with --restore-to and --restore-id",
 }
 
-// wayOut returns what the user should do after a step of the machine; empty if nothing.
+// wayOut returns what the user should do after a step of the machine, or "".
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
@@ -472,7 +473,7 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns the error for data that etcd may not open: a sentence that includes the way out, wrapping the
+// rejection returns the error for data that etcd must not open: a sentence that includes the way out and wraps the
 // error of the volume or the store. It is final unless the process should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)

@@ -40,17 +40,16 @@ type Options struct {
 	Request   *Request                  // restore to perform once; nil if none is requested
 	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
 	Validate  datadir.Validation        // validates a data directory
-	// Inspect checks a database that was fetched, before it is opened for changes; see restore.Options. It may be
-	// nil.
+	// Inspect checks a fetched database before it is opened for changes; see restore.Options. It may be nil.
 	Inspect func(ctx context.Context, path string) error
-	// Flush uploads the part of a closed etcd's database that the store lacks; nil if that is impossible.
+	// Flush uploads the part of a closed etcd's database that the store lacks. It is nil if that is impossible.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool uploads the segments queued on the volume, and may be repeated. It skips segments that the data
 	// already covers: those of the same identity up to revision reach. An empty identity means that there is no data.
 	// It is nil without a store.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // queue of segments; empty if there is none
-	// Died returns the reason of etcd's crash at the last start; empty if there was none. It may be nil.
+	// Died returns the reason for etcd's crash at the last start, or "" if it did not crash. It may be nil.
 	Died func() string
 	// Lost reports whether an earlier run served data from the data directory, according to the records on the
 	// volume. It may be nil.
@@ -61,7 +60,7 @@ type Options struct {
 	Log zerolog.Logger
 }
 
-// A Request is a restore that the user wants.
+// A Request is a restore that the user requests.
 type Request struct {
 	Target archive.Target
 	ID     string // identifies the restore, which is performed only once
@@ -144,8 +143,8 @@ func longestWait(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before the next attempt, given the number of failed ones, or until ctx is done. Pauses are randomized
-// so that members that start together do not all ask at the same moment.
+// backOff waits before the next attempt, given the number of failed attempts, or until ctx is done. Pauses are
+// randomized so that members that start together do not all send their requests at the same moment.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {
@@ -200,7 +199,7 @@ type Result struct {
 	Lost  int64  // known lost revisions, not counting those that the user chose to undo
 }
 
-// The outcomes, and the causes that are not states of the volume.
+// Outcomes, and causes that are not states of the volume.
 const (
 	Restored   = "restored"   // from the store
 	Rejoined   = "rejoined"   // with the data of the other members
@@ -216,7 +215,7 @@ const (
 	maxDone      = 100      // number of restore IDs; the store has them all
 )
 
-// A journal is the record that recovery keeps durably on the volume.
+// A journal is the record that recovery stores durably on the volume.
 type journal struct {
 	Format int           `json:"format"`
 	Claim  *restoreClaim `json:"claim,omitempty"` // what may be claimed and is not installed yet
@@ -245,8 +244,8 @@ type mismatch struct {
 	Last    int64     `json:"last,omitempty"`  // the last of these
 }
 
-// RecordMismatch records on the volume that a directory's data does not match the store, for instance because the
-// generation of a running etcd has ended. Call it after etcd is closed.
+// RecordMismatch records on the volume that a directory's data does not match the store, for example because the
+// generation of a running etcd has ended. It must be called after etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
 	refused := &mismatch{DataDir: seed.ResolvePath(dataDir), Why: why.Error(), At: e.now().UTC()}
 	if rows, ok := errors.AsType[*relation.RowsError](why); ok {
@@ -255,7 +254,8 @@ func (e *environment) RecordMismatch(dataDir string, why error) error {
 	return e.updateRecord(func(r *journal) { r.Refused = refused })
 }
 
-// readRecord returns an empty record if there is none. The error of an unreadable record names the way out.
+// readRecord returns the record, or an empty one if there is none. The error for an unreadable record contains the
+// way out.
 func (e *environment) readRecord() (r journal, err error) {
 	path := filepath.Join(e.options.VolumeDir, recordFile)
 	content, err := disk.ReadHere(path, maxRecord)
@@ -274,7 +274,8 @@ func (e *environment) readRecord() (r journal, err error) {
 	return r, nil
 }
 
-// updateRecord writes only if something changes, so that a full volume does not prevent the removal of built data.
+// updateRecord writes the record only if something changes, so that a full volume does not prevent the removal of
+// built data.
 func (e *environment) updateRecord(change func(*journal)) error {
 	before, err := e.readRecord()
 	r := before

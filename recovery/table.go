@@ -17,7 +17,7 @@ const always = statemachine.Always
 // working groups the states whose work may fail because of the volume or a bug in this program.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing groups the states in which the store may turn out to hold less than it announced.
+// weighing groups the states in which the store may turn out to have less than it announced.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
 // Actions that several rows share.
@@ -26,10 +26,10 @@ var (
 	askPeers = []Action{AskThePeers}
 )
 
-// written is the table before expansion. Rows with the same From and On are adjacent, all but the last of them
-// guarded; the first whose guard holds applies. Elsewhere answers events without a row. The table does not decide
-// what happens to a volume: the rules in decide.go do, and their results are the events of Decide. A row only carries
-// a decision out.
+// written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
+// guard; the first row whose guard is true applies. Elsewhere answers events without a row. The table does not
+// decide what happens to a volume: the rules in decide.go do, and their results are the events of Decide. A row
+// only carries out a decision.
 var written = statemachine.Entries{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after its claim"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},
@@ -146,11 +146,11 @@ type (
 	State = statemachine.State
 	// An Event reports how the work of a state ended.
 	Event = statemachine.Event
-	// An Action names something that a run does.
+	// An Action names a step that a run performs.
 	Action = statemachine.Action
 )
 
-// The states. A run starts in Resume and ends in Ready or Refused.
+// States. A run starts in Resume and ends in Ready or Refused.
 const (
 	Resume   State = "Resume"
 	Examine  State = "Examine"
@@ -172,7 +172,7 @@ const (
 	Refused  State = "Refused"
 )
 
-// The events that are not results of a decision. All but the first and the timer's end the work of a state.
+// Events that are not results of a decision. All of them except the first and the timer's end the work of a state.
 const (
 	Begun        Event = "begun"              // a run starts; sent once
 	NothingBegun Event = "nothing begun"      // no claimed restore is waiting to be installed
@@ -204,7 +204,7 @@ const (
 	Elapsed      Event = statemachine.Elapsed // the state's timer expired
 )
 
-// The guards, in addition to statemachine.Always. conditions defines them.
+// Guards, in addition to statemachine.Always. conditions defines them.
 const (
 	NoStore     statemachine.Guard = "no store"
 	Several     statemachine.Guard = "multi-member"
@@ -215,7 +215,7 @@ const (
 	NotListed   statemachine.Guard = "not listed, place free"
 )
 
-// The actions. Those that start with "pace" set the timer; all others may block.
+// Actions. Those that start with "pace" set the timer; all others may block.
 const (
 	ReadPosition    Action = "read position"
 	DropUnfinished  Action = "drop unfinished"  // remove data that an attempt built without a claim
@@ -250,7 +250,7 @@ const (
 // A VolumeState describes the data on this member's volume.
 type VolumeState string
 
-// The states of a volume.
+// States of a volume.
 const (
 	VolumeEmpty   VolumeState = "empty"            // no data, or an etcd that had not stored anything yet
 	VolumeLost    VolumeState = "lost"             // empty, but a run served data from here earlier
@@ -265,7 +265,7 @@ const (
 // A PeerState describes how the other members list this one, or is one of the constants below.
 type PeerState = peers.Membership
 
-// The states of the other members. The last eight require equal answers from a quorum, or answers from all members.
+// States of the other members. The last eight require equal responses from a quorum, or responses from all members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
 	PeersItself    PeerState = "none, joins"        // like none, but joins, with an empty volume
@@ -283,7 +283,7 @@ const (
 // for all relations in which there is a backup to restore.
 type StoreState = relation.Relation
 
-// The states of a store.
+// States of a store.
 const (
 	StoreNone       StoreState = "none"            // --backup-store is not given
 	StoreUnasked    StoreState = "not asked"       //
@@ -311,7 +311,7 @@ const (
 	AskedRestore RequestKind = "restore" // --restore-to, whatever --recover says
 )
 
-// The results of a decision. They are also events of the machine, which carries them out.
+// Results of a decision. They are also events of the machine, which carries them out.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd creates a new cluster

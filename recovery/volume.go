@@ -89,8 +89,9 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	}}, err
 }
 
-// checkRefused records damage if the data was rejected because the disk had changed rows. It does not check data that
-// was rejected for another reason, or that the user wants to keep. The error means that the rows cannot be read now.
+// checkRefused records damage if the data was rejected because the disk had changed rows. It ignores data that was
+// rejected for another reason or that the user wants to keep. The error means that the rows currently cannot be
+// read.
 func (v *localVolume) checkRefused() error {
 	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
 		return nil
@@ -105,8 +106,8 @@ func (v *localVolume) checkRefused() error {
 	return nil
 }
 
-// checkRows returns the revisions whose rows differ from etcd's log, because the disk has changed them, and an error
-// that names the first.
+// checkRows returns the revisions whose rows differ from etcd's log because the disk has changed them, and an error
+// that contains the first.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume differs from etcd's log: the disk has corrupted it", revisions[0])
@@ -131,7 +132,7 @@ func (v *localVolume) readPosition(exists bool) (err error) {
 	return nil
 }
 
-// readIdentity reads which cluster the data belongs to, and whether a requested restore is still to be done.
+// readIdentity reads which cluster the data belongs to, and whether a requested restore must still be performed.
 func (v *localVolume) readIdentity() (err error) {
 	if v.identity, err = archive.ReadIdentity(v.member.DataDir); err != nil {
 		return fmt.Errorf("%w; move that file away, and start with --adopt and the ID in the store's cluster.json", err)
@@ -144,7 +145,7 @@ func (v *localVolume) readIdentity() (err error) {
 	return err
 }
 
-// logDone logs, once, that a requested restore is skipped because it was done before.
+// logDone logs once that a requested restore is skipped because it was performed before.
 func (v *localVolume) logDone() {
 	if v.options.Request != nil && !v.requested && !v.logged {
 		v.options.Log.Info().Msgf("recovery: restore %q was done before and is not repeated; another restore needs another --restore-id", v.options.Request.ID)
@@ -152,7 +153,8 @@ func (v *localVolume) logDone() {
 	}
 }
 
-// removeUnfinished removes what an unsuccessful attempt has built. It holds only copies of data in the store.
+// removeUnfinished removes the directories of an unsuccessful attempt. They contain only copies of data in the
+// store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
@@ -180,7 +182,7 @@ func (v *localVolume) release() {
 	v.held = nil
 }
 
-// preserve moves the data directory out of the way, unless that is already done.
+// preserve moves the data directory aside unless that is already done.
 func (v *localVolume) preserve(name string) (Event, Facts, error) {
 	err := cmp.Or(v.checkRename(), v.checkUnchanged())
 	if err == nil {
@@ -233,8 +235,8 @@ func (v *localVolume) checkUnchanged() error {
 	return nil
 }
 
-// preserved returns the copies next to the data directory and the spool, oldest first. It omits the newest of each if
-// mustStay returns true for it.
+// preserved returns the copies next to the data directory and the spool, oldest first. It omits the newest copy of
+// each if mustStay returns true for it.
 func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
@@ -247,8 +249,8 @@ func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (
 	return all
 }
 
-// freeSpace deletes preserved copies, oldest first, until the source fits. Nothing else deletes them. It keeps the
-// newest until a later backup was verified, and spends at most limit on asking the store for that.
+// freeSpace deletes preserved copies, oldest first, until the source fits. No other code deletes them. It keeps the
+// newest copy until a later backup was verified, and spends at most limit on asking the store for that.
 func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
@@ -283,12 +285,13 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout bounds how long a member that restores nothing waits for the store's answer before it keeps the copies.
+// roomTimeout bounds the time for which a member that restores nothing waits for the store's answer before it keeps
+// the copies.
 const roomTimeout = 5 * time.Second
 
-// prepareStart frees space before etcd starts with valid data, if the volume could not hold the database a second
-// time: a defragmentation needs that much, and etcd stops when the volume is full. It also warns about problems that
-// a later restore would have.
+// prepareStart frees space before etcd starts with valid data, if the volume could not hold a second copy of the
+// database: a defragmentation requires that much, and etcd exits if the volume is full. It also warns about
+// problems that would affect a later restore.
 func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {

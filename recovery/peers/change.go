@@ -27,8 +27,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Remove removes this member from the cluster, provided that the survey still holds. It needs a quorum and may be
-// repeated.
+// Remove removes this member from the cluster, provided that the survey is still valid. It requires a quorum and
+// may be repeated.
 func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		i := slices.IndexFunc(members, func(m *etcdserverpb.Member) bool { return m.ID == uint64(s.Own.ID) })
@@ -53,8 +53,9 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 	})
 }
 
-// Add adds this member to the cluster, unless it was added. It needs a quorum and may be repeated. The member is a
-// learner that is promoted once it has caught up, or stays a learner if a user had added it as one.
+// Add adds this member to the cluster, unless it was already added. It requires a quorum and may be repeated. The
+// member is added as a learner, which is promoted once it has caught up, or stays a learner if a user had added it
+// as one.
 func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		for _, m := range members {
@@ -71,8 +72,8 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
-			// With one of these alarms a cluster grants no lease. One more voter in an even number needs no larger
-			// quorum, and no client writes that could be delayed while it has no data.
+			// With one of these alarms, the cluster grants no leases. Adding a voter to an even number of voters
+			// does not increase the quorum, and clients cannot write, so a voter without data delays no writes.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -81,13 +82,13 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	})
 }
 
-// hasLease reports whether the cluster has a lease with that ID, which stands for a fact about a learner.
+// hasLease reports whether the cluster has the lease with this ID, which records a fact about a learner.
 func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
 }
 
-// grantLease grants such a lease for ttl seconds.
+// grantLease grants a lease for ttl seconds.
 func grantLease(ctx context.Context, client *clientv3.Client, id, ttl int64) error {
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: ttl})
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
@@ -96,8 +97,8 @@ func grantLease(ctx context.Context, client *clientv3.Client, id, ttl int64) err
 	return nil
 }
 
-// Promote gives the survey's own member a vote. It needs a quorum and may be repeated. etcd agrees as soon as the
-// member has caught up.
+// Promote makes the survey's own member a voter. It requires a quorum and may be repeated. etcd accepts the
+// promotion once the member has caught up.
 func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
 		_, err := client.MemberPromote(ctx, uint64(s.Own.ID))
@@ -105,7 +106,7 @@ func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	})
 }
 
-// change makes a change of the members through the client endpoints of the others.
+// change changes the membership through the client endpoints of the other members.
 func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -131,7 +132,7 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	return p.withHint(p.withCause(context.WithoutCancel(ctx), s, err), config.Username)
 }
 
-// withCause adds why the others do not answer a client, for which gRPC reports only a timeout.
+// withCause adds the reason why the other members do not respond to a client, because gRPC reports only a timeout.
 func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -150,9 +151,9 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 	return err
 }
 
-// endpoints returns the client URLs of the others, and the user and password to send. A password is sent only where
-// others cannot read it, and only to members that the configuration names or whose peers have shown verified
-// certificates. If no URL qualifies, it is not sent.
+// endpoints returns the client URLs of the other members, and the user and password to send. A password is sent
+// only over connections that others cannot read, and only to members that the configuration names or whose peers
+// have presented verified certificates. If no URL qualifies, it is not sent.
 func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
@@ -160,8 +161,8 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	isPlain := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
 	verified := len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isPlain)
 	private := slices.DeleteFunc(slices.Clone(urls), func(raw string) bool {
-		// A URL belongs to a member if its host is in the configuration, or if it came from peers that have all
-		// shown verified certificates.
+		// A URL is trusted if its host is in the configuration, or if all peers that returned it have presented
+		// verified certificates.
 		isTrusted := p.hosts[hostOf(raw)] || verified
 		return p.isReadable(raw) || !isTrusted
 	})
@@ -171,7 +172,8 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	return private, p.User, p.Password
 }
 
-// isReadable reports whether others could read what is sent to a URL, if only by showing a certificate of their own.
+// isReadable reports whether a third party could read data sent to a URL, possibly by presenting its own
+// certificate.
 func (p *Peers) isReadable(raw string) bool {
 	parsed, err := url.Parse(raw)
 	if err != nil || parsed.Scheme == "https" && !p.anyServer {
@@ -181,12 +183,13 @@ func (p *Peers) isReadable(raw string) bool {
 	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
 
-// authErrors lists etcd's errors for a user that may not change the members.
+// authErrors lists etcd's errors for a user that may not change the membership.
 var authErrors = []error{
 	rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
 }
 
-// withHint adds the way out to an authentication error. Text from a member is cut to what users need.
+// withHint adds the way out to an authentication error. Text from a member is shortened to the part that users
+// need.
 func (p *Peers) withHint(err error, user string) error {
 	switch {
 	case err == nil:
@@ -207,22 +210,22 @@ func (p *Peers) withHint(err error, user string) error {
 
 const (
 	// minVoters is the number of voting members that a cluster needs so that one can be replaced: the others are a
-	// quorum, and remain one if another one fails for a moment.
+	// quorum, and remain one even if another member fails briefly.
 	minVoters = 3
-	// quietTime is the time without a sign of another process with this member's data, if its absence cannot be proved
-	// immediately.
+	// quietTime is the required time without a sign of another process that uses this member's data, if the absence
+	// of such a process cannot be proved immediately.
 	quietTime = time.Minute
-	// silentTime applies instead if this process has the member's address, and only the count of a silent connection
-	// speaks against it: a running member answers many heartbeats in that time, or asks for votes.
+	// silentTime applies instead if this process has the member's address and the only counterevidence is the count
+	// of a silent connection. In that time, a running member would answer many heartbeats or request votes.
 	silentTime = 10 * time.Second
-	// maxCheckPause is the longest pause between two checks that count as continuous.
+	// maxCheckPause is the longest pause between two checks that are considered continuous.
 	maxCheckPause = time.Minute
 )
 
-// ErrTooFew reports that the cluster has no quorum without this member, so that it cannot even be replaced.
+// ErrTooFew reports that the cluster has no quorum without this member, so the member cannot be replaced.
 var ErrTooFew = errors.New("the others are no quorum, which is needed to replace this member")
 
-// checkReplacement returns what prevents this member from being replaced or added now.
+// checkReplacement returns what currently prevents this member from being replaced or added.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
 	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // in this case, no other member can be promoted or removed either
 		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
@@ -244,8 +247,8 @@ func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*re
 	return p.checkDataInUse(ctx, s, waiting)
 }
 
-// checkURLs returns an error if a member has a peer URL that initial-cluster lacks: a name may lead to another cluster
-// for a moment, which may have a member of the same name.
+// checkURLs returns an error if a member has a peer URL that is not in initial-cluster: a hostname may briefly lead
+// to another cluster, which may have a member of the same name.
 func (p *Peers) checkURLs(name string, urls []string) error {
 	for _, url := range urls {
 		if !slices.Contains(p.listed, url) {
@@ -256,8 +259,9 @@ func (p *Peers) checkURLs(name string, urls []string) error {
 	return nil
 }
 
-// checkVersions returns an error if the members run different minor versions: a cluster is not changed during an
-// upgrade. Members that keep their data readable for an older etcd announce its version and do not count.
+// checkVersions returns an error if the members run different minor versions, because the membership must not
+// change during an upgrade. Members that keep their data readable for an older etcd announce its version and are
+// ignored.
 func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*response) error {
 	for _, r := range responses {
 		if r.cluster != s.Cluster {
@@ -274,10 +278,10 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 	return nil
 }
 
-// checkDataInUse returns an error if this member's data may be in use elsewhere. They are not if the others have no
-// connection to it and all they send arrives here: then no process can use the data as long as this one runs. If one of
-// the two cannot be known, nothing may speak against it for a minute; for a connection that another member counts and
-// that stays silent, for ten seconds.
+// checkDataInUse returns an error if this member's data may be in use by another process. It is not in use if the
+// other members have no connection to it and everything that they send arrives here: then no process can use the
+// data while this one is running. If one of the two cannot be determined, there must be no counterevidence for a
+// minute or, if another member counts a connection that stays silent, for ten seconds.
 func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status) error {
 	now := p.now()
 	unsure := p.checkConnections(ctx, s, waiting)
@@ -303,13 +307,13 @@ func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status)
 
 var errConnected = errors.New("it is connected to a process that has this member's data; stop that process")
 
-// errSilent reports a connection over which nothing arrives.
+// errSilent reports a connection on which nothing arrives.
 var errSilent = errors.New("it is connected but receives nothing")
 
-// checkConnections asks the others whether they are connected to this member, which etcd shows in its metrics. A
-// member that was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real
-// connection something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure. Members
-// that have reported that they run no etcd have no connections.
+// checkConnections asks the other members whether they are connected to this member, which etcd's metrics show. A
+// member that once received a snapshot counts each connection twice, so it may count a connection that has ended.
+// On a real connection, heartbeats or vote requests arrive sooner or later; unsure is returned for a silent one.
+// Members that have reported that they run no etcd have no connections.
 func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
@@ -337,7 +341,7 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 	return cmp.Or(unsure, silent)
 }
 
-// fetchPage reads a page from a member's client URLs.
+// fetchPage reads a page from one of a member's client URLs.
 func (c *connections) fetchPage(ctx context.Context, m Member, path string) (text string, err error) {
 	err = errors.New("it has no client URL")
 	for _, url := range m.ClientURLs {
@@ -348,16 +352,16 @@ func (c *connections) fetchPage(ctx context.Context, m Member, path string) (tex
 	return "", err
 }
 
-// metric returns the value of a metric with its labels; empty if the page lacks it.
+// metric returns the value of a metric with its labels, or "" if the page lacks it.
 func metric(page, name string) string {
 	_, rest, _ := strings.Cut("\n"+page, "\n"+name+" ")
 	value, _, _ := strings.Cut(rest, "\n")
 	return value
 }
 
-// checkLog returns an error if the volume lacks what this member has confirmed to the leader: it was rolled back. etcd
-// would panic (tocommit is out of range) or violate raft's guarantees. A leader forgets this with its leadership, so
-// nil proves nothing.
+// checkLog returns an error if the volume lacks entries that this member has confirmed to the leader, which means
+// that it was rolled back. etcd would panic (tocommit is out of range) or violate raft's guarantees. The
+// information is lost when the leader changes, so nil proves nothing.
 func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 	if s.Membership != Started || self.Index == 0 {
 		return nil
@@ -382,18 +386,18 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 }
 
 const (
-	// DowngradeWait bounds the wait of a new member until its peers have canceled a downgrade: they check once a
-	// second, and an election takes seconds more.
+	// DowngradeWait bounds the time for which a new member waits until its peers have canceled a downgrade. They
+	// check once a second, and an election takes a few seconds more.
 	DowngradeWait = time.Minute
-	// downgradePoll is the pause between two questions whether a downgrade has ended.
+	// downgradePoll is the pause between two polls for the end of a downgrade.
 	downgradePoll = 500 * time.Millisecond
 )
 
-// AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins, and
-// returns the cluster's version. The error is final if a peer runs an etcd that this one must not join; otherwise the
-// peers have held a downgrade for longer than bound, or ctx has ended. report is called once, with the reason for a
-// wait. If no peer can be reached AwaitVersion returns at once with a zero version: etcd finds that out as well, and
-// explains it better.
+// AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins,
+// and returns the cluster version. The error is final if a peer runs an etcd that this one must not join; otherwise
+// a downgrade was enabled for longer than bound, or ctx is done. report is called once, with the reason for
+// waiting. If no peer is reachable, AwaitVersion immediately returns a zero version, because etcd detects that as
+// well and explains it better.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
 	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it has lasted for %s", bound))
 	defer cancel()
@@ -426,8 +430,8 @@ func (p *Peers) otherURLs() []string {
 	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(p.others))...)))
 }
 
-// isDowngrading reports whether a downgrade is enabled, by the first peer that answers. That peer asks its leader, so
-// one is enough.
+// isDowngrading reports whether a downgrade is enabled, according to the first peer that responds. That peer asks
+// its leader, so one response is sufficient.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

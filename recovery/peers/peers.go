@@ -1,9 +1,9 @@
-// Package peers asks the other members of a cluster on behalf of one that runs no etcd yet: whether they list it, and
-// whether it may be replaced. It also makes the changes of the members that a replacement needs.
+// Package peers queries the other members of a cluster on behalf of a member that does not run etcd yet: whether
+// they list it, and whether it may be replaced. It also makes the membership changes that a replacement requires.
 //
-// Members are asked at their peer URLs, which show the members of the cluster to every holder of a peer certificate.
-// Requests that need a quorum go to their client URLs. With auto-tls or without TLS any response there is trusted, as
-// etcd trusts its peers then. Recovery's table makes the decisions.
+// Members are queried at their peer URLs, which show the member list to every client with a peer certificate.
+// Requests that require a quorum go to their client URLs. With auto-tls or without TLS, any response at these URLs
+// is trusted, because etcd itself trusts its peers in this case. All decisions are made by recovery's table.
 package peers
 
 import (
@@ -56,7 +56,8 @@ type Options struct {
 	User, Password    string // user that may change the membership, if authentication is enabled
 }
 
-// NewOptions takes the user and password from etcdctl's environment, or else root with rootPassword, if there is one.
+// NewOptions uses the user and password from etcdctl's environment or, without them, root with rootPassword if that
+// is set.
 func NewOptions(certFile, keyFile, rootPassword string) Options {
 	user, password, both := strings.Cut(os.Getenv("ETCDCTL_USER"), ":")
 	if !both {
@@ -68,7 +69,7 @@ func NewOptions(certFile, keyFile, rootPassword string) Options {
 	return Options{CertFile: certFile, KeyFile: keyFile, User: user, Password: password}
 }
 
-// Peers are the other members of one member's cluster. Its methods must not be called concurrently.
+// Peers are the other members of a member's cluster. Its methods must not be called concurrently.
 type Peers struct {
 	connections
 
@@ -86,7 +87,7 @@ type Peers struct {
 	quietSince, checkedAt time.Time           // since when no process with the member's data was seen, and when that was last checked
 }
 
-// connections are those of this member to the others, as a peer and as a client of etcd.
+// connections are the connections of this member to the others, as a peer and as a client of etcd.
 type connections struct {
 	Options
 
@@ -97,8 +98,8 @@ type connections struct {
 	anyPeer, anyServer bool // etcd creates these certificates itself and verifies none, because of auto-tls
 }
 
-// New returns the other members in etcd's configuration; nil if it names none. The error means that its certificates
-// cannot be used.
+// New returns the other members in etcd's configuration, or nil if there are none. The error means that its
+// certificates cannot be used.
 func New(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
 	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
@@ -139,7 +140,7 @@ func (c *connections) readCAs() (contents string) {
 	return contents
 }
 
-// reloadCAs connects with CA files that were replaced. An unusable file is tried again.
+// reloadCAs reconnects if CA files were replaced. An unusable file is retried later.
 func (p *Peers) reloadCAs() {
 	if current := p.readCAs(); current != p.loadedCAs && p.dial() == nil {
 		p.loadedCAs = current
@@ -147,7 +148,7 @@ func (p *Peers) reloadCAs() {
 	}
 }
 
-// hostOf returns the host of a URL; empty if it has none.
+// hostOf returns the host of a URL, or "" if it has none.
 func hostOf(raw string) string {
 	parsed, err := url.Parse(raw)
 	if err != nil {
@@ -156,7 +157,7 @@ func hostOf(raw string) string {
 	return parsed.Hostname()
 }
 
-// dial creates the clients: one as a peer, one as a client of etcd.
+// dial creates two clients, one that acts as a peer and one that acts as a client of etcd.
 func (c *connections) dial() error {
 	c.peerTLS.InsecureSkipVerify = c.anyPeer
 	peer, err := newClient(c.peerTLS)
@@ -179,7 +180,7 @@ func (c *connections) dial() error {
 	return nil
 }
 
-// newClient returns a client that follows no redirect: another server is not the member that was asked.
+// newClient returns a client that does not follow redirects, because a different server is not the queried member.
 func newClient(info transport.TLSInfo) (*http.Client, error) {
 	roundTripper, err := transport.NewTransport(info, requestTimeout)
 	if err != nil {
@@ -189,7 +190,7 @@ func newClient(info transport.TLSInfo) (*http.Client, error) {
 	return &http.Client{Transport: roundTripper, Timeout: requestTimeout, CheckRedirect: stay}, nil
 }
 
-// Close releases connections, and the address that etcd needs.
+// Close closes all connections and releases the address that etcd needs.
 func (p *Peers) Close() {
 	if p.server != nil {
 		p.server.close()
@@ -199,8 +200,8 @@ func (p *Peers) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// newSelfSignedCertificate returns a certificate as etcd makes itself with auto-tls. It encrypts and proves nothing,
-// so it is not stored and has no name.
+// newSelfSignedCertificate returns a certificate like the ones that etcd creates with auto-tls. It encrypts but
+// proves nothing, so it is not stored and contains no name.
 func newSelfSignedCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -211,12 +212,12 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, err
 }
 
-// statusPath is the path at which a member that runs no etcd yet reports its status, to the others and to itself. etcd
-// does not use it.
+// statusPath is the path at which a member that does not run etcd yet reports its status to the other members and
+// to itself. etcd does not use it.
 const statusPath = "/etcd-wrapper/call"
 
-// A statusServer answers at this member's peer address while it asks the others. Every other request is answered as
-// unavailable, so that rafthttp tries again.
+// A statusServer responds at this member's peer address while the member queries the others. It answers all other
+// requests as unavailable, so that rafthttp retries.
 type statusServer struct {
 	http.Server
 	serving sync.WaitGroup
@@ -231,10 +232,10 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.status.Load()) // the caller has disconnected
 }
 
-// Publish reports the state of this member to the others, as Query does.
+// Publish reports the state of this member to the other members, as Query does.
 func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
 
-// publish starts to answer if that is possible by now. The error is the reason if it is not.
+// publish starts the server if that is possible. Otherwise it returns the reason.
 func (p *Peers) publish(self Self) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -264,7 +265,7 @@ func (p *Peers) serve() error {
 	return nil
 }
 
-// listen listens as etcd will: with auto-tls, with a self-signed certificate.
+// listen listens as etcd will. With auto-tls, it uses a self-signed certificate.
 func (c *connections) listen(address url.URL) (net.Listener, error) {
 	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
 	if !c.anyPeer || !speaksTLS {
@@ -287,8 +288,8 @@ func (s *statusServer) close() {
 	s.serving.Wait()
 }
 
-// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the others, lead to this
-// process.
+// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the other members, lead
+// to this process.
 func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -305,8 +306,8 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	return nil
 }
 
-// Query asks every other member, and answers their requests from the first time on until Close. It returns within some
-// seconds, or when ctx is done.
+// Query queries every other member. From the first call until Close, it also answers their queries. It returns
+// within a few seconds, or when ctx is done.
 func (p *Peers) Query(ctx context.Context, self Self) Survey {
 	p.reloadCAs()
 	var notListening []string
@@ -356,7 +357,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 	s.NoQuorumElsewhere = without > 0 && with == 0 && len(p.others)-without < quorum
 }
 
-// formatID formats an ID as etcd does; 0 is empty.
+// formatID formats an ID as etcd does; 0 becomes "".
 func formatID(id uint64) string {
 	if id == 0 {
 		return ""
@@ -364,7 +365,7 @@ func formatID(id uint64) string {
 	return strconv.FormatUint(id, 16)
 }
 
-// onlyListed returns the members that a response names and the configuration does not.
+// onlyListed returns the members that a response lists but the configuration does not.
 func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	more, asked := map[string][]string{}, slices.Concat(slices.Collect(maps.Values(p.others))...)
 	for _, r := range responses {
@@ -377,7 +378,7 @@ func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	return more
 }
 
-// queryAll asks members in parallel for the members of their cluster, or for their status if they run no etcd.
+// queryAll queries members in parallel for their member list or, if they run no etcd, for their status.
 func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (responses []*response, waiting []Status, missing []string) {
 	var mu sync.Mutex
 	var requests sync.WaitGroup
@@ -423,7 +424,7 @@ func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*r
 	return nil, err
 }
 
-// readStatus asks a member that runs no etcd for its status.
+// readStatus requests the status of a member that runs no etcd.
 func (p *Peers) readStatus(ctx context.Context, name string, urls []string, status *Status) bool {
 	return slices.ContainsFunc(urls, func(url string) bool {
 		_, err := fetch(ctx, p.peer, url+statusPath, status)
@@ -431,7 +432,7 @@ func (p *Peers) readStatus(ctx context.Context, name string, urls []string, stat
 	})
 }
 
-// fetch reads a document, and the ID of the cluster that it came from.
+// fetch reads a document and the ID of the cluster that sent it.
 func fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -459,15 +460,15 @@ func fetch(ctx context.Context, client *http.Client, url string, document any) (
 	return response.Header.Get("X-Etcd-Cluster-ID"), nil
 }
 
-// openedRevision is the revision of the data that a member was started with, for other members, next to etcd's own
-// metrics. etcd shows only what it has applied; without a quorum its log may hold more.
+// openedRevision publishes the revision of the data with which a member was started, for the other members, next to
+// etcd's own metrics. etcd shows only applied revisions; without a quorum, its log may have more.
 var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_revision",
 	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
 })
 
-// openedCluster names the cluster and generation of the data for other members. etcd computes its cluster ID from the
-// configuration, so another cluster may have the same.
+// openedCluster publishes the cluster and generation of the data for the other members. etcd computes its cluster
+// ID from the configuration, so another cluster may have the same ID.
 var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_cluster",
 	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
@@ -475,8 +476,8 @@ var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { prometheus.MustRegister(openedRevision, openedCluster) } //nolint:gochecknoinits // etcd serves the default registry
 
-// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster that they
-// belong to.
+// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster to which the
+// data belongs.
 func PublishOpened(revision int64, identity archive.Identity) {
 	openedRevision.Set(float64(revision))
 	openedCluster.Reset()
@@ -487,8 +488,8 @@ func PublishOpened(revision int64, identity archive.Identity) {
 
 var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// queryIdentity asks the members that run for their cluster and generation in a store, and for the size of their data.
-// The error means that they differ.
+// queryIdentity requests the cluster and generation in the store, and the size of their data, from the running
+// members. The error means that their identities differ.
 func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")
@@ -509,8 +510,8 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	return nil
 }
 
-// queryRevisions asks members of the volume's cluster that run without a quorum for their revisions, which needs no
-// vote, and describes them.
+// queryRevisions requests, without a quorum, the revisions of running members of the volume's cluster, which
+// requires no vote, and describes them.
 func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
 	for _, r := range responses {
 		if s.Membership != Claimed || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {
@@ -529,7 +530,7 @@ func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, respon
 	return clauses
 }
 
-// maxMetric returns the largest value of several metrics on a page; 0 if it has none.
+// maxMetric returns the largest value of several metrics on a page, or 0 if it has none.
 func maxMetric(page string, names ...string) (largest int64) {
 	for _, name := range names {
 		if value, err := strconv.ParseFloat(metric(page, name), 64); err == nil {

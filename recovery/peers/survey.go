@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Membership describes how the other members list this one.
+// Membership describes how the other members list this member.
 type Membership string
 
-// The values. Only those that a quorum of equal responses supports lead to action.
+// Values of Membership. Only values that are supported by a quorum of equal responses lead to changes.
 const (
 	Unknown  Membership = "not all there"  // there is no quorum, and no cluster other than the configured one is known
 	Claimed  Membership = "no quorum"      // a cluster is known, but without a quorum of equal responses
@@ -32,13 +32,13 @@ const (
 	Unlisted Membership = "do not list it" // the cluster does not list this member
 )
 
-// HasQuorum reports whether a quorum of the others runs.
+// HasQuorum reports whether a quorum of the other members is running.
 func (m Membership) HasQuorum() bool { return m == Started || m == Added || m == Unlisted }
 
-// Member is a member of a cluster as another one lists it.
+// Member is a member of a cluster as another member lists it.
 type Member = membership.Member
 
-// Self describes the member that asks.
+// Self describes the querying member.
 type Self struct {
 	datadir.Position // position of the volume; zero if it has no data
 
@@ -57,7 +57,7 @@ type Status struct {
 	Uploaded bool   `json:"brought,omitempty"` // the store has everything that only that volume had, as far as possible
 }
 
-// Volume describes what a member has on its volume.
+// Volume describes the data on a member's volume.
 type Volume string
 
 // The values.
@@ -69,40 +69,42 @@ const (
 	Restores Volume = "restores" // data to be restored from a store, once that is permitted
 )
 
-// Survey is the result of asking the others.
+// Survey is the result of querying the other members.
 type Survey struct {
 	Membership Membership
 	Cluster    string // etcd ID of the cluster, hexadecimal; empty without a quorum
-	// ID is the cluster's ID in its store, as reported by members that run with one; empty if none does. Generation
-	// belongs to it.
+	// ID is the cluster's ID in its store, as reported by running members with a store; empty if there are none.
+	// Generation belongs to it.
 	ID         string
 	Generation int
 	Members    []Member // members of the cluster, including this one
 	Own        Member   // this member as the other members list it
-	// Outdated describes why the data on the volume are not the ones that this member had last; nil if nothing speaks
-	// against them.
+	// Outdated describes why the data on the volume is not the last data of this member. It is nil if there is no
+	// evidence of that.
 	Outdated error
-	// Blocked describes what prevents this member from being replaced or added now; nil if nothing does.
+	// Blocked describes what currently prevents this member from being replaced or added; nil if nothing does.
 	Blocked error
-	// Uploaded reports whether all others that run no etcd have uploaded what only their volumes had.
+	// Uploaded reports whether all other members that run no etcd have uploaded everything that only their volumes
+	// had.
 	Uploaded bool
-	// Missing names the members that gave no response, or one that prevents a decision, and why; nil if there are none.
+	// Missing lists the members that did not respond, or whose response prevents a decision, with the reasons; nil
+	// if there are none.
 	Missing error
-	// Running is the number of others that run an etcd of the volume's cluster, Voters the number of its voting members
-	// as they list them.
+	// Running is the number of other members that run an etcd of the volume's cluster, and Voters the number of its
+	// voting members according to them.
 	Running, Voters int
-	// Revision is the highest that a running member is known to have.
+	// Revision is the highest known revision of a running member.
 	Revision int64
-	// NoQuorumElsewhere reports that the other members cannot be a quorum of the volume's cluster without this one,
-	// because too many of them wait without its data.
+	// NoQuorumElsewhere reports that the other members cannot form a quorum of the volume's cluster without this
+	// one, because too many of them are waiting without its data.
 	NoQuorumElsewhere bool
-	// Size is the largest size of a database that a running member reports, in bytes.
+	// Size is the size, in bytes, of the largest database that a running member reports.
 	Size int64
-	// Older is the number of members that run no etcd and have data that the store has more than.
+	// Older is the number of members that run no etcd and whose data is older than the store's.
 	Older int
 }
 
-// InitialCluster returns the members in the form of etcd's initial-cluster, for the member with a name.
+// InitialCluster returns the members in the format of etcd's initial-cluster, for the member with the given name.
 func (s *Survey) InitialCluster(ownName string) string {
 	var pairs []string
 	for _, m := range s.Members {
@@ -139,7 +141,7 @@ func (r *response) content() string {
 	return r.cluster + string(text)
 }
 
-// own returns the member that answered, by its own list; the zero value if it is not there.
+// own returns the member that responded, according to its own list, or the zero value if it is not listed.
 func (r *response) own() (own Member) {
 	for _, m := range r.members {
 		if m.Name == r.name || slices.Contains(m.PeerURLs, r.url) {
@@ -149,8 +151,8 @@ func (r *response) own() (own Member) {
 	return own
 }
 
-// findQuorum returns the response that a quorum of its own cluster has given; nil if there is none, or if two
-// contradict each other.
+// findQuorum returns the response given by a quorum of its own cluster. It returns nil if there is none, or if two
+// such responses contradict each other.
 func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	votes := map[string]int{}
 	for _, r := range responses {
@@ -169,8 +171,8 @@ func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	return agreed
 }
 
-// requiredVotes returns how many equal responses are needed: a quorum or, if this member is one of two voters, the
-// other one, which has everything that both have ever agreed on.
+// requiredVotes returns the required number of equal responses: a quorum or, if this member is one of two voters,
+// the other voter, which has everything that both ever agreed on.
 func (p *Peers) requiredVotes(members []Member) int {
 	count := len(voters(members))
 	if own, listed := p.findSelf(members); listed && !own.IsLearner && count == 2 {
@@ -183,8 +185,8 @@ func voters(members []Member) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.IsLearner })
 }
 
-// findSelf returns this member's entry in a list: the one with its name or, as a member that never started has no name
-// there, with one of its peer URLs.
+// findSelf returns this member's entry in a list: the one with its name or, because a member that never started has
+// no name, the one with one of its peer URLs.
 func (p *Peers) findSelf(members []Member) (own Member, listed bool) {
 	hasOwnURL := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isSelfURL) }
 	i := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.config.Name || m.Name == "" && hasOwnURL(m) })
@@ -199,7 +201,7 @@ func (p *Peers) findSelf(members []Member) (own Member, listed bool) {
 
 func (p *Peers) isSelfURL(url string) bool { return slices.Contains(p.urls, url) }
 
-// evaluate makes a survey of responses.
+// evaluate derives a survey from responses.
 func (p *Peers) evaluate(responses []*response) Survey {
 	reported := map[Membership]bool{}
 	for _, r := range responses {
@@ -236,7 +238,7 @@ func (p *Peers) membershipIn(r *response) Membership {
 	}
 }
 
-// isStarted reports whether a member has ever served: then it has client URLs.
+// isStarted reports whether a member has ever served, because only then it has client URLs.
 func isStarted(m Member) bool { return len(m.ClientURLs) > 0 }
 
 // nameOf returns the name of a member for users.
@@ -251,7 +253,7 @@ func nameOf(m Member) string {
 	}
 }
 
-// checkPending returns an error if another member is about to join; only one at a time may.
+// checkPending returns an error if another member is about to join, because only one member may join at a time.
 func checkPending(s *Survey) error {
 	for _, m := range s.Members {
 		switch {
@@ -265,11 +267,11 @@ func checkPending(s *Survey) error {
 	return nil
 }
 
-// ErrMixedUp reports a volume with the data of another member.
+// ErrMixedUp reports a volume that contains the data of another member.
 var ErrMixedUp = errors.New("volumes were mixed up")
 
-// checkIdentity returns why the data of a volume are not the ones that this member had last, as far as the list of
-// members shows. Data from a time when this member was the only voter would form a cluster of their own.
+// checkIdentity returns why, according to the member list, the data on a volume is not the last data of this
+// member. Data from a time when this member was the only voter would form a separate cluster.
 func checkIdentity(self Self, s *Survey) error {
 	listed, count := s.Membership == Started || s.Membership == Added, len(voters(s.Members))
 	if self.MemberID == 0 || formatID(self.ClusterID) != s.Cluster || !listed && s.Membership != Unlisted {
@@ -292,8 +294,8 @@ func checkIdentity(self Self, s *Survey) error {
 	return nil
 }
 
-// describeMissing describes what the responses lack for a decision; nothing if every other member has reported its
-// state and nothing prevents one.
+// describeMissing describes what the responses lack for a decision. It returns nothing if every other member has
+// reported its state and nothing prevents a decision.
 func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, waiting []Status) (clauses []string) {
 	switch {
 	case s.Membership == Claimed:
@@ -311,7 +313,7 @@ func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, wai
 	return clauses
 }
 
-// describeQuorum describes why responses are not those of a quorum.
+// describeQuorum describes why the responses do not form a quorum.
 func (p *Peers) describeQuorum(responses []*response) string {
 	var names []string
 	for _, r := range responses {
@@ -324,7 +326,7 @@ func (p *Peers) describeQuorum(responses []*response) string {
 	return fmt.Sprintf("of %d voting members only %s runs, but %d are needed", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
 }
 
-// describe describes what in a status prevents a decision; empty if nothing does.
+// describe describes what in a status prevents a decision, or returns "".
 func (s Status) describe(self Self, membership Membership) string {
 	switch {
 	case s.Volume == Restores && self.Volume != Restores:
@@ -341,7 +343,7 @@ func (s Status) describe(self Self, membership Membership) string {
 	return ""
 }
 
-// joinErrors joins clauses to an error; nil if there are none.
+// joinErrors joins clauses to an error, or returns nil if there are none.
 func joinErrors(clauses []string) error {
 	if len(clauses) == 0 {
 		return nil
@@ -349,9 +351,9 @@ func joinErrors(clauses []string) error {
 	return errors.New(strings.Join(clauses, "; "))
 }
 
-// withoutCluster returns the membership if no etcd reports more than a cluster that is being founded. A cluster is
-// founded or restored only when every member has reported that it has no usable data: a missing one may have what all
-// others lack.
+// withoutCluster returns the membership if no etcd reports a cluster other than one that is being created. A
+// cluster is created or restored only after every member has reported that it has no usable data, because a missing
+// member may have the data that all others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
 		if status.Volume == Restores { // the store lets one member restore first
@@ -385,7 +387,7 @@ const (
 	maxQuote   = 300 // maximum bytes quoted from another process
 )
 
-// shorten returns text from another process as one line of readable length.
+// shorten returns text from another process as a single line of readable length.
 func shorten(text string) string {
 	text = printable.Line(text)
 	if len(text) > maxQuote {
@@ -400,8 +402,8 @@ type remoteError struct{ error }
 func (e remoteError) Error() string { return shorten(e.error.Error()) }
 func (e remoteError) Unwrap() error { return e.error }
 
-// validate returns an error if a list of members is not safe to show or use. Names and URLs go into logs,
-// published documents and etcd's configuration.
+// validate returns an error if a member list is not safe to show or use. Names and URLs appear in logs, published
+// documents and etcd's configuration.
 func validate(members []Member) error {
 	if len(members) == 0 || len(members) > maxMembers {
 		return fmt.Errorf("it lists %d members", len(members))

@@ -2,7 +2,7 @@ package seed
 
 import "golang.org/x/sys/unix"
 
-// isMountPoint reports whether a path is a mount point. A kernel before 5.8 does not report that.
+// isMountPoint reports whether a path is a mount point. Kernels before 5.8 do not report mount points.
 func isMountPoint(path string) bool {
 	var info unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &info)

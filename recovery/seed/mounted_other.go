@@ -2,5 +2,5 @@
 
 package seed
 
-// isMountPoint always returns false: only pods need it.
+// isMountPoint always returns false, because only pods need it.
 func isMountPoint(string) bool { return false }

@@ -1,6 +1,6 @@
 // Package seed builds the data directory of a restored cluster: a rebuilt database, and a log and a snapshot that
-// start a new history with it. The cluster has new IDs even if names and URLs are the old ones, so members of the old
-// one that may still run elsewhere belong to another cluster.
+// start a new history with it. The cluster has new IDs even if names and URLs are the same, so members of the old
+// cluster that may still be running elsewhere belong to a different cluster.
 package seed
 
 import (
@@ -84,13 +84,14 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 // logSize returns the bytes of a new log: one segment, and the next one that etcd allocates in advance.
 func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 
-// CheckSpace returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
+// CheckSpace returns a restore.ErrNoRoom with both numbers if the volume has no room for the directory that Build
+// would create.
 func (s Seed) CheckSpace(source restore.Source) error {
 	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
 }
 
-// prepare checks that the place is free, and creates an empty directory with the suffix, which is locked until the
-// file is closed.
+// prepare checks that the location is free, and creates an empty directory with the suffix. The directory is locked
+// until the file is closed.
 func (s Seed) prepare() (*os.File, error) {
 	if err := CheckPath(s.DataDir); err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, opti
 	return restored, nil
 }
 
-// publish makes the directory durable and gives it its name.
+// publish makes the directory durable and renames it to its final name.
 func (s Seed) publish(member string) error {
 	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
 		if err := disk.SyncDirectory(dir); err != nil {
@@ -155,8 +156,8 @@ func (s Seed) publish(member string) error {
 // maxLinks is the maximum number of symbolic links to follow, as in the kernel.
 const maxLinks = 40
 
-// ResolvePath returns where a data directory is, or will be: a symbolic link is followed, even to a missing target.
-// Directories that are renamed from or to it are next to it, so on the same volume.
+// ResolvePath returns the actual location of a data directory. It follows a symbolic link, even to a missing
+// target. Directories that are renamed from or to that location are next to it, and therefore on the same volume.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {
@@ -176,7 +177,7 @@ func ResolvePath(dataDir string) string {
 	return dataDir
 }
 
-// CheckPath returns why a finished directory cannot get that name.
+// CheckPath returns why a finished directory cannot be renamed to the path.
 func CheckPath(path string) error {
 	if isMountPoint(path) {
 		return fmt.Errorf("%s is a mount point and cannot be replaced; use a directory below it", path)
@@ -187,8 +188,8 @@ func CheckPath(path string) error {
 // ErrInUse reports that another process has locked the directory.
 var ErrInUse = errors.New("another process uses the data directory")
 
-// Lock locks a directory for this process until the file is closed. Two wrappers with different volumes may use one
-// data directory: neither may remove what the other one builds. Some file systems have no locks.
+// Lock locks a directory for this process until the file is closed. Two wrappers with different volumes may use the
+// same data directory, and neither may remove what the other builds. Some file systems do not support locks.
 func Lock(dir string) (*os.File, error) {
 	lock, err := os.Open(dir)
 	if err != nil {
@@ -201,8 +202,8 @@ func Lock(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// MountedWithin returns a part of a data directory that is a mount point; empty if there is none. It stays with
-// preserved data, and becomes part of the restored ones when it is mounted again.
+// MountedWithin returns a mount point within a data directory, or "" if there is none. Its content stays with the
+// preserved data, and becomes part of the restored data when it is mounted again.
 func MountedWithin(dataDir string) string {
 	for _, part := range []string{"member", "member/wal", "member/snap"} {
 		if at := filepath.Join(dataDir, part); isMountPoint(at) {
@@ -212,10 +213,11 @@ func MountedWithin(dataDir string) string {
 	return ""
 }
 
-// NewToken returns a token that no cluster has had. etcd computes IDs from it and the members' peer URLs alone.
+// NewToken returns a token that no cluster has used. etcd computes its IDs only from the token and the members'
+// peer URLs.
 func NewToken() string { return "restored-" + rand.Text() }
 
-// A cluster is the restored one, with IDs.
+// A cluster is the restored cluster with its IDs.
 type cluster struct {
 	*membership.RaftCluster
 	self         *membership.Member
@@ -274,11 +276,12 @@ func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	return cmp.Or(c.invalidateTokens(tx), c.rewriteMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// authRevisionDistance is added to the revision of users and roles, which never change that often between two backups.
+// authRevisionDistance is added to the revision of users and roles, which never change that often between two
+// backups.
 const authRevisionDistance = 1 << 20
 
-// invalidateTokens makes etcd reject all tokens that were signed before: a JWT has the revision of users and roles, and
-// could otherwise outlive a change of password that was made after the restored state.
+// invalidateTokens makes etcd reject all tokens signed earlier: a JWT contains the revision of users and roles, and
+// could otherwise remain valid despite a password change made after the restored state.
 func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
@@ -288,7 +291,7 @@ func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, revision))
 }
 
-// decodeNumber decodes a number in a database; 0 if there is none.
+// decodeNumber decodes a number in a database, or returns 0 if there is none.
 func decodeNumber(stored []byte) uint64 {
 	if len(stored) != 8 {
 		return 0
@@ -310,7 +313,7 @@ func countVoters(tx *bolt.Tx) (count int) {
 	return count
 }
 
-// listAlarms returns the alarms that were raised, once each. Unreadable entries do not count.
+// listAlarms returns each raised alarm once. Unreadable entries are ignored.
 func listAlarms(tx *bolt.Tx) (raised []string) {
 	if bucket := tx.Bucket(schema.Alarm.Name()); bucket != nil {
 		_ = bucket.ForEach(func(key, _ []byte) error {
@@ -342,28 +345,29 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the first entry in the log. It is committed, as every member has the same one.
+// firstTerm is the term of the first entry in the log. The entry is committed, because every member has the same
+// one.
 const firstTerm = 1
 
-// logDistance is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the
-// index at which they were made, and a request with one waits until that is applied: tokens of the previous log would
-// wait for that long. No cluster appends that many entries between two backups, and members that restore different
-// ones, each on its own, still start at the same index.
+// logDistance is the distance from the start of the replaced log to that of the restored log. etcd's simple tokens
+// contain the index at which they were created, and a request with a token waits until that index is applied, so
+// tokens of the previous log wait that long. No cluster appends that many entries between two backups. Members that
+// each restore a different backup still start at the same index.
 const logDistance = 1 << 40
 
 // commit returns the index of the first entry in the log, after the snapshot.
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
-// nextStart returns a number for a new cluster, such as the start of its log, above anything that the cluster of the
-// database has reached, and the ones that were restored since, of which the database may know nothing: each has
-// advanced less than a step. It is the same for all members that restore the same. Only data that were adopted from a
-// store with more generations may have advanced further.
+// nextStart returns a number for a new cluster, such as the start of its log. It is above anything that the cluster
+// of the database reached, and above those of clusters restored since then, which the database may not know: each
+// of them has advanced by less than a step. It is the same for all members that restore the same data. Only data
+// adopted from a store with more generations may have advanced further.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
 
-// writeLog starts the log with a snapshot of the database and its members. The empty entry after it shows etcd
-// immediately that it has applied what is committed.
+// writeLog starts the log with a snapshot of the database and its members. The empty entry after the snapshot shows
+// etcd immediately that everything committed is applied.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
 	if err != nil {
@@ -385,7 +389,7 @@ func (c *cluster) writeLog(member string) (err error) {
 	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
-// saveSnapshot makes the file readable for its owner only, which etcd leaves to the umask.
+// saveSnapshot makes the snapshot file readable only for its owner, because etcd leaves that to the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),
