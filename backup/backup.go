@@ -89,7 +89,8 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts making backups of an etcd that has just become ready, until End. A new store is initialized for the owner, NAMESPACE/NAME.
+// Begin starts making backups of an etcd that has just become ready, until End. A new store is initialized for the
+// owner, NAMESPACE/NAME.
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
@@ -125,7 +126,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	w.Run(ctx)
 }
 
-// supersede reports that another generation continues this one, unless the run has ended: the next run must not receive the reason.
+// supersede reports that another generation continues this one, unless the run has ended: the next run must not
+// receive the reason.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
@@ -171,8 +173,8 @@ func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 // errStopping is the error of replies that wait for the store when etcd is closed.
 var errStopping = errors.New("etcd is stopping")
 
-// End stops the writer, after which etcd may be closed. An error means that a request of the writer to the store has not
-// returned before ctx was done; the writer no longer reads etcd then. A maintenance task may end later.
+// End stops the writer, after which etcd may be closed. An error means that a request of the writer to the store
+// has not returned before ctx was done; the writer no longer reads etcd then. A maintenance task may end later.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -228,7 +230,8 @@ func (b *Backups) Unconfirmed() string {
 	return "the backup store does not confirm changes, so clients are waiting: " + reason
 }
 
-// BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool, or when ctx is done.
+// BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool,
+// or when ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil {
 		select {
@@ -301,8 +304,8 @@ func (f Facts) window() facts.Window {
 	return window
 }
 
-// windowsUpTo returns the windows of the last listing, the last of which ends with the given window and includes the full
-// snapshot made since.
+// windowsUpTo returns the windows of the last listing, the last of which ends with the given window and includes
+// the full snapshot made since.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	windows := slices.Clone(f.Listed.Windows) // copy, because the listing is shared
 	last := &windows[len(windows)-1]

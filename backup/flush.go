@@ -27,13 +27,13 @@ const (
 
 var errStillUnreachable = errors.New("the store has not recovered from an earlier problem")
 
-// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is called
-// after End and waits until the writer has ended. The writer may have ended before the last writes, so each member
-// uploads what the store lacks; several may do so at the same time. If there is no chain to extend, the member that wrote
-// the backups copies the whole database, and others return writer.ErrNoChain. writer.ErrRowsOnly means that all revisions
-// are stored and another member uploads the rest. ErrNotRunning means that backups had not started. Flush returns soon
-// after ctx is done even if a volume or a network file system hangs. It then leaves a goroutine behind, since the process
-// is about to exit.
+// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
+// called after End and waits until the writer has ended. The writer may have ended before the last writes, so each
+// member uploads what the store lacks; several may do so at the same time. If there is no chain to extend, the
+// member that wrote the backups copies the whole database, and others return writer.ErrNoChain. writer.ErrRowsOnly
+// means that all revisions are stored and another member uploads the rest. ErrNotRunning means that backups had not
+// started. Flush returns soon after ctx is done even if a volume or a network file system hangs. It then leaves a
+// goroutine behind, since the process is about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -77,8 +77,8 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 	return flush(ctx, options, shipped.Problem != nil)
 }
 
-// flush uploads a closed database, without a schedule for full snapshots. If the store had a problem, flush waits only for
-// recoveryLimit until it has recovered.
+// flush uploads a closed database, without a schedule for full snapshots. If the store had a problem, flush waits
+// only for recoveryLimit until it has recovered.
 func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	options.Schedule = func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
@@ -139,11 +139,12 @@ type spoolFlush struct {
 	writable int           // generation to which this process may add objects; 0 until it is verified
 }
 
-// FlushSpool uploads the spool of an earlier run and clears it once it is stored. data is the identity of the data on the
-// volume, unknown if there is no usable data, and reach its last revision. If the newest segment belongs to other data or
-// ends at or before reach, the spool is left to the writer. FlushSpool is called before Begin and may be called again
-// after an error, such as store.ErrUnavailable, or context.DeadlineExceeded after two minutes for one segment. Segments
-// after an unreadable part, or of a generation that a restore has ended, are preserved with a warning.
+// FlushSpool uploads the spool of an earlier run and clears it once it is stored. data is the identity of the data
+// on the volume, unknown if there is no usable data, and reach its last revision. If the newest segment belongs to
+// other data or ends at or before reach, the spool is left to the writer. FlushSpool is called before Begin and may
+// be called again after an error, such as store.ErrUnavailable, or context.DeadlineExceeded after two minutes for
+// one segment. Segments after an unreadable part, or of a generation that a restore has ended, are preserved with a
+// warning.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
@@ -257,7 +258,8 @@ func (s *spoolFlush) mayAdd(ctx context.Context, entry writer.Spooled) error {
 	return nil
 }
 
-// generation returns the generation of a segment, nil if the store does not know it, and whether a restore has ended it.
+// generation returns the generation of a segment, nil if the store does not know it, and whether a restore has
+// ended it.
 func (s *spoolFlush) generation(ctx context.Context, entry writer.Spooled) (found *archive.Generation, ended bool, err error) {
 	all, err := s.archive.Generations(ctx)
 	for i := range all {

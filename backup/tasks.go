@@ -270,7 +270,8 @@ func (c *tasks) canOpen() bool {
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// lastFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
+// lastFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is
+// none.
 func (c *tasks) lastFull() *archive.StoredFull {
 	if c.listing == nil || c.listing.history.Newest() == nil {
 		return nil
@@ -351,9 +352,9 @@ func (c *tasks) testRestore(ctx context.Context) error {
 	return nil
 }
 
-// testLatest checks whether the latest revision can be restored, since the writer does not read its uploads back. If the
-// listing does not reach that revision, it makes a full snapshot. Otherwise it runs a restore test, which also finds
-// damaged segments.
+// testLatest checks whether the latest revision can be restored, since the writer does not read its uploads back.
+// If the listing does not reach that revision, it makes a full snapshot. Otherwise it runs a restore test, which
+// also finds damaged segments.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {

@@ -95,7 +95,8 @@ const (
 	StatusDeadline = 15 * time.Second
 	// TriggerDeadline is short: the sidecar answers immediately and initializes in the background.
 	TriggerDeadline = 10 * time.Second
-	// ConfigDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is down.
+	// ConfigDeadline leaves room for the sidecar's attempt to list members, 7 s before the first byte while etcd is
+	// down.
 	ConfigDeadline = 60 * time.Second
 	// dialDeadline limits the TCP connection and, separately, the TLS handshake.
 	dialDeadline = 5 * time.Second

@@ -53,8 +53,8 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. On Unavailable, a client resumes its
-// watch on another member; on any other code it would give up.
+// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. On Unavailable, a client
+// resumes its watch on another member; on any other code it would give up.
 func TestClose_endlessRequests(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)

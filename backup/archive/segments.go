@@ -11,9 +11,10 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Grace bounds how soon the sources of a merged object are deleted. HeadValid bounds how old a writer's knowledge of the
-// head may be when it writes: after a longer pause it calls Head first, as its next position may be merged. An upload
-// that takes half of Grace is checked. A faster one has ended before another segment at its position can be deleted.
+// Grace bounds how soon the sources of a merged object are deleted. HeadValid bounds how old a writer's knowledge
+// of the head may be when it writes: after a longer pause it calls Head first, as its next position may be merged.
+// An upload that takes half of Grace is checked. A faster one has ended before another segment at its position can
+// be deleted.
 const (
 	Grace     = 5 * time.Minute
 	HeadValid = time.Minute

@@ -1,5 +1,6 @@
-// Package facts defines the published state of a member's backups. Package backup fills it in; the status document, the metrics, the
-// page and the terminal show it unchanged. It has no logic and imports no other package of this module.
+// Package facts defines the published state of a member's backups. Package backup fills it in; the status document,
+// the metrics, the page and the terminal show it unchanged. It has no logic and imports no other package of this
+// module.
 package facts
 
 import "time"
@@ -45,7 +46,8 @@ type Window struct {
 	To           time.Time `json:"to"`   // time of the last revision
 }
 
-// A GenerationWindow is a window within one generation. A generation has several of them if segments are missing in between.
+// A GenerationWindow is a window within one generation. A generation has several of them if segments are missing in
+// between.
 type GenerationWindow struct {
 	Window
 	Generation    int            `json:"generation"`

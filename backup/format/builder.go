@@ -50,8 +50,8 @@ func (o Object) Reader() io.Reader {
 	return io.MultiReader(bytes.NewReader(o.Line), o.data.reader())
 }
 
-// SegmentBuilder builds a compressed segment in memory. Rows come in order, markers after the rows of their revision, buckets last.
-// After an error it is unusable. It is not safe for concurrent use.
+// SegmentBuilder builds a compressed segment in memory. Rows come in order, markers after the rows of their
+// revision, buckets last. After an error it is unusable. It is not safe for concurrent use.
 type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
@@ -130,8 +130,8 @@ const (
 	maxHashes  = 4096
 )
 
-// sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader both use it, so
-// everything that is written can be read.
+// sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader
+// both use it, so everything that is written can be read.
 type sequence struct {
 	chain   *Chain
 	start   Manifest

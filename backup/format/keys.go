@@ -106,8 +106,8 @@ var (
 	ErrNewer = errors.New("made by a newer etcd-wrapper")
 )
 
-// Damaged returns an ErrDamaged with its cause as text. It does not wrap the cause, which may be an io.EOF, and truncates it, since it
-// may quote what was read.
+// Damaged returns an ErrDamaged with its cause as text. It does not wrap the cause, which may be an io.EOF, and
+// truncates it, since it may quote what was read.
 func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
 // Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
@@ -121,11 +121,11 @@ type KeyFiles struct {
 	TrustedKeys string // --backup-trusted-keys: ed25519 public keys, PKIX in PEM, one block after the other
 }
 
-// Keys encrypt, sign, decrypt and verify backups. The zero value does not encrypt or sign, and ignores signatures. Keys are safe for
-// concurrent use.
+// Keys encrypt, sign, decrypt and verify backups. The zero value does not encrypt or sign, and ignores signatures.
+// Keys are safe for concurrent use.
 //
-// The files are read at every use, so a replaced key takes effect immediately. If a file cannot be read, or contains no keys, the
-// operations that need it fail with an error that starts with the name of the flag.
+// The files are read at every use, so a replaced key takes effect immediately. If a file cannot be read, or
+// contains no keys, the operations that need it fail with an error that starts with the name of the flag.
 type Keys struct{ files KeyFiles }
 
 // LoadKeys reads the files for the first time. Its errors start with the name of the flag.
@@ -141,8 +141,8 @@ func LoadKeys(files KeyFiles) (*Keys, error) {
 	return keys, nil
 }
 
-// CheckSigning returns an error that starts with the name of a flag if these keys would not trust their own signature. Writers call it first: an
-// untrusted first line makes a store unusable for everyone.
+// CheckSigning returns an error that starts with the name of a flag if these keys would not trust their own
+// signature. Writers call it first: an untrusted first line makes a store unusable for everyone.
 func (k *Keys) CheckSigning() error {
 	if !k.Trusts() {
 		return nil

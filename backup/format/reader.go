@@ -11,11 +11,11 @@ import (
 	"math"
 )
 
-// SegmentReader reads consecutive segments. It checks everything that can be checked without the previous ones. The content of a segment
-// counts only after its end was reached without an error. It is not safe for concurrent use.
+// SegmentReader reads consecutive segments. It checks everything that can be checked without the previous ones. The
+// content of a segment counts only after its end was reached without an error. It is not safe for concurrent use.
 //
-// Errors about the content wrap ErrDamaged and the like; errors of the underlying reader are returned unchanged. After an error
-// every call returns it again.
+// Errors about the content wrap ErrDamaged and the like; errors of the underlying reader are returned unchanged.
+// After an error every call returns it again.
 type SegmentReader struct {
 	keys   *Keys
 	source *bufio.Reader
@@ -41,8 +41,8 @@ func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
 	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// Next advances to the next segment. It verifies the digest of the rest of the current one without decrypting it, so a caller who needs
-// no records needs no identity. It returns io.EOF after the last one.
+// Next advances to the next segment. It verifies the digest of the rest of the current one without decrypting it,
+// so a caller who needs no records needs no identity. It returns io.EOF after the last one.
 func (r *SegmentReader) Next() (Manifest, error) {
 	if r.err == nil {
 		r.err = r.next()
@@ -92,8 +92,8 @@ func (r *SegmentReader) finish() error {
 	return r.named(err)
 }
 
-// Record returns the next record, which is valid until the next call. It returns io.EOF at the end of the segment, after everything was
-// verified against the manifest.
+// Record returns the next record, which is valid until the next call. It returns io.EOF at the end of the segment,
+// after everything was verified against the manifest.
 func (r *SegmentReader) Record() (Record, error) {
 	switch {
 	case r.err != nil:
@@ -259,8 +259,8 @@ type Body struct {
 	SHA256 Digest `json:"sha256"`
 }
 
-// Reader reads exactly the described bytes from source. It returns io.EOF only if all of them were there and match; otherwise ErrDamaged, or
-// the error of source.
+// Reader reads exactly the described bytes from source. It returns io.EOF only if all of them were there and match;
+// otherwise ErrDamaged, or the error of source.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {

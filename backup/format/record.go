@@ -25,8 +25,8 @@ type Record interface {
 	decode(*SegmentReader) error
 }
 
-// Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number of the change within the
-// revision (8); a deletion has a final 't'. Its value may be empty.
+// Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number
+// of the change within the revision (8); a deletion has a final 't'. Its value may be empty.
 type Row struct {
 	Key, Value []byte
 }
@@ -62,7 +62,8 @@ func (r Row) Revision() (int64, error) {
 // Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// Bucket is the whole content of a small bucket of etcd, such as lease or authUsers. It may still be large, so it is one allocation.
+// Bucket is the whole content of a small bucket of etcd, such as lease or authUsers. It may still be large, so it
+// is one allocation.
 type Bucket struct {
 	Name string
 
@@ -195,8 +196,8 @@ func Seed(cluster string, generation int, revision int64) Digest {
 //
 //	C(r) = SHA-256(C(before r) || r as 8 bytes, big endian || SHA-256(rows of r))
 //
-// where each row is the length of its key, the key, the length of its value and the value, lengths as uvarints. Revisions
-// without rows do not count. It is not safe for concurrent use.
+// where each row is the length of its key, the key, the length of its value and the value, lengths as uvarints.
+// Revisions without rows do not count. It is not safe for concurrent use.
 type Chain struct {
 	digest   Digest // digest of all revisions before the current one
 	last     Digest // digest of the rows of the previous revision
@@ -249,8 +250,8 @@ func (c *Chain) close() {
 // Revision returns the revision of the last row, or the one before the first.
 func (c *Chain) Revision() int64 { return c.revision }
 
-// End returns the digest over all rows so far, and that of the last revision alone, which is zero without rows. It completes the last
-// revision: no row of it may follow.
+// End returns the digest over all rows so far, and that of the last revision alone, which is zero without rows. It
+// completes the last revision: no row of it may follow.
 func (c *Chain) End() (digest, last Digest) {
 	if c.open {
 		c.close()
@@ -288,8 +289,8 @@ type Manifest struct {
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
 }
 
-// Ending is the end marker of a generation, which names its successor. It is stored at the position of the next segment, so that no
-// segment can follow what a restore has read.
+// Ending is the end marker of a generation, which names its successor. It is stored at the position of the next
+// segment, so that no segment can follow what a restore has read.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation
 	Nonce     string    `json:"nonce"`     // process that ended the generation: random, hexadecimal

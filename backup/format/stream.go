@@ -38,7 +38,8 @@ var (
 	}}
 )
 
-// Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the output; it does not close w.
+// Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the
+// output; it does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	sealed := &sealWriter{}
 	keys, err := k.recipients()
@@ -77,8 +78,8 @@ func (s *sealWriter) Close() error {
 	return err
 }
 
-// Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are returned unchanged; anything
-// else is ErrDamaged or ErrNoIdentity. Close does not close r.
+// Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are
+// returned unchanged; anything else is ErrDamaged or ErrNoIdentity. Close does not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
 	opened := &openReader{source: &errorReader{Reader: r, limit: math.MaxInt64}}
 	opened.plain = opened.source

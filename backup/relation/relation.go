@@ -110,7 +110,8 @@ type Result struct {
 	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
 }
 
-// Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
+// Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as
+// Store.Adopts does.
 func Compare(data Data, store Store, adopt bool) Result {
 	c := caseOf(data, store, adopt)
 	j := Result{Relation: classify(c), Identity: data.Identity}
@@ -124,10 +125,10 @@ func Compare(data Data, store Store, adopt bool) Result {
 	return j
 }
 
-// Newer returns the revision that the cluster of the data is known to have reached, 0 if unknown, and what the store shows
-// that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it ahead of
-// the revisions that they acknowledge, so a quorum has what it shows, even if nothing else is left of the generation.
-// store is the store's URL.
+// Newer returns the revision that the cluster of the data is known to have reached, 0 if unknown, and what the
+// store shows that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it
+// ahead of the revisions that they acknowledge, so a quorum has what it shows, even if nothing else is left of the
+// generation. store is the store's URL.
 func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:

@@ -1,9 +1,11 @@
-// Package restore builds a database file from a full snapshot and the rows that followed it, without an etcd: the snapshot is written
-// while it is streamed in, the rows are inserted after its own, and the small buckets are replaced by their later content. The
-// result is the database of an etcd at that revision, except for rows that a compaction has deleted since the snapshot: these
-// exist again, and the compaction is scheduled, as if etcd had been killed before it started. Recovery and the backup commands call it.
+// Package restore builds a database file from a full snapshot and the rows that followed it, without an etcd: the
+// snapshot is written while it is streamed in, the rows are inserted after its own, and the small buckets are
+// replaced by their later content. The result is the database of an etcd at that revision, except for rows that a
+// compaction has deleted since the snapshot: these exist again, and the compaction is scheduled, as if etcd had
+// been killed before it started. Recovery and the backup commands call it.
 //
-// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that its etcd recorded.
+// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that its etcd
+// recorded.
 package restore
 
 import (
@@ -34,20 +36,21 @@ import (
 
 // Options change how a database is built. The zero value is the default.
 type Options struct {
-	// Above, if it is not 0, is the highest revision that was ever promised to a client. The database then continues above it, and everything
-	// before is marked as compacted, so that watchers list again.
+	// Above, if it is not 0, is the highest revision that was ever promised to a client. The database then
+	// continues above it, and everything before is marked as compacted, so that watchers list again.
 	Above int64
 	// Finish, if not nil, is called in the last transaction.
 	Finish func(*bolt.Tx) error
-	// Inspect, if not nil, checks the database before it is opened for writing, as InspectInChild does. Inconsistent pages would crash
-	// this process.
+	// Inspect, if not nil, checks the database before it is opened for writing, as InspectInChild does.
+	// Inconsistent pages would crash this process.
 	Inspect func(ctx context.Context, path string) error
 	// ReservedBytes must stay free on the volume, in addition to the room that the database needs.
 	ReservedBytes int64
-	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has precedence on the disk.
+	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has
+	// precedence on the disk.
 	Scratch bool
-	// Progress, if not nil, is called many times a second by one goroutine, with the bytes of the database and the rows. The
-	// total is 0 if unknown, and an estimate if there are rows.
+	// Progress, if not nil, is called many times a second by one goroutine, with the bytes of the database and the
+	// rows. The total is 0 if unknown, and an estimate if there are rows.
 	Progress func(bytes, total int64)
 }
 
@@ -118,8 +121,9 @@ func Blamed(err error, path archive.Path) error {
 	return &archive.Fault{Object: archive.DataName(path.Full.Generation, path.Full.Name()), Err: err}
 }
 
-// Database builds a database in a new file with mode 0600. On success the file is durable; otherwise it is removed. If the volume lacks
-// the room, nothing is fetched and the error is ErrNoRoom. Errors of the source and of ctx are returned unchanged.
+// Database builds a database in a new file with mode 0600. On success the file is durable; otherwise it is removed.
+// If the volume lacks the room, nothing is fetched and the error is ErrNoRoom. Errors of the source and of ctx are
+// returned unchanged.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if err := CheckSpace(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
@@ -263,8 +267,8 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace replaces the content of a small bucket, except for the finished compaction, which meta has of the full snapshot:
-// rows that a later compaction deleted exist again.
+// replace replaces the content of a small bucket, except for the finished compaction, which meta has of the full
+// snapshot: rows that a later compaction deleted exist again.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
@@ -321,17 +325,18 @@ type Source struct {
 	// called if a key belongs to a lease that all other buckets lack, because it was granted after they were recorded.
 	// Without its lease such a key would stay forever. Recorded may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
-	// Revision is the revision of the last row of the full snapshot, or 0 if unknown. A snapshot with another one is ErrDamaged: the rows do
-	// not follow it.
+	// Revision is the revision of the last row of the full snapshot, or 0 if unknown. A snapshot with another one
+	// is ErrDamaged: the rows do not follow it.
 	Revision int64
-	// DatabaseBytes and RowBytes estimate the sizes of the snapshot's database and of the rows, for the check of room and for progress. They
-	// may be 0.
+	// DatabaseBytes and RowBytes estimate the sizes of the snapshot's database and of the rows, for the check of
+	// room and for progress. They may be 0.
 	DatabaseBytes, RowBytes int64
 }
 
-// Rows passes every row after a full snapshot to row, in order, and returns the other changes: the Buckets that differ
-// from the snapshot's, with their current content, and the revision of etcd's scheduled compaction (Compacted), or 0 if it
-// is that of the snapshot. A database whose last row is not of Revision is ErrDamaged, unless that is 0.
+// Rows passes every row after a full snapshot to row, in order, and returns the other changes: the Buckets that
+// differ from the snapshot's, with their current content, and the revision of etcd's scheduled compaction
+// (Compacted), or 0 if it is that of the snapshot. A database whose last row is not of Revision is ErrDamaged,
+// unless that is 0.
 type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
 // progressReporter adds up the progress of a build and reports it.
@@ -385,7 +390,8 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	return nil
 }
 
-// startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
+// startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that
+// goroutine.
 func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
 	var reading sync.WaitGroup
@@ -406,8 +412,8 @@ type digestReader struct {
 	sum  hash.Hash
 }
 
-// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx is done. It returns the content without
-// the digest, and io.EOF only if that matches; otherwise ErrDigest.
+// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx is done. It returns the
+// content without the digest, and io.EOF only if that matches; otherwise ErrDigest.
 func NewDigestReader(ctx context.Context, from io.Reader) io.Reader {
 	return &digestReader{from: bufio.NewReaderSize(store.ContextReader{Context: ctx, Reader: from}, chunk), sum: sha256.New()}
 }

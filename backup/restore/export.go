@@ -29,8 +29,9 @@ import (
 // partial is the suffix of an unfinished file.
 const partial = ".partial"
 
-// Export builds a database in a new file and appends its SHA-256: a stock snapshot for `etcdutl snapshot restore`. If the file exists by
-// then, the error is fs.ErrExist. The file is written as PATH.partial, which an interrupted export leaves behind and the next one replaces.
+// Export builds a database in a new file and appends its SHA-256: a stock snapshot for `etcdutl snapshot restore`.
+// If the file exists by then, the error is fs.ErrExist. The file is written as PATH.partial, which an interrupted
+// export leaves behind and the next one replaces.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("cannot write %s: it already exists, or its path cannot be read", path)
@@ -95,7 +96,8 @@ type Keys struct {
 	store    mvcc.WatchableKV
 }
 
-// OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of every key.
+// OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of
+// every key.
 func OpenKeys(file string) (keys *Keys, err error) {
 	err = recoverPanic(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
@@ -149,8 +151,8 @@ func Inspect(path string) {
 	}
 }
 
-// InspectInChild returns a value for Options.Inspect: it runs `executable args...`, a command that calls Inspect. A panic of the child
-// is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
+// InspectInChild returns a value for Options.Inspect: it runs `executable args...`, a command that calls Inspect. A
+// panic of the child is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)

@@ -36,10 +36,10 @@ type HashRequest struct {
 	Compaction bool
 }
 
-// HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores when it compacts. The database may
-// have been compacted earlier than the member, but not later. A compaction that the database has started and not
-// finished counts as well if it may have deleted rows; the database does not show that, so the caller has to know. The
-// database is opened for reading, and no process may have it open for writing.
+// HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores when it compacts. The
+// database may have been compacted earlier than the member, but not later. A compaction that the database has
+// started and not finished counts as well if it may have deleted rows; the database does not show that, so the
+// caller has to know. The database is opened for reading, and no process may have it open for writing.
 //
 // etcd hashes the rows up to a revision, in their order. Of the rows at or below the compaction it omits those that a
 // compaction at that revision would delete, so that members agree even if some have not finished compacting. etcd finds
@@ -153,9 +153,9 @@ type fingerprint [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// markLatest marks the newest row of each key that exists at a revision. It starts with one pass over the rows. When the
-// table is full, that pass continues with half of its keys, and there are twice as many passes. Keys that are read
-// again, or were dropped from a table, get their marks from the last pass that handles them.
+// markLatest marks the newest row of each key that exists at a revision. It starts with one pass over the rows.
+// When the table is full, that pass continues with half of its keys, and there are twice as many passes. Keys that
+// are read again, or were dropped from a table, get their marks from the last pass that handles them.
 func (s scan) markLatest(revision int64) (kept bits, err error) {
 	passes := uint64(1)
 	for pass := uint64(0); pass < passes; pass++ {

@@ -22,14 +22,17 @@ type Object struct {
 
 // Store keeps objects. It is safe for concurrent use, by several processes on several machines too.
 //
-// An object is complete or absent, and is never overwritten. That holds at every instant, even if a writer is killed or cut off.
+// An object is complete or absent, and is never overwritten. That holds at every instant, even if a writer is
+// killed or cut off.
 //
-// Every method requires names that pass [CheckName], and rejects others before it sends a request. Errors wrap those of this
-// package where one fits. They name the object and the store, and contain nothing that a server wrote, and no secret.
+// Every method requires names that pass [CheckName], and rejects others before it sends a request. Errors wrap
+// those of this package where one fits. They name the object and the store, and contain nothing that a server
+// wrote, and no secret.
 //
-// Every method returns soon after its context ends, and on its own when no byte has moved for a minute, or for 10 s while it creates
-// a small object. It repeats a request a few times within seconds where that is safe; longer retries are up to the caller. A folder
-// is the exception: a file system that hangs cannot be interrupted, so never call a store from a goroutine that serves requests.
+// Every method returns soon after its context ends, and on its own when no byte has moved for a minute, or for 10 s
+// while it creates a small object. It repeats a request a few times within seconds where that is safe; longer
+// retries are up to the caller. A folder is the exception: a file system that hangs cannot be interrupted, so never
+// call a store from a goroutine that serves requests.
 type Store interface {
 	// Put creates an object from content, which it reads up to io.EOF in bounded memory. If the object exists, it
 	// is not changed and Put returns ErrExists. If content returns an error, Put returns that error and creates
@@ -171,12 +174,13 @@ type Failure string
 
 // The failures. They are errors, so errors.Is finds them; FailureOf returns the one in an error.
 const (
-	// ErrDenied: credentials are missing, wrong or expired, or grant too little. They are read again for the next request,
-	// since they may have been renewed.
+	// ErrDenied: credentials are missing, wrong or expired, or grant too little. They are read again for the next
+	// request, since they may have been renewed.
 	ErrDenied Failure = "permission denied"
 	// ErrNoBucket: the bucket, container or folder does not exist.
 	ErrNoBucket Failure = "bucket not found"
-	// ErrUnavailable: the store is unreachable, overloaded, full or broken. RetryAfter returns the pause that it asks for.
+	// ErrUnavailable: the store is unreachable, overloaded, full or broken. RetryAfter returns the pause that it
+	// asks for.
 	ErrUnavailable Failure = "store unavailable"
 	// ErrSkewed: the store refuses requests because this machine's clock differs too much from its own.
 	ErrSkewed Failure = "clock differs from the store's"
@@ -210,7 +214,8 @@ func NextStep(err error) string {
 	return ""
 }
 
-// NextStep returns what an operator can do about the failure. Errors of the HTTP stores other than ErrUnavailable end with it.
+// NextStep returns what an operator can do about the failure. Errors of the HTTP stores other than ErrUnavailable
+// end with it.
 func (f Failure) NextStep() string {
 	switch f {
 	case ErrDenied:

@@ -46,8 +46,8 @@ type complete struct {
 	end     format.Position
 }
 
-// bucketState records the small buckets and the hashes of compactions in the chain. The zero value makes the next capture
-// read them.
+// bucketState records the small buckets and the hashes of compactions in the chain. The zero value makes the next
+// capture read them.
 type bucketState struct {
 	digests  map[string]format.Digest
 	hashes   map[format.Hash]bool
@@ -79,15 +79,15 @@ func (c *chain) observe() {
 	}
 }
 
-// time returns the current time in milliseconds, or the latest time that was written in this generation if the clock was
-// set back.
+// time returns the current time in milliseconds, or the latest time that was written in this generation if the
+// clock was set back.
 func (c *chain) time() time.Time {
 	c.lastTime = archive.MaxTime(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
 	return c.lastTime
 }
 
-// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is capture.ErrCompacted if the
-// chain cannot be extended.
+// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is
+// capture.ErrCompacted if the chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
@@ -258,9 +258,9 @@ func (d *segmentBuilder) mark(revision int64) error {
 	return nil
 }
 
-// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most
-// a hundredth of the time: with a million leases they are read every few seconds. They are always read if a caller
-// waits, since etcd replies to a client before it reports the request as applied.
+// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take
+// at most a hundredth of the time: with a million leases they are read every few seconds. They are always read if a
+// caller waits, since etcd replies to a client before it reports the request as applied.
 func (c *chain) shouldReadBuckets(applied uint64) bool {
 	return !c.isStale(applied) && (c.urgent || c.isAsked() || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
@@ -384,8 +384,8 @@ func (c *chain) extends(head archive.Head) bool {
 	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
 }
 
-// align makes the next segment start at a head. It keeps the queued segments that start there; otherwise the database is captured again. It
-// reports whether it changed the tail.
+// align makes the next segment start at a head. It keeps the queued segments that start there; otherwise the
+// database is captured again. It reports whether it changed the tail.
 func (c *chain) align(head archive.Head) bool {
 	if c.tail != nil && c.extends(head) {
 		return false
@@ -451,9 +451,9 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	return rows, err
 }
 
-// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of them, or
-// if they differ and etcd may have compacted some. A chain without rows equals data without rows, and cannot be compared
-// with other data: every history starts without rows.
+// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of
+// them, or if they differ and etcd may have compacted some. A chain without rows equals data without rows, and
+// cannot be compared with other data: every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {
@@ -474,8 +474,8 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	}
 }
 
-// compareSegment compares the rows of a segment with etcd's, since two copies of the data may have an identical last revision. Rows that
-// etcd has compacted count as equal.
+// compareSegment compares the rows of a segment with etcd's, since two copies of the data may have an identical
+// last revision. Rows that etcd has compacted count as equal.
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {

@@ -31,8 +31,8 @@ type snapshotCopy struct {
 // under a lock.
 const smallDatabase = 64 << 20
 
-// copy waits for the gate and copies the database into the spool. If the volume lacks room for the plain database, it writes the sealed object,
-// which is smaller but slower to write. It runs in a job.
+// copy waits for the gate and copies the database into the spool. If the volume lacks room for the plain database,
+// it writes the sealed object, which is smaller but slower to write. It runs in a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	end, err := f.options.Gate.Acquire(ctx, "a full backup")
 	if err != nil {
@@ -72,8 +72,8 @@ func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	return c, nil
 }
 
-// dataLifetime bounds the time that uploaded data waits for its manifest. Data without a manifest counts as garbage a day
-// after it was put.
+// dataLifetime bounds the time that uploaded data waits for its manifest. Data without a manifest counts as garbage
+// a day after it was put.
 const dataLifetime = 12 * time.Hour
 
 // put uploads the data of the copy, unless an earlier attempt has done so and failed in a later step.

@@ -1,20 +1,23 @@
-// Package writer backs up a running etcd: it captures changes, stores them in segments, and makes full snapshots by schedule and whenever
-// the chain of segments cannot be extended. It never delays etcd's clients, except with Options.Ack.
+// Package writer backs up a running etcd: it captures changes, stores them in segments, and makes full snapshots by
+// schedule and whenever the chain of segments cannot be extended. It never delays etcd's clients, except with
+// Options.Ack.
 //
 // # Idea
 //
-// The history of a generation is one sequence of objects. An object is named by its position: its first revision, and a counter for segments
-// without rows. Each object determines the position of the next one, and an object is created only if its name is free. That is the only
-// lock: if two writers upload at the same time, one of them fails, reads the other's object and continues after it.
+// The history of a generation is one sequence of objects. An object is named by its position: its first revision,
+// and a counter for segments without rows. Each object determines the position of the next one, and an object is
+// created only if its name is free. That is the only lock: if two writers upload at the same time, one of them
+// fails, reads the other's object and continues after it.
 //
-// Each segment contains a digest of all rows before it and a digest that includes its own rows. A segment of another history never fits,
-// even if its name and its revisions do.
+// Each segment contains a digest of all rows before it and a digest that includes its own rows. A segment of
+// another history never fits, even if its name and its revisions do.
 //
 // # Structure
 //
-// The behavior is a state machine with an explicit table (table.go). The goroutine of Run owns the machine and all other state. It never waits
-// for the store: requests run in jobs, and the owner handles their results (driver.go). At most one request about the chain runs at a time.
-// Each part of the state belongs to one value, whose methods change it:
+// The behavior is a state machine with an explicit table (table.go). The goroutine of Run owns the machine and all
+// other state. It never waits for the store: requests run in jobs, and the owner handles their results (driver.go).
+// At most one request about the chain runs at a time. Each part of the state belongs to one value, whose methods
+// change it:
 //
 //   - remote tracks the store. Revisions become confirmed only in remote.setHead.
 //   - chain holds the position of the next segment and captures changes into the spool.
@@ -23,7 +26,8 @@
 //
 // Writer connects them: it inspects the store (inspect.go) and turns the results into events.
 //
-// A tick does the following if it is due, in this order: inspect or check the store, store a full snapshot, start one, capture, store a segment.
+// A tick does the following if it is due, in this order: inspect or check the store, store a full snapshot, start
+// one, capture, store a segment.
 //
 // # Invariants
 //
@@ -39,8 +43,8 @@
 //
 // # Example
 //
-// etcd is at revision 10 and the store ends at position 11.0. A client puts a key. Within the interval the owner captures revision 11 into
-// the spool, and the tail of the chain moves to 12.0. A job uploads segment 11.0.
+// etcd is at revision 10 and the store ends at position 11.0. A client puts a key. Within the interval the owner
+// captures revision 11 into the spool, and the tail of the chain moves to 12.0. A job uploads segment 11.0.
 //
 //   - The upload succeeds: the store ends at 12.0, and Facts.Revision is 11.
 //   - The store does not answer: the segment stays in the spool, the failure is reported as a problem with the time of the next attempt, and
@@ -52,25 +56,26 @@
 //
 // # Checks
 //
-// A writer does not read its uploads back. Every ten seconds it checks whether the segment that was the newest one at the previous check
-// still exists, which also detects deletions before newer segments. A stop repeats this check and reads the end of the chain before Flush
-// reports success. If the last segments are gone, their rows are captured again. If a segment before others is gone, a full snapshot starts
-// another chain.
+// A writer does not read its uploads back. Every ten seconds it checks whether the segment that was the newest one
+// at the previous check still exists, which also detects deletions before newer segments. A stop repeats this check
+// and reads the end of the chain before Flush reports success. If the last segments are gone, their rows are
+// captured again. If a segment before others is gone, a full snapshot starts another chain.
 //
 // # Stops
 //
-// When etcd is closed, package backup creates a second Writer for the closed database, with the first one as Previous and without a schedule.
-// Its Flush returns once everything is stored. A member that did not write the backups sets SegmentsOnly: it uploads what the writer may have
-// missed and never starts a chain.
+// When etcd is closed, package backup creates a second Writer for the closed database, with the first one as
+// Previous and without a schedule. Its Flush returns once everything is stored. A member that did not write the
+// backups sets SegmentsOnly: it uploads what the writer may have missed and never starts a chain.
 //
 // # Acknowledgements
 //
-// With Options.Ack, clients wait for the store (package ack). A reply that starts to wait wakes the owner, which captures immediately if
-// nothing is queued. Changes during an upload go to the next segment. Before and after each step the owner confirms the stored revision, and
-// the last request that preceded a stored capture of everything. Failed uploads are repeated within a second.
+// With Options.Ack, clients wait for the store (package ack). A reply that starts to wait wakes the owner, which
+// captures immediately if nothing is queued. Changes during an upload go to the next segment. Before and after each
+// step the owner confirms the stored revision, and the last request that preceded a stored capture of everything.
+// Failed uploads are repeated within a second.
 //
 // # Limits
 //
-// The package does not restore, test, merge or delete backups. Package relation decides how the data relates to the store. It does not know
-// when etcd stops.
+// The package does not restore, test, merge or delete backups. Package relation decides how the data relates to the
+// store. It does not know when etcd stops.
 package writer

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Only the goroutine of Run uses it, except for
-// call and wait.
+// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Only the goroutine of
+// Run uses it, except for call and wait.
 type driver struct {
 	options Options
 	pace    timing

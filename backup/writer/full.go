@@ -189,8 +189,9 @@ func (f *snapshots) isReady() bool {
 	return f.isIn(writing) && f.chain.gapSince.IsZero() && !f.chain.isStale(f.options.Etcd.AppliedIndex())
 }
 
-// open opens a read transaction, which takes as long as a commit of etcd. If there is a chain, it captures up to the revision of the
-// transaction: the full snapshot is part of the chain because a segment ends there. Otherwise the full snapshot starts a chain.
+// open opens a read transaction, which takes as long as a commit of etcd. If there is a chain, it captures up to
+// the revision of the transaction: the full snapshot is part of the chain because a segment ends there. Otherwise
+// the full snapshot starts a chain.
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
@@ -436,8 +437,8 @@ func (f *snapshots) leaveChain(why error) {
 	f.due = append(f.due, slices.DeleteFunc(m.requests, func(r fullRequest) bool { return r.answer == nil })...)
 }
 
-// backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer the attempt took, the
-// longer the wait, so that a large database is not copied or uploaded continuously.
+// backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer
+// the attempt took, the longer the wait, so that a large database is not copied or uploaded continuously.
 func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	problem := f.health.problems[opFull]
 	if f.making.tried.IsZero() || f.health.flushing || problem == nil {
@@ -448,8 +449,8 @@ func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	return wait
 }
 
-// checkSpace cancels the full snapshot in progress if its copy leaves no room for segments. Segments are small, and the chain ends without
-// them. checkSpace runs every tick: no disk fills the spool's reserve in that time.
+// checkSpace cancels the full snapshot in progress if its copy leaves no room for segments. Segments are small, and
+// the chain ends without them. checkSpace runs every tick: no disk fills the spool's reserve in that time.
 func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {
 		return

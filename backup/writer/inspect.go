@@ -43,8 +43,8 @@ func (w *Writer) inspectStore() {
 	})
 }
 
-// inspectNow schedules an inspection after a change of leadership, unless the store has a problem, and resets the count of inspections
-// without growth.
+// inspectNow schedules an inspection after a change of leadership, unless the store has a problem, and resets the
+// count of inspections without growth.
 func (w *Writer) inspectNow() {
 	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
@@ -148,10 +148,11 @@ func (w *Writer) isFullyStored(head archive.Head) bool {
 	return w.options.Reconciled && extended || w.options.SegmentsOnly && ahead >= 0
 }
 
-// compare compares etcd's data with the end of the chain. If the data cannot continue there, it returns an event and the reason. It returns an
-// error without an event if the inspection must be repeated. Members of one cluster have the same rows. Data with the same identity and other
-// rows is a copy of a volume or cluster that was written to independently; the copy that uploads first continues. If etcd has compacted the
-// rows, for example while the store was unreachable for long, only the identity is compared.
+// compare compares etcd's data with the end of the chain. If the data cannot continue there, it returns an event
+// and the reason. It returns an error without an event if the inspection must be repeated. Members of one cluster
+// have the same rows. Data with the same identity and other rows is a copy of a volume or cluster that was written
+// to independently; the copy that uploads first continues. If etcd has compacted the rows, for example while the
+// store was unreachable for long, only the identity is compared.
 func (w *Writer) compare(head archive.Head) (Event, error) {
 	data, err := relationData(w.options, w.remote.identity, relation.NotCompared), error(nil)
 	stored := !head.Empty() || !head.PastEnd.IsZero()
@@ -195,7 +196,8 @@ func (w *Writer) continueChain(found payload) {
 	w.handleLostSegments(head)
 }
 
-// watchProgress makes this member take over once the chain has not grown for a number of inspections although etcd has newer revisions.
+// watchProgress makes this member take over once the chain has not grown for a number of inspections although etcd
+// has newer revisions.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.tookOver && !state.leads && w.isIn(watching, unknown) {
@@ -258,7 +260,8 @@ func (w *Writer) forgetStore() {
 	w.remote.reset()
 }
 
-// startAfterCorruption starts another chain with a full snapshot. It leaves the damaged end of the previous chain unchanged.
+// startAfterCorruption starts another chain with a full snapshot. It leaves the damaged end of the previous chain
+// unchanged.
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {

@@ -98,8 +98,8 @@ type Etcd interface {
 // Gate serializes snapshots of the database with its defragmentation, which would otherwise block etcd until the
 // snapshot is closed.
 type Gate interface {
-	// Acquire waits until no other operation holds the gate, or until ctx is done. The operation is named for users, such
-	// as "a full backup". The caller must call end.
+	// Acquire waits until no other operation holds the gate, or until ctx is done. The operation is named for
+	// users, such as "a full backup". The caller must call end.
 	Acquire(ctx context.Context, what string) (end func(), err error)
 }
 

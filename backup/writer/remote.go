@@ -11,7 +11,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// storeView holds what a member knows of the store. It has no pointers to anything that changes: an inspection works on a copy.
+// storeView holds what a member knows of the store. It has no pointers to anything that changes: an inspection
+// works on a copy.
 type storeView struct {
 	identity      archive.Identity // identity of etcd's data, as recorded on the volume
 	capabilities  store.Capabilities
@@ -31,8 +32,8 @@ func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
 	return in.MayAdd(v.generation)
 }
 
-// remote tracks the store and this member's place in it. While the end of the chain is known, head is that end unless another member has
-// extended the chain since storedAt. Segments are only ever put at that position.
+// remote tracks the store and this member's place in it. While the end of the chain is known, head is that end
+// unless another member has extended the chain since storedAt. Segments are only ever put at that position.
 type remote struct {
 	*driver
 	storeView
@@ -75,8 +76,8 @@ func (r *remote) storedRevision() int64 {
 // setHead records where the chain ends. Revisions become confirmed only here.
 func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
-// reset forgets a store whose chain is gone. The cluster manifest may be gone as well and is created again if so: without it, a member that
-// loses its volume would take the store for an unused one.
+// reset forgets a store whose chain is gone. The cluster manifest may be gone as well and is created again if so:
+// without it, a member that loses its volume would take the store for an unused one.
 func (r *remote) reset() {
 	r.damagedEnd = r.head.Position // leave alone what was stored before this was noticed
 	r.generation, r.head = archive.Generation{}, archive.Head{}
@@ -93,18 +94,19 @@ func (r *remote) observeLeader() {
 	}
 }
 
-// hasNewerLeader reports whether a later leader has written the end of the chain. Revisions order rows, but leases and users change without a
-// revision, so a member without newer rows may have older leases and users than the chain. A member that was paused considers itself the leader
-// until it hears from the others. If it hears from none, its data was rolled back.
+// hasNewerLeader reports whether a later leader has written the end of the chain. Revisions order rows, but leases
+// and users change without a revision, so a member without newer rows may have older leases and users than the
+// chain. A member that was paused considers itself the leader until it hears from the others. If it hears from
+// none, its data was rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
 	return elapsed(&r.newerSince, newer) < r.pace.ahead && newer
 }
 
-// recordIdentity records on the volume the cluster of etcd's data, the process that last wrote its backups, and the end of the chain. It runs
-// before anything is stored, so that the record is right even if the process is killed next, and at the end of Run. In between it does not
-// record a change of the end alone.
+// recordIdentity records on the volume the cluster of etcd's data, the process that last wrote its backups, and the
+// end of the chain. It runs before anything is stored, so that the record is right even if the process is killed
+// next, and at the end of Run. In between it does not record a change of the end alone.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
@@ -125,8 +127,8 @@ func (r *remote) recordIdentity() {
 	}
 }
 
-// findSuccessor checks periodically whether an object at the next position ends the generation. A writer finds it with its next upload, other
-// members only here. A later generation.json alone proves nothing.
+// findSuccessor checks periodically whether an object at the next position ends the generation. A writer finds it
+// with its next upload, other members only here. A later generation.json alone proves nothing.
 func (r *remote) findSuccessor() {
 	number, next, cluster := r.generation.Number, r.head.Position, r.identity.Cluster
 	if r.link != nil {
@@ -168,8 +170,9 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 	}
 }
 
-// checkStored checks periodically whether stored objects still exist, since a writer does not read its uploads back: the segment that was the
-// newest one at the previous check, the newest full snapshot if a segment was stored since, and the generation at a longer interval.
+// checkStored checks periodically whether stored objects still exist, since a writer does not read its uploads
+// back: the segment that was the newest one at the previous check, the newest full snapshot if a segment was stored
+// since, and the generation at a longer interval.
 func (r *remote) checkStored() {
 	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {

@@ -53,8 +53,9 @@ func (u *uploads) start() {
 	})
 }
 
-// finish handles the result of an upload. If another member has stored a segment at the position, the next inspection finds what follows: rows
-// that both have captured count as stored, and small buckets are captured again, as the other member may have read older ones.
+// finish handles the result of an upload. If another member has stored a segment at the position, the next
+// inspection finds what follows: rows that both have captured count as stored, and small buckets are captured
+// again, as the other member may have read older ones.
 func (u *uploads) finish(segment Spooled, err error) {
 	started := u.health.requestedAt
 	u.health.requestedAt = time.Time{}
@@ -103,7 +104,8 @@ func (f *flushQueue) add(done chan<- error) {
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// complete answers the flushes that are complete or cannot complete here. notWriter is why this member makes no backups; nil if it does.
+// complete answers the flushes that are complete or cannot complete here. notWriter is why this member makes no
+// backups; nil if it does.
 func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {

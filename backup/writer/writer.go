@@ -121,7 +121,8 @@ func (w *Writer) Run(ctx context.Context) {
 	w.publish()
 }
 
-// wake returns a channel that receives when a reply waits. While a segment is queued, the end of its upload wakes the writer.
+// wake returns a channel that receives when a reply waits. While a segment is queued, the end of its upload wakes
+// the writer.
 func (w *Writer) wake() <-chan struct{} {
 	if len(w.spool.Entries()) > 0 {
 		return nil
@@ -197,8 +198,8 @@ func (w *Writer) pause() time.Duration {
 	return w.pace.tick
 }
 
-// capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore never replaces an active
-// cluster.
+// capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore
+// never replaces an active cluster.
 func (w *Writer) capture() {
 	due := time.Since(w.remote.storedAt) >= w.pace.heartbeat
 	if w.options.Ack != nil { // only an upload shows other clusters that this cluster is active
@@ -213,8 +214,8 @@ func (w *Writer) capture() {
 // takeoverFactor multiplies the wait before a member that took over starts a new chain.
 const takeoverFactor = 60
 
-// handleCompaction handles a compaction beyond the tail: rows after the tail may be missing. The chain ends unless another member extends it
-// in time.
+// handleCompaction handles a compaction beyond the tail: rows after the tail may be missing. The chain ends unless
+// another member extends it in time.
 func (w *Writer) handleCompaction(gap error) {
 	c, limit := w.chain, w.pace.gap
 	if c.gapSince.IsZero() {
@@ -303,9 +304,10 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // the compaction proceeds even without a capture
 }
 
-// FullNow makes a full snapshot and returns its manifest once it is stored. If one is in progress, another one follows it. FullNow returns
-// ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has lasted for
-// half a minute. The full snapshot is still made after that, also if ctx is done.
+// FullNow makes a full snapshot and returns its manifest once it is stored. If one is in progress, another one
+// follows it. FullNow returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile.
+// Any other error describes a problem that has lasted for half a minute. The full snapshot is still made after
+// that, also if ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
@@ -384,8 +386,8 @@ func (w *Writer) behindFor() (age time.Duration) {
 	return age
 }
 
-// currentProblem combines all problems into one; nil if there is none. A revision that stays unstored although no request fails is a problem
-// as well, except while a full snapshot is in progress.
+// currentProblem combines all problems into one; nil if there is none. A revision that stays unstored although no
+// request fails is a problem as well, except while a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
 	if problem != nil || w.role() != facts.Writer || len(unstored) == 0 || w.snapshots.making != nil ||

@@ -330,8 +330,8 @@ func replacement(key string, known map[string]reflect.Type) string {
 	return current
 }
 
-// renameExperimental moves values from old keys to their replacements, so that they take effect. etcd's own command copies
-// the values after reading the file (etcdmain); its embed package leaves that to the caller.
+// renameExperimental moves values from old keys to their replacements, so that they take effect. etcd's own command
+// copies the values after reading the file (etcdmain); its embed package leaves that to the caller.
 func renameExperimental(document map[string]any) error {
 	known := keysOf(reflect.TypeFor[settings]())
 	for _, old := range slices.Sorted(maps.Keys(document)) {

@@ -78,8 +78,8 @@ func expandVariables(raw []byte, pod, namespace string) []byte {
 	return raw
 }
 
-// dataDirIn returns the data directory of a configuration, or "". It rejects wal-dir, because a validation looks for the log
-// in the data directory.
+// dataDirIn returns the data directory of a configuration, or "". It rejects wal-dir, because a validation looks
+// for the log in the data directory.
 func dataDirIn(raw []byte) (string, error) {
 	mapping, _, err := decode(raw)
 	if err != nil && !errors.Is(err, errEmpty) {

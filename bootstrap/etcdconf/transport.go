@@ -165,7 +165,8 @@ func (s *settings) checkClientSecurity() error {
 	return nil
 }
 
-// checkPeerSecurity always checks the CA bundle: etcd reads it for its connections to peers, even if no listener uses TLS.
+// checkPeerSecurity always checks the CA bundle: etcd reads it for its connections to peers, even if no listener
+// uses TLS.
 func (s *settings) checkPeerSecurity() error {
 	if err := s.PeerSecurity.checkRequired(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
 		return err

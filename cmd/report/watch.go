@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pollInterval and healthyInterval are the intervals for polling values that change without notification: readiness,
-	// and what etcd waits for. A healthy member is polled less often to save CPU time.
+	// pollInterval and healthyInterval are the intervals for polling values that change without notification:
+	// readiness, and what etcd waits for. A healthy member is polled less often to save CPU time.
 	pollInterval    = 250 * time.Millisecond
 	healthyInterval = time.Second
 	// logDelay is the minimum duration of a wait of etcd that is logged.

@@ -74,7 +74,8 @@ func (r *Runtime) Configure(yaml []byte) error {
 	return nil
 }
 
-// CheckAck rejects --backup-ack=stored for several members: none would know whether the store has what the others acknowledged.
+// CheckAck rejects --backup-ack=stored for several members: none would know whether the store has what the others
+// acknowledged.
 func CheckAck(ack string, etcd *embed.Config) error {
 	members, _ := types.NewURLsMap(etcd.InitialCluster) // etcd reports the error
 	if ack != commandline.AckStored || len(members) <= 1 {
@@ -182,7 +183,8 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 	return all
 }
 
-// forceOnce clears force-new-cluster if an earlier start has performed it: the members that have joined since would be dropped.
+// forceOnce clears force-new-cluster if an earlier start has performed it: the members that have joined since would
+// be dropped.
 func (r *Runtime) forceOnce(etcd *embed.Config) {
 	note := bootstrap.ForceNoteOn(r.flags.VolumeDir)
 	if etcd.ForceNewCluster {

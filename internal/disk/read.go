@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is the maximum time for a read. On a busy machine, a read of a healthy volume may take more than a second. Its
-// callers continue without the result.
+// patience is the maximum time for a read. On a busy machine, a read of a healthy volume may take more than a
+// second. Its callers continue without the result.
 const patience = 3 * time.Second
 
 // ErrHangs means that the file did not answer in time.

@@ -44,8 +44,8 @@ func (f *Files) Serve(listeners []Listener) {
 	go f.read()
 }
 
-// verifyListeners verifies the listeners' certificates if the files have changed, or if the last attempt failed 30 s ago. The caller holds
-// f.reading.
+// verifyListeners verifies the listeners' certificates if the files have changed, or if the last attempt failed 30
+// s ago. The caller holds f.reading.
 func (f *Files) verifyListeners(files []file, now time.Time) {
 	f.mu.Lock()
 	listeners, failed := f.listeners, len(f.rejected) > 0
@@ -123,8 +123,8 @@ func (l Listener) verify(now time.Time) error {
 	return nil
 }
 
-// handshake returns the certificates of the listener. The handshake need not succeed: with TLS 1.2, a listener sends its own certificate
-// before it rejects the client's.
+// handshake returns the certificates of the listener. The handshake need not succeed: with TLS 1.2, a listener
+// sends its own certificate before it rejects the client's.
 func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()

@@ -1,7 +1,8 @@
-// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of notable
-// events. It ends with the process; Prometheus keeps more.
+// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of
+// notable events. It ends with the process; Prometheus keeps more.
 //
-// The watcher of package report owns a History and passes it each document. The status document publishes the trends and the timeline.
+// The watcher of package report owns a History and passes it each document. The status document publishes the
+// trends and the timeline.
 package history
 
 import (
@@ -32,7 +33,8 @@ type History struct {
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry of etcd's metrics, which returns a histogram only when an equal one is registered.
+// New returns an empty history. etcd is the registry of etcd's metrics, which returns a histogram only when an
+// equal one is registered.
 func New(etcd prometheus.Registerer) *History {
 	equal := prometheus.NewHistogram(fsyncs)
 	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
@@ -41,7 +43,8 @@ func New(etcd prometheus.Registerer) *History {
 	return &History{fsyncs: equal}
 }
 
-// Record compares a document with the previous one and returns the new events. It calls requests when a measurement is due.
+// Record compares a document with the previous one and returns the new events. It calls requests when a measurement
+// is due.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
 	h.recordTrends(d, now, requests)

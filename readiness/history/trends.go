@@ -134,7 +134,8 @@ func average(from, to state.Requests) float64 {
 	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
 }
 
-// p99 returns the 99th percentile between two readings, as Prometheus' histogram_quantile computes it, or NaN if there were none.
+// p99 returns the 99th percentile between two readings, as Prometheus' histogram_quantile computes it, or NaN if
+// there were none.
 func p99(from, to *dto.Histogram) float64 {
 	counted := map[float64]uint64{}
 	for _, bucket := range from.GetBucket() {

@@ -80,7 +80,8 @@ func New() *Metrics {
 	}
 }
 
-// Handler serves the counted metrics and those of the document that now returns. states lists all states of the lifecycle. Call it once.
+// Handler serves the counted metrics and those of the document that now returns. states lists all states of the
+// lifecycle. Call it once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	m.registry.MustRegister(collector{now, states})
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})

@@ -129,7 +129,8 @@ func DescribeRecovery(state string) string {
 	return ""
 }
 
-// BeforeResult lists the lifecycle's states in which recovery works. A test in cmd/report compares it with lifecycle.BeforeResult.
+// BeforeResult lists the lifecycle's states in which recovery works. A test in cmd/report compares it with
+// lifecycle.BeforeResult.
 var BeforeResult = []string{"Query", "Trigger", "Wait"}
 
 // phase returns the lifecycle's state, or the step of recovery while the lifecycle waits for it.

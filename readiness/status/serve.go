@@ -22,8 +22,8 @@ const (
 	pollInterval = 250 * time.Millisecond
 	// minPause is the minimum time between two events, so that a burst of changes is sent as one.
 	minPause = 50 * time.Millisecond
-	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a little more than
-	// twice as long.
+	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a
+	// little more than twice as long.
 	heartbeat = 5 * time.Second
 	// writeTimeout is the maximum time for a client to accept one event.
 	writeTimeout = 10 * time.Second

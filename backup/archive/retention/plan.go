@@ -1,10 +1,12 @@
-// Package retention deletes the backups that --backup-keep no longer requires, and merges the small objects that stay into larger ones,
-// so that a restore fetches tens of objects instead of thousands and listings stay short.
+// Package retention deletes the backups that --backup-keep no longer requires, and merges the small objects that
+// stay into larger ones, so that a restore fetches tens of objects instead of thousands and listings stay short.
 //
-// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. It counts only verified
-// full snapshots. If a safety check fails (of the clocks, the listing or the last restore test), it deletes nothing.
+// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. It
+// counts only verified full snapshots. If a safety check fails (of the clocks, the listing or the last restore
+// test), it deletes nothing.
 //
-// A Merger merges segments into minutes, and minutes into hours. It deletes the sources once no reader can still need them.
+// A Merger merges segments into minutes, and minutes into hours. It deletes the sources once no reader can still
+// need them.
 package retention
 
 import (
@@ -389,8 +391,8 @@ type Policy struct {
 	Hourly, Daily, Weekly int
 }
 
-// ParsePolicy parses --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers, separated
-// by commas. Missing keys are 0. The error starts with the flag.
+// ParsePolicy parses --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=,
+// whole numbers, separated by commas. Missing keys are 0. The error starts with the flag.
 func ParsePolicy(text string) (policy Policy, err error) {
 	counts, given := map[string]*int{"hourly": &policy.Hourly, "daily": &policy.Daily, "weekly": &policy.Weekly}, map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {

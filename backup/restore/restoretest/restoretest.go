@@ -1,4 +1,5 @@
-// Package restoretest builds large full snapshots, and archives of them, for benchmarks, without an etcd, which would take an hour to fill.
+// Package restoretest builds large full snapshots, and archives of them, for benchmarks, without an etcd, which
+// would take an hour to fill.
 package restoretest
 
 import (
@@ -82,7 +83,8 @@ func Rows(from, to int64, size int, row func(format.Row) error) error {
 	return nil
 }
 
-// PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the position after it.
+// PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the
+// position after it.
 func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
 	_, err := a.Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)

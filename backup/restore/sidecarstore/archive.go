@@ -1,45 +1,48 @@
-// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full snapshots,
-// which are snapshots of etcd, and deltas, which are the events of a watch. A full snapshot and the deltas after it yield the
-// database at any later revision that they cover: the snapshot, and the rows to add to its bucket named key.
+// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full
+// snapshots, which are snapshots of etcd, and deltas, which are the events of a watch. A full snapshot and the
+// deltas after it yield the database at any later revision that they cover: the snapshot, and the rows to add to
+// its bucket named key.
 //
 // It reads these objects:
 //
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are Unix time. All other objects are ignored: numbered chunks of uploads, which the stores of this program merge
-// into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the tag x-etcd-snapshot-exclude are read like the others, because a
-// listing has no tags.
+// The seconds are Unix time. All other objects are ignored: numbered chunks of uploads, which the stores of this
+// program merge into the object itself, and objects in deeper directories, which may belong to another cluster.
+// Objects with the tag x-etcd-snapshot-exclude are read like the others, because a listing has no tags.
 //
 // # Names are hints
 //
-// Names serve to select objects; their content decides. The name of a full snapshot has a revision that the sidecar read
-// before it took the snapshot, so the content may be newer: [Base] has the revision of the database itself. Rows up to that
-// revision are not repeated. Two sidecars that wrote at the same time leave deltas that overlap, and the rows that both
-// contain must be equal. A revision that no object contains is an archive.ErrNotKept; such gaps are common before a full
-// snapshot, because the sidecar discards the events it has collected when it takes one.
+// Names serve to select objects; their content decides. The name of a full snapshot has a revision that the sidecar
+// read before it took the snapshot, so the content may be newer: [Base] has the revision of the database itself.
+// Rows up to that revision are not repeated. Two sidecars that wrote at the same time leave deltas that overlap,
+// and the rows that both contain must be equal. A revision that no object contains is an archive.ErrNotKept; such
+// gaps are common before a full snapshot, because the sidecar discards the events it has collected when it takes
+// one.
 //
-// The time of an event is the time at which the sidecar received it, by its own clock. After a full snapshot that took a
-// minute to upload, that may be a minute after the change.
+// The time of an event is the time at which the sidecar received it, by its own clock. After a full snapshot that
+// took a minute to upload, that may be a minute after the change.
 //
 // # Why the rows equal those of etcd
 //
-// etcd numbers the rows of a transaction in the order in which it writes them, and a watch delivers them in that order, with
-// one event per row: for a put, for each key of a range that is deleted, and for each key of an expired lease. The sidecar
-// watches all keys and stores each event completely, except for the previous value, which it does not request. So the
-// revision and the position within it are the row's key, and the key, value, revisions, version and lease of the event are
-// the row's value, byte for byte.
+// etcd numbers the rows of a transaction in the order in which it writes them, and a watch delivers them in that
+// order, with one event per row: for a put, for each key of a range that is deleted, and for each key of an expired
+// lease. The sidecar watches all keys and stores each event completely, except for the previous value, which it
+// does not request. So the revision and the position within it are the row's key, and the key, value, revisions,
+// version and lease of the event are the row's value, byte for byte.
 //
-// There is one exception. An etcd older than 2024 (its issue 18089) that was compacted at the very revision from which the
-// sidecar started to watch had already dropped the deletions of that revision. Rows that follow a dropped row then have too
-// low a position, and the deleted key still exists.
+// There is one exception. An etcd older than 2024 (its issue 18089) that was compacted at the very revision from
+// which the sidecar started to watch had already dropped the deletions of that revision. Rows that follow a dropped
+// row then have too low a position, and the deleted key still exists.
 //
 // # What deltas lack
 //
-// Deltas contain no leases, users, roles, alarms, members, authentication status or compacted revision: these stay as they
-// were in the full snapshot. A key whose lease was granted after the full snapshot refers to a lease that the restored etcd
-// does not know, and stays until it is deleted or overwritten. A lease that was revoked after the full snapshot exists until
-// it expires, without keys. A password that was changed after the full snapshot is the previous one again.
+// Deltas contain no leases, users, roles, alarms, members, authentication status or compacted revision: these stay
+// as they were in the full snapshot. A key whose lease was granted after the full snapshot refers to a lease that
+// the restored etcd does not know, and stays until it is deleted or overwritten. A lease that was revoked after the
+// full snapshot exists until it expires, without keys. A password that was changed after the full snapshot is the
+// previous one again.
 package sidecarstore
 
 import (
@@ -163,9 +166,9 @@ func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	return objects, nil
 }
 
-// FullSnapshots returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or
-// reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or that all are
-// newer than the target.
+// FullSnapshots returns the full snapshots from which the target can be reached, the best one first. If one is
+// damaged, or reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or
+// that all are newer than the target.
 func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
 		if chain.Full.isBefore(to) {
@@ -209,8 +212,8 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return cmp.Compare(a.First, b.First) })
 }
 
-// Errors of a backup that cannot be used. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the store and
-// the context.
+// Errors of a backup that cannot be used. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the
+// store and the context.
 var (
 	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older
 	// one is needed.

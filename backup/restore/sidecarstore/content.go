@@ -19,9 +19,10 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// Snapshot opens a full snapshot as etcd made it: the database followed by its SHA-256, which the caller has to compare.
-// An error is restore.ErrDamaged, the context's or the store's. The reader needs little memory for any content; the
-// caller limits what is written to disk. It must not be used concurrently, is valid until ctx is done and must be closed.
+// Snapshot opens a full snapshot as etcd made it: the database followed by its SHA-256, which the caller has to
+// compare. An error is restore.ErrDamaged, the context's or the store's. The reader needs little memory for any
+// content; the caller limits what is written to disk. It must not be used concurrently, is valid until ctx is done
+// and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
 	return a.open(ctx, full)
 }

@@ -1,6 +1,6 @@
-// Package verification restores backups only to test them: it fetches one, decrypts it, rebuilds the database next to the one in
-// use, checks it with bbolt, and compares its hash with etcd's own. It runs in a separate process, which leaves the machine's
-// resources to etcd. The backup writer and `backup verify` call it.
+// Package verification restores backups only to test them: it fetches one, decrypts it, rebuilds the database next
+// to the one in use, checks it with bbolt, and compares its hash with etcd's own. It runs in a separate process,
+// which leaves the machine's resources to etcd. The backup writer and `backup verify` call it.
 package verification
 
 import (
@@ -36,9 +36,9 @@ type Job struct {
 // errDiffers means that the restored database is wrong although every object was read as it was written.
 var errDiffers = errors.New("the restored database differs from etcd's")
 
-// Verify restores a backup in the scratch directory, which it empties first and removes at the end. The result reports whether that
-// worked; the caller stores it. An error means that this is still unknown, for example because the store is unreachable, the volume
-// lacks room, or an identity is missing.
+// Verify restores a backup in the scratch directory, which it empties first and removes at the end. The result
+// reports whether that worked; the caller stores it. An error means that this is still unknown, for example because
+// the store is unreachable, the volume lacks room, or an identity is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	started := time.Now()
 	path, err := job.find(ctx, a)

@@ -48,7 +48,8 @@ func TestVerify_fullSnapshot(t *testing.T) {
 func TestVerify_withoutAUsableHash(t *testing.T) {
 	for what, put := range map[string]func(w *world){
 		"none was recorded": func(w *world) { w.putFull(withoutHash) },
-		// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer exist.
+		// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer
+		// exist.
 		"of compacted rows": func(w *world) {
 			w.compact()
 			full := w.putFull()

@@ -197,8 +197,8 @@ var temporaryErrors = []syscall.Errno{
 // temporary is the prefix of files that are being written. No segment of an object name starts with a dot.
 const temporary = ".new-"
 
-// Put implements store.Store. The content is durable before the name appears, and the name is durable before Put returns nil or
-// ErrExists.
+// Put implements store.Store. The content is durable before the name appears, and the name is durable before Put
+// returns nil or ErrExists.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err

@@ -1,4 +1,5 @@
-// Package ack implements --backup-ack=stored: etcd's replies wait until the store has confirmed every change that they depend on.
+// Package ack implements --backup-ack=stored: etcd's replies wait until the store has confirmed every change that
+// they depend on.
 package ack
 
 import (
@@ -7,12 +8,13 @@ import (
 	"time"
 )
 
-// Validity is the time after the start of an upload during which the store counts as this cluster's. Another cluster takes the store over no
-// earlier than 90 s after the last upload, so a member that cannot upload has stopped replying by then. An idle writer uploads every 40 s.
+// Validity is the time after the start of an upload during which the store counts as this cluster's. Another
+// cluster takes the store over no earlier than 90 s after the last upload, so a member that cannot upload has
+// stopped replying by then. An idle writer uploads every 40 s.
 const Validity = time.Minute
 
-// A Gate holds replies back until the store has confirmed the changes that they depend on. It starts closed. The writer of the backups calls
-// Confirm. All methods may be called from any goroutine.
+// A Gate holds replies back until the store has confirmed the changes that they depend on. It starts closed. The
+// writer of the backups calls Confirm. All methods may be called from any goroutine.
 type Gate struct {
 	wake chan struct{}    // signaled when a reply starts to wait
 	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while a machine is suspended
@@ -37,7 +39,8 @@ func (g *Gate) Wait(ctx context.Context, revision int64) error {
 	return g.wait(ctx, func() bool { return g.revision >= revision })
 }
 
-// WaitAll returns nil once the store has all changes that precede the call, including those without a revision, such as leases and users.
+// WaitAll returns nil once the store has all changes that precede the call, including those without a revision,
+// such as leases and users.
 func (g *Gate) WaitAll(ctx context.Context) error {
 	g.mu.Lock()
 	g.requests++
@@ -93,7 +96,8 @@ func (g *Gate) Wake() <-chan struct{} {
 	return g.wake
 }
 
-// Requests returns the number of the last call of WaitAll. A read of etcd after Requests sees everything that this call waits for.
+// Requests returns the number of the last call of WaitAll. A read of etcd after Requests sees everything that this
+// call waits for.
 func (g *Gate) Requests() uint64 {
 	if g == nil {
 		return 0
@@ -103,8 +107,9 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets the last revision in the store and the last call of WaitAll that is answered. A lower revision than before means that the store
-// has lost revisions. uploaded is when the first attempt of the last successful upload started.
+// Confirm sets the last revision in the store and the last call of WaitAll that is answered. A lower revision than
+// before means that the store has lost revisions. uploaded is when the first attempt of the last successful upload
+// started.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,9 +1,11 @@
-// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions (Reader.ReadRows), the small
-// buckets (leases, users, members), or a snapshot of the whole database (Reader.Snapshot).
+// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions
+// (Reader.ReadRows), the small buckets (leases, users, members), or a snapshot of the whole database
+// (Reader.Snapshot).
 //
-// Each read uses one transaction of etcd's own kind, which is closed before anything is encoded or sent: a long transaction keeps etcd
-// from reusing pages. OpenClosed reads the database file of an etcd that was closed in the same way, so that a stop can store the last
-// writes. The package does not know where backups are stored or how they are encoded.
+// Each read uses one transaction of etcd's own kind, which is closed before anything is encoded or sent: a long
+// transaction keeps etcd from reusing pages. OpenClosed reads the database file of an etcd that was closed in the
+// same way, so that a stop can store the last writes. The package does not know where backups are stored or how
+// they are encoded.
 package capture
 
 import (
@@ -23,12 +25,12 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// ErrCompacted reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
-// has the current keys.
+// ErrCompacted reports that etcd was compacted beyond the requested revision: rows may be missing from there on,
+// and only a full snapshot has the current keys.
 var ErrCompacted = errors.New("etcd was compacted")
 
-// ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or installs a snapshot of the
-// leader. Reading again may succeed.
+// ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or
+// installs a snapshot of the leader. Reading again may succeed.
 var ErrClosed = errors.New("etcd's database was closed during the read")
 
 // A Reader reads the database of one etcd. Its methods may be called from any goroutine.
@@ -38,8 +40,8 @@ type Reader struct {
 	closed   atomic.Pointer[backend.Backend] // a database that was closed during a read, whose lock may never be released
 }
 
-// NewReader returns a reader of etcd's database. It calls database for each read, since etcd replaces its database when it installs a
-// snapshot of the leader.
+// NewReader returns a reader of etcd's database. It calls database for each read, since etcd replaces its database
+// when it installs a snapshot of the leader.
 func NewReader(database func() backend.Backend) *Reader { return &Reader{database: database} }
 
 // Open returns the number of open read transactions. Each of them keeps etcd from reusing the pages that it sees.
@@ -47,8 +49,9 @@ func (r *Reader) Open() int64 { return r.open.Load() }
 
 // view calls read in one read transaction and returns how long it was open. read must copy what it keeps.
 //
-// The transaction is the concurrent one that etcd uses for range requests: it copies the list of rows that wait for the next commit
-// (about 48 bytes a row, or nothing if another reader has just done so) and then holds no lock. ReadTx would block etcd's writers.
+// The transaction is the concurrent one that etcd uses for range requests: it copies the list of rows that wait for
+// the next commit (about 48 bytes a row, or nothing if another reader has just done so) and then holds no lock.
+// ReadTx would block etcd's writers.
 func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, err error) {
 	r.open.Add(1)
 	started := time.Now()
@@ -67,7 +70,8 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	return held, nil
 }
 
-// openTx opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
+// openTx opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write
+// without its deletions.
 func openTx(database backend.Backend) backend.ReadTx {
 	if batch := database.BatchTx(); batch != nil { // nil in a closed database
 		batch.LockOutsideApply()
@@ -85,8 +89,8 @@ func (r *Reader) current() (backend.Backend, error) {
 	return database, nil
 }
 
-// recoverPanic converts the panic of a read from a closed database into an error. etcd may close its database during a read. The panic leaves
-// a lock of the database held, so that database is never read again.
+// recoverPanic converts the panic of a read from a closed database into an error. etcd may close its database
+// during a read. The panic leaves a lock of the database held, so that database is never read again.
 func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)
@@ -121,8 +125,8 @@ const (
 	maxStride = 1 << 16 // for gaps without rows, which a revision bump leaves
 )
 
-// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns ErrCompacted if the first of them is compacted, and
-// ErrClosed if etcd closed its database meanwhile.
+// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns ErrCompacted if the first
+// of them is compacted, and ErrClosed if etcd closed its database meanwhile.
 func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	var gap error
@@ -146,8 +150,8 @@ func (r *Reader) ReadRows(request Request) (Rows, error) {
 	return rows, gap
 }
 
-// read reads in strides. A limit on the number of rows would skip rows: etcd then returns those that wait for the next commit before
-// older ones.
+// read reads in strides. A limit on the number of rows would skip rows: etcd then returns those that wait for the
+// next commit before older ones.
 func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
@@ -164,8 +168,9 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	}
 }
 
-// take copies the rows from one revision up to, but not including, another, or up to the first revision beyond the limit. It reports
-// whether there were any. etcd returns the rows in the file and then those that wait for the next commit; a row may occur in both.
+// take copies the rows from one revision up to, but not including, another, or up to the first revision beyond the
+// limit. It reports whether there were any. etcd returns the rows in the file and then those that wait for the next
+// commit; a row may occur in both.
 func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found bool) {
 	var previous []byte
 	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)
@@ -200,9 +205,9 @@ func SmallBuckets() (names []string) {
 	return names
 }
 
-// readBucket copies a bucket in the order of its keys. etcd visits the entries in the file first, in order, and then those that wait
-// for the next commit, which may contain a key twice: the later one is valid. Only entries that are out of order take extra memory,
-// since a bucket may have a million leases.
+// readBucket copies a bucket in the order of its keys. etcd visits the entries in the file first, in order, and
+// then those that wait for the next commit, which may contain a key twice: the later one is valid. Only entries
+// that are out of order take extra memory, since a bucket may have a million leases.
 func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	copied, late := format.NewBucket(string(bucket.Name())), map[string][]byte{}
 	var last []byte

@@ -25,8 +25,8 @@ type Identity struct {
 	Term                uint64 // raft term; OpenClosed replaces 0 with the term of the last applied entry
 }
 
-// Closed gives read access to an etcd that was closed, with the methods of a running one, so that its last writes can be stored. Its
-// methods may be called from any goroutine until Close.
+// Closed gives read access to an etcd that was closed, with the methods of a running one, so that its last writes
+// can be stored. Its methods may be called from any goroutine until Close.
 type Closed struct {
 	identity Identity
 	database *closedBackend

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directPiece is the number of bytes written to the disk at a time. After each piece the copy waits for a processor, with its transaction
-// open, so pieces should be large; much larger ones delay etcd's flushes.
+// directPiece is the number of bytes written to the disk at a time. After each piece the copy waits for a
+// processor, with its transaction open, so pieces should be large; much larger ones delay etcd's flushes.
 const directPiece = 16 << 20
 
-// direct copies a section of a file from the page cache to the disk. It returns errors.ErrUnsupported before anything is copied if the
-// file system does not support that.
+// direct copies a section of a file from the page cache to the disk. It returns errors.ErrUnsupported before
+// anything is copied if the file system does not support that.
 func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	section, ok := from.R.(*io.SectionReader)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Snapshot is the whole database at one revision. While it is open, etcd reuses no page that it had then, and can neither defragment
-// nor grow beyond the mapped ten gigabytes: copy it and close it.
+// A Snapshot is the whole database at one revision. While it is open, etcd reuses no page that it had then, and can
+// neither defragment nor grow beyond the mapped ten gigabytes: copy it and close it.
 type Snapshot struct {
 	Revision  int64 // last revision with rows; 1, as in etcd, if there is none
 	Compacted int64 // etcd's scheduled compaction; 0 if there was none
@@ -85,8 +85,8 @@ func (s *Snapshot) Close() error {
 // Held returns how long the transaction was open. The snapshot must be closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// WriteTo writes the database and closes the transaction. If it can, it writes to a file without the page cache: etcd's flushes would wait
-// for the kernel to write the database from there.
+// WriteTo writes the database and closes the transaction. If it can, it writes to a file without the page cache:
+// etcd's flushes would wait for the kernel to write the database from there.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	defer s.Close()
 	file, _ := to.(*os.File)

@@ -49,8 +49,8 @@ func New(t *testing.T) string {
 	return copyOf(t, used, "new.etcd")
 }
 
-// Initialized returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
-// there is no snapshot.
+// Initialized returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one
+// segment, and there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
 	return copyOf(t, initialized, "[new].etcd") // a name that filepath.Match would read as a pattern

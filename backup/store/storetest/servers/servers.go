@@ -1,6 +1,7 @@
-// Package servers starts real servers of object stores for tests, as processes on loopback: versitygw for S3, fake-gcs-server
-// for Google Cloud Storage, Azurite for Azure. They are built or installed from the module in testdata/servers, once, into the
-// user's cache directory. Nothing is started unless the tests run with -servers, as `make test-backup` does.
+// Package servers starts real servers of object stores for tests, as processes on loopback: versitygw for S3,
+// fake-gcs-server for Google Cloud Storage, Azurite for Azure. They are built or installed from the module in
+// testdata/servers, once, into the user's cache directory. Nothing is started unless the tests run with -servers,
+// as `make test-backup` does.
 package servers
 
 import (
@@ -133,8 +134,9 @@ func install(t *testing.T, name string) string {
 	})
 }
 
-// ensureFile returns the path of a file in the cache, and runs command to create it if it is missing. Packages are tested in parallel;
-// one creates the file while the others wait. A server that is unavailable skips the test, which is also shown on the terminal.
+// ensureFile returns the path of a file in the cache, and runs command to create it if it is missing. Packages are
+// tested in parallel; one creates the file while the others wait. A server that is unavailable skips the test,
+// which is also shown on the terminal.
 func ensureFile(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
