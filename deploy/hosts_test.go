@@ -87,7 +87,7 @@ func TestSystemdTakesTheUnit(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no systemd-analyze")
 	}
-	self, err := os.Executable() // the program of the unit need not be installed
+	self, err := os.Executable() // the program of the unit may not be installed
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), filepath.Base(unit))
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(content, "/usr/local/bin/etcd-wrapper", self, 1)), 0o600))

@@ -52,7 +52,7 @@ func firstLineOf(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	content, err := io.ReadAll(io.LimitReader(file, maxMessage))
 	if err != nil {
 		return ""

@@ -21,11 +21,11 @@ import (
 // behaviour describes one call of the runtime.
 type behaviour struct {
 	Fails    bool
-	Takes    time.Duration // before it returns
-	Stubborn bool          // it does not notice that it is cancelled
+	Takes    time.Duration // time until the call returns
+	Stubborn bool          // the call ignores its cancellation
 	Panics   bool
-	Word     bootstrap.InitializationStatus // the result of a status call
-	Single   bool                           // a configuration is that of a new cluster of one
+	Word     bootstrap.InitializationStatus // result of a status call
+	Single   bool                           // the configuration is that of a new single-member cluster
 }
 
 // chaos is a runtime that follows a schedule and checks the promises.
@@ -34,12 +34,12 @@ type chaos struct {
 	plan   schedule
 	calls  int
 	truth  truth
-	starts bool // etcd's start is in progress, with the removal of the record
+	starts bool // etcd's start, including the removal of the record, is in progress
 	broken []string
 
-	asked  map[string]time.Time // when each configuration was requested
-	result time.Time            // when Successful was read
-	log    bool                 // etcd's log was there all the time
+	asked  map[string]time.Time // times at which each configuration was requested
+	result time.Time            // time at which Successful was read
+	log    bool                 // etcd's log existed all the time
 }
 
 func (c *chaos) expect(kept bool, promise string) {
@@ -290,7 +290,7 @@ func play(t *testing.T, plan schedule) []string {
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
 			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.another, "status 0 without a record, or with one that was forfeited")
 		})
-		pass(time.Hour) // until what is stubborn has ended
+		pass(time.Hour) // wait until stubborn calls have returned
 	})
 	return c.broken
 }

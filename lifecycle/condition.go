@@ -16,14 +16,14 @@ import (
 // Condition is a failure that may persist. The zero value means that there has been no failure.
 type Condition struct {
 	At      time.Time // last occurrence
-	Since   time.Time // first occurrence in a row
-	Times   int       // occurrences in a row
-	Ended   time.Time // when it was resolved; zero while it lasts
+	Since   time.Time // start of the consecutive occurrences
+	Times   int       // number of consecutive occurrences
+	Ended   time.Time // time at which it was resolved; zero if it persists
 	Class   Class
 	Text    string // one sentence, without the next step
-	Message string // the same with the next step
+	Message string // Text with the next step
 
-	on Event // the event that caused it
+	on Event // event that caused it
 }
 
 // Class groups conditions by where to look first.
@@ -32,15 +32,15 @@ type Class string
 // The classes.
 const (
 	ClassVolume        Class = "volume"        // another process holds the volume
-	ClassSidecar       Class = "sidecar"       // no usable answer from the sidecar
+	ClassSidecar       Class = "sidecar"       // the sidecar gave no usable response
 	ClassValidation    Class = "validation"    // the data directory could not be validated
-	ClassConfiguration Class = "configuration" // etcd cannot run with its configuration
-	ClassCertificate   Class = "certificate"   // a certificate is expired, unknown or for another name
-	ClassTimeout       Class = "timeout"       // no answer in time
+	ClassConfiguration Class = "configuration" // etcd cannot run with the configuration
+	ClassCertificate   Class = "certificate"   // a certificate is expired, unknown or issued for another name
+	ClassTimeout       Class = "timeout"       // there was no response in time
 	ClassServer        Class = "server"        // the wrapper's own server failed
 	ClassRecord        Class = "record"        // the exit record could not be removed or written
-	ClassEtcd          Class = "etcd"          // etcd did not start, stopped unexpectedly or did not close in order
-	ClassCrash         Class = "crash"         // a panic or a fatal error of etcd
+	ClassEtcd          Class = "etcd"          // etcd did not start, stopped unexpectedly or was not closed cleanly
+	ClassCrash         Class = "crash"         // a panic, or a fatal error of etcd
 )
 
 // update returns the condition after a row was taken. A failure starts a condition or repeats the current one; a row
@@ -129,7 +129,7 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return ClassCrash
 	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable:
 		return ClassSidecar
-	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they carry no error
+	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // these events carry no error
 	}
 	return ""
 }

@@ -24,7 +24,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 		"no trigger":                    {func(s *stage) { s.trigger = failing(3) }, bootstrap.Successful},
 		"no trigger, and a late result": {func(s *stage) { s.trigger = failing(3) }, bootstrap.Progress},
 		"no config": {func(s *stage) {
-			s.config, s.words = failing(3+1), s.words[3:] // the early fetch is the first
+			s.config, s.words = failing(3+1), s.words[3:] // the first call is the prefetch
 		}, bootstrap.Successful},
 	} {
 		t.Run(story, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 				s, log := loggedStage(append(slices.Repeat([]bootstrap.InitializationStatus{bootstrap.New}, 4), test.last)...)
 				test.spoil(s)
 				s.start(t, time.Minute)
-				synctest.Wait() // until this moment's lines are in the log, too
+				synctest.Wait() // wait until the lines of this moment are in the log
 				condition := s.driver.Snapshot().Condition
 				assert.Equal(t, 3, condition.Times)
 				assert.True(t, condition.Since.Before(condition.At))
@@ -54,6 +54,6 @@ func TestProblem_isShownDuringRetries(t *testing.T) {
 		assert.Contains(t, now.Reason, "no usable answer from the sidecar")
 		s.sigterm()
 		wait()
-		pass(time.Minute) // until what was left behind ends
+		pass(time.Minute) // wait until abandoned calls have returned
 	})
 }

@@ -36,34 +36,34 @@ func NewCore() Core { return Core{State: Query} }
 
 // Payload carries the details of an event.
 type Payload struct {
-	Word          bootstrap.InitializationStatus // with Replied: the sidecar's status
-	Early         bool                           // with Replied and ConfigPrefetched: the configuration fetched in advance is usable
+	Word          bootstrap.InitializationStatus // with Replied: status of the sidecar
+	Early         bool                           // with Replied and ConfigPrefetched: the prefetched configuration is usable
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
 	Asked         time.Time                      // with ConfigPrefetched: when the fetch started
-	Logs          []string                       // with Replied and Accepted: the logs on the volume at that moment
+	Logs          []string                       // with Replied and Accepted: logs on the volume at that time
 	Signal        syscall.Signal                 // with Signal
 	NeverOpened   bool                           // with EtcdClosed: etcd never opened the data in this process
-	ClosedInOrder bool                           // with EtcdClosed: etcd was opened, and its close returned
-	Status        exitcode.Code                  // the exit status if the run ends because of this event
-	Validation    Validation                     // with Accepted and NotAccepted: the request
-	Err           error                          // the cause, for users
-	Detail        string                         // more details, for users
+	ClosedInOrder bool                           // with EtcdClosed: etcd was opened and its close has returned
+	Status        exitcode.Code                  // exit status if the run ends because of this event
+	Validation    Validation                     // with Accepted and NotAccepted: the requested validation
+	Err           error                          // cause, for users
+	Detail        string                         // further details, for users
 }
 
 // Facts hold what the guards depend on, and the exit status so far. The zero value belongs to a process that has just
 // started.
 type Facts struct {
-	Word           bootstrap.InitializationStatus // the sidecar's last status
+	Word           bootstrap.InitializationStatus // last status of the sidecar
 	Failed         bool                           // the last result was Failed
-	Permanent      bool                           // a retry cannot change that result
-	RequestPending bool                           // an initialization was accepted and returned no result yet
-	ConfigKept     bool                           // a configuration fetched in advance may be used
+	Permanent      bool                           // a retry cannot change the result
+	RequestPending bool                           // an initialization was accepted and has not returned a result yet
+	ConfigKept     bool                           // the prefetched configuration may be used
 	NeverOpened    bool                           // see Payload
 	ClosedInOrder  bool                           // see Payload
-	Signals        int                            // signals so far, including this one
-	LastSignal     syscall.Signal                 // the latest of them
-	Ending         Event                          // what led into Terminating; empty before
-	Status         exitcode.Code                  // exit status; the first failure decides
+	Signals        int                            // number of signals so far, including this one
+	LastSignal     syscall.Signal                 // latest signal
+	Ending         Event                          // event that led to Terminating; empty before
+	Status         exitcode.Code                  // exit status, which the first failure determines
 }
 
 // conditions defines the guards.
@@ -100,7 +100,7 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
-		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // they carry no facts
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // these events carry no facts
 	}
 	return f
 }

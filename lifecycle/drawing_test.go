@@ -46,7 +46,7 @@ func TestTableJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(Diagram.JSON()), &document))
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {
-		state.Bound = States[i].Bound // the tests' own
+		state.Bound = States[i].Bound // Bound is used only by tests
 		assert.Equal(t, States[i], state)
 	}
 	assert.Equal(t, Table, document.Transitions)

@@ -30,22 +30,22 @@ type Driver struct {
 	rules    *Rules
 	legal    *statemachine.Checker
 	core     Core
-	timers   map[Action]backoff.BackOff // for each action that sets the state's timer
+	timers   map[Action]backoff.BackOff // backoffs of the actions that set the state's timer
 	timeline timeline
 	log      zerolog.Logger
 
-	urgent  chan message // stops and crashes, handled first
+	urgent  chan message // stops and crashes, which are handled first
 	mailbox chan message // completions
 	over    chan struct{}
 
-	timer    *time.Timer // of the current visit, or nil
-	visit    int         // counts visits to states; identifies timers
-	tasks    int         // counts tasks; identifies completions
-	work     task        // of the current row
-	early    task        // the advance fetch, in parallel to work
+	timer    *time.Timer // timer of the current visit, or nil
+	visit    int         // number of visits so far; identifies timers
+	tasks    int         // number of tasks so far; identifies completions
+	work     task        // work of the current row
+	early    task        // the prefetch, which runs in parallel to work
 	working  sync.WaitGroup
 	prefetch prefetchState
-	config   []byte // the newest configuration
+	config   []byte // newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -204,7 +204,7 @@ func (d *Driver) resetTimers(event Event) {
 	switch event {
 	case Replied:
 		if slices.Contains(bootstrap.InitializationStatuses, d.core.Facts.Word) {
-			d.timers[PaceSilence].Reset() // an unknown status counts as no answer
+			d.timers[PaceSilence].Reset() // an unknown status counts as no response
 		}
 		if d.core.Facts.Holds(StatusSuccessful) {
 			d.timers[PaceFailure].Reset()
@@ -213,7 +213,7 @@ func (d *Driver) resetTimers(event Event) {
 		d.timers[PaceSilence].Reset()
 		d.timers[PaceProgress].Reset()
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
-		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these reset nothing
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these events reset nothing
 	}
 }
 
@@ -276,7 +276,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // a crash counts even if its task has been replaced
+		if done.event != Crashed { // a crash counts even if its task was replaced
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)

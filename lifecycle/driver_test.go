@@ -85,7 +85,7 @@ func TestStop_afterRemovingTheRecordRestoresIt(t *testing.T) {
 
 func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
-	for range 200 { // chance would have it right every second time
+	for range 200 { // a single run would be right by chance half of the time
 		require.True(t, UrgentFirst(driver))
 	}
 }
@@ -109,9 +109,9 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 var obstacles = map[string]struct {
 	put     func(s *stage, check func() error)
 	err     error
-	state   State // while it lasts
+	state   State // state while the call lasts
 	done    string
-	waiting string // what is not done before it ends
+	waiting string // what must not happen before the call returns
 }{
 	"a locked volume": {func(s *stage, check func() error) { s.lock = check }, bootstrap.ErrVolumeBusy, Wait, "", "ask status"},
 	"a database in use": {func(s *stage, check func() error) {

@@ -23,12 +23,12 @@ const (
 
 // prefetchState describes the newest prefetched configuration and the result of the validation.
 type prefetchState struct {
-	asked  time.Time // zero without a configuration
-	ended  time.Time // when the last prefetch ended
+	asked  time.Time // time of the request; zero without a configuration
+	ended  time.Time // time at which the last prefetch ended
 	about  bootstrap.ConfigPreview
-	before []string  // the logs on the volume before the validation
-	after  []string  // the same after the result
-	result time.Time // when the result was read
+	before []string  // logs on the volume before the validation
+	after  []string  // logs on the volume after the result
+	result time.Time // time at which the result was read
 }
 
 // isUsable reports whether etcd may run with the newest prefetched configuration. It returns false until the result
@@ -67,7 +67,7 @@ func (d *Driver) annotate(m *message) {
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
-		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these do not affect the prefetch
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these events do not affect the prefetch
 	}
 }
 

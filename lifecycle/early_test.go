@@ -45,10 +45,10 @@ func TestEarlyConfiguration(t *testing.T) {
 	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
 		yaml          string
-		answers       time.Duration // how long the sidecar takes to return the configuration
-		before, after []string      // the logs before and after the validation
+		answers       time.Duration // time that the sidecar takes to return the configuration
+		before, after []string      // logs before and after the validation
 		validation    time.Duration
-		want          time.Duration // from the start to Serving
+		want          time.Duration // expected time from the start to Serving
 		fetches       int
 	}{
 		"of one, a validation that takes longer is not followed by another wait":    {clusterOfOne, 7 * time.Second, nil, nil, 8 * time.Second, 8 * time.Second, 1},

@@ -19,14 +19,14 @@ import (
 // clean record.
 type truth struct {
 	locked    bool                           // the volume's lock is held
-	word      bootstrap.InitializationStatus // the newest word that was read
-	recorded  bool                           // a clean record is on the volume
-	removed   bool                           // this process removed it
+	word      bootstrap.InitializationStatus // newest status that was read
+	recorded  bool                           // the volume has a clean record
+	removed   bool                           // this process removed the record
 	opened    bool                           // etcd was opened
-	closed    bool                           // its close returned
+	closed    bool                           // etcd's close has returned
 	triggered bool                           // an initialization was requested after the newest Successful
 	failed    bool                           // the newest result was Failed
-	usable    bool                           // the newest configuration may be used after this result
+	usable    bool                           // the newest configuration may be used with this result
 	another   bool                           // another process had the data open for writing
 }
 
@@ -34,10 +34,10 @@ type truth struct {
 type place struct {
 	core  Core
 	truth truth
-	chain string // the actions of the work in hand, joined; comparable
-	at    int    // the action at hand
-	timer bool   // the visit's timer is set
-	aside bool   // the prefetch is under way
+	chain string // actions of the current work, joined so that places are comparable
+	at    int    // index of the current action
+	timer bool   // the timer of the visit is set
+	aside bool   // the prefetch is in progress
 }
 
 // outcome is one way in which an action can end. Without an event the next action follows.
@@ -89,7 +89,7 @@ func outcomes(action Action, now truth) []outcome {
 		return settles(func(t *truth) { t.recorded = !t.another })
 	case LeaveReason:
 		return settles(func(*truth) {})
-	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
+	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // these actions return immediately
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func hints() []outcome {
 				return t
 			}})
 			if word != bootstrap.Successful {
-				break // without that result it is worth nothing
+				break // worthless without that result
 			}
 		}
 	}

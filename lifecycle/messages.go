@@ -14,11 +14,11 @@ type hint struct {
 	From  statemachine.Source
 	On    Event
 	When  Guard
-	Cause error  // if set, the hint is only for errors that wrap it
+	Cause error  // if set, the hint applies only to errors that wrap it
 	Fail  string // replaces the row's sentence if the event carries an error
-	Next  string // the next step for an operator, a clause
-	Cert  string // replaces Next if the certificate of the sidecar is the cause
-	Quiet bool   // the row changes nothing, so the reason of the state stays
+	Next  string // next step for an operator, as a clause
+	Cert  string // replaces Next if the cause is the certificate of the sidecar
+	Quiet bool   // the row changes nothing, so the reason of the state is kept
 }
 
 // Next steps of several rows.
@@ -88,8 +88,8 @@ func hintFor(row *Row, err error) hint {
 
 // notice is the text that users see when a row is taken.
 type notice struct {
-	text    string // the sentence of the row with the details of the event
-	message string // the same with the next step
+	text    string // sentence of the row, with the details of the event
+	message string // text with the next step
 	quiet   bool
 }
 

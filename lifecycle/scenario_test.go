@@ -36,8 +36,8 @@ type happening struct {
 // scenario is a story as it was played.
 type scenario struct {
 	id, title string
-	as        string // the scenario whose start it shares, if it is played in a state of a group
-	shared    int    // that many of the lines
+	as        string // scenario whose start it shares, if it is played in one state of a group
+	shared    int    // number of shared lines
 	lines     []answered
 	core      Core
 	record    string

@@ -22,19 +22,19 @@ import (
 type stage struct {
 	mu    sync.Mutex
 	done  []string
-	words []bootstrap.InitializationStatus // the sidecar's answers, in order; the last one is repeated
+	words []bootstrap.InitializationStatus // responses of the sidecar, in order; the last one is repeated
 
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
 	cause error    // why the sidecar's initialization failed
-	logs  []string // on the volume
+	logs  []string // logs on the volume
 
-	yaml   string // the configuration; by default one that can be used only after the result
+	yaml   string // the configuration; by default one that is usable only after the result
 	opened bool
 	driver *Driver
 
-	configured string // what etcd was configured with
+	configured string // configuration that etcd was started with
 }
 
 func newStage(words ...bootstrap.InitializationStatus) *stage {

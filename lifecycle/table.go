@@ -1,7 +1,7 @@
 package lifecycle
 
 import (
-	_ "embed" // for the pictures
+	_ "embed" // for the diagrams
 	"strings"
 
 	"etcd-wrapper/statemachine"

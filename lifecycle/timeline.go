@@ -30,15 +30,15 @@ type Validation struct {
 type Snapshot struct {
 	State      State
 	Since      time.Time
-	PhaseSince time.Time                      // start of the phase; polling stays in one phase
+	PhaseSince time.Time                      // start of the phase; polling counts as one phase
 	Reason     string                         // why the run is in this state
-	Attempt    int                            // how often the last row was taken in this phase
-	NextRetry  time.Time                      // when the state's timer runs out, or zero
-	Condition  Condition                      // the latest; see Ended
-	Word       bootstrap.InitializationStatus // the sidecar's last status
-	Validation Validation                     // the last one requested
+	Attempt    int                            // number of times the last row was taken in this phase
+	NextRetry  time.Time                      // time at which the state's timer fires, or zero
+	Condition  Condition                      // latest condition; see Ended
+	Word       bootstrap.InitializationStatus // last status of the sidecar
+	Validation Validation                     // last requested validation
 	History    []Transition                   // oldest first, at most 64
-	EdgeCounts []EdgeCount                    // in order of first occurrence
+	EdgeCounts []EdgeCount                    // ordered by first occurrence
 
 	changed chan struct{}
 }
@@ -49,8 +49,8 @@ func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 // timeline records the history. A row that is repeated within a phase, as in polling, is listed once with a count, so
 // that a loop does not displace earlier entries.
 type timeline struct {
-	Snapshot            // the next one to be published
-	endReasons []string // why the run ends, and why its exit status changed
+	Snapshot            // next snapshot to be published
+	endReasons []string // why the run ends, and why its exit status has changed
 }
 
 func (l *timeline) enter(state State, now time.Time) {

@@ -80,7 +80,7 @@ var failures = map[string]struct {
 	spoil  func(*stage)
 	class  Class
 	status exitcode.Code
-	text   string // in the log and, if the run fails, in the reason of its end
+	text   string // expected in the log and, if the run fails, in its final reason
 }{
 	"nothing at all": {spoil: func(*stage) {}},
 	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
@@ -100,7 +100,7 @@ var failures = map[string]struct {
 	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error()},
 	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error()},
 	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error()},
-	"no etcd": {func(s *stage) { // its close fails, too, which adds nothing
+	"no etcd": {func(s *stage) { // the close fails as well, which adds nothing
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
 	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error()},
 	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error()},
@@ -119,7 +119,7 @@ func TestFailure(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage()
 				want.spoil(s)
-				defer pass(time.Hour) // until what was left behind ends
+				defer pass(time.Hour) // wait until abandoned calls have returned
 				wait := s.run(t)
 				pass(time.Minute)
 				asked := time.Now()

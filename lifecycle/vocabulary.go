@@ -36,20 +36,20 @@ const (
 	Started           Event = "started"            // the process has started; sent once
 	VolumeBusy        Event = "volume busy"        // completion: the volume could not be locked
 	Replied           Event = "replied"            // completion: the sidecar returned a status
-	NoAnswer          Event = "no answer"          // completion: the sidecar did not answer
+	NoAnswer          Event = "no answer"          // completion: the sidecar did not respond
 	Accepted          Event = "accepted"           // completion: the sidecar accepted the request for an initialization
-	NotAccepted       Event = "not accepted"       // completion: the request was not accepted, or the answer was lost
+	NotAccepted       Event = "not accepted"       // completion: the request was not accepted, or the response was lost
 	DataInUse         Event = "data in use"        // completion: another process has the data open for writing
 	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration was fetched after the result
 	ConfigValid       Event = "config valid"       // completion: the configuration is stored and valid, and etcd can be opened
 	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot run with the configuration
-	ConfigUnavailable Event = "config unavailable" // completion: the configuration, or a certificate file that it names, is not available now
+	ConfigUnavailable Event = "config unavailable" // completion: the configuration, or a certificate file in it, is currently unavailable
 	ConfigPrefetched  Event = "config prefetched"  // completion: the fetch concurrent with the validation has ended
-	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
+	EtcdReady         Event = "etcd ready"         // completion: etcd has joined its cluster and responds
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
-	EtcdClosed        Event = "etcd closed"        // completion: no part of etcd is running any more
+	EtcdClosed        Event = "etcd closed"        // completion: no part of etcd is running anymore
 	RecordSettled     Event = "record settled"     // completion: the exit record is final, or could not be written
-	Elapsed           Event = statemachine.Elapsed // the state's timer ran out
+	Elapsed           Event = statemachine.Elapsed // the state's timer has fired
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd logged a fatal error
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
@@ -75,14 +75,14 @@ const (
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, the exit record is void
+	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, the exit record is invalid
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // regardless of the exit record
 	PrefetchConfig  Action = "prefetch config"         // in parallel to everything else
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
-	LockData        Action = "lock data" // if another process holds the lock, the exit record is void
+	LockData        Action = "lock data" // if another process holds the lock, the exit record is invalid
 	RemoveRecord    Action = "remove record"
 	OpenEtcd        Action = "open etcd"
 	WatchEtcd       Action = "watch etcd"
@@ -94,13 +94,13 @@ const (
 	RefreshConfig Action = "refresh config" // quick: start another prefetch, unless one is in progress or has just finished
 	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch in progress
 
-	PaceProgress Action = "pace progress" // quick: poll soon, then less and less often
-	PaceFailure  Action = "pace failure"  // quick: back off from initializations that fail
-	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not answer
-	PaceLock     Action = "pace lock"     // quick: retry the volume's lock soon, which is cheap
+	PaceProgress Action = "pace progress" // quick: poll soon, then less and less frequently
+	PaceFailure  Action = "pace failure"  // quick: back off from failing initializations
+	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not respond
+	PaceLock     Action = "pace lock"     // quick: retry the volume's lock soon, because that is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
-	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
-	LimitStop    Action = "limit stop"    // quick: the budget of a stop after etcd was started
+	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd was started
+	LimitStop    Action = "limit stop"    // quick: set the time limit of a stop after etcd was started
 )
 
 // The groups. Every state but Terminating and Terminated is either BeforeEtcd or WithEtcd.

@@ -9,14 +9,14 @@ import (
 
 // Diagram describes a machine for rendering.
 type Diagram struct {
-	Name     string // of the graph
-	Source   string // the command that prints it
+	Name     string // name of the graph
+	Source   string // command that prints the graph
 	Table    []Row
 	States   []StateInfo
 	Initial  State
 	Final    State
-	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
-	Aside    State            // arrows to this state are drawn paler: they lead away from the goal
+	Shapes   map[State]string // Graphviz attributes of states that need a special look
+	Aside    State            // arrows to this state are drawn in a lighter color, because they lead away from the goal
 	Defaults []Default
 	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded
 	// because no small library produces a comparable layout. A test of the machine fails when it is outdated.
@@ -27,7 +27,7 @@ type Diagram struct {
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // checked by tests for every visit
+	Bound    Bound  `json:"-"`        // tests verify it for every visit
 	Deadline string `json:"deadline"` // the same for users: what ends a visit, or why nothing does
 }
 
@@ -36,7 +36,7 @@ type Bound string
 
 // The bounds.
 const (
-	ByTimer Bound = "timer" // the state's timer is set throughout the visit
+	ByTimer Bound = "timer" // the state's timer is set during the whole visit
 	ByCalls Bound = "calls" // each call has its own deadline; between calls the timer is set
 	NoBound Bound = "none"  // the state's work may take forever; without work the timer is set
 	AtEnd   Bound = "end"   // nothing happens after it
@@ -53,7 +53,7 @@ type edge struct {
 
 // reasonGroup collects the rows of an edge that share actions and reason.
 type reasonGroup struct {
-	events   []string // each with its guard
+	events   []string // events with their guards
 	actions  []Action
 	deadline string
 	why      string

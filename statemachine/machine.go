@@ -30,9 +30,9 @@ type Answer string
 // The answers.
 const (
 	Move   Answer = "move"   // change the state
-	Stay   Answer = "stay"   // keep the state, but do the row's actions
-	Ignore Answer = "ignore" // the event is legal here and changes nothing
-	Reject Answer = "reject" // the event is impossible here: logged as a bug
+	Stay   Answer = "stay"   // keep the state, but perform the row's actions
+	Ignore Answer = "ignore" // the event is legal here but changes nothing
+	Reject Answer = "reject" // the event is impossible here and is logged as a bug
 )
 
 // Row is one transition: in From, if On happens and When holds, go To and Do the actions. Why is the reason, a
@@ -65,8 +65,8 @@ type Transition struct {
 	Event        Event     `json:"event"`
 	Guard        Guard     `json:"guard,omitempty"`
 	To           State     `json:"to"`
-	Reason       string    `json:"reason"`        // of the row, with the details of the event
-	Count        int       `json:"count"`         // how often it happened; alternating transitions are listed once
+	Reason       string    `json:"reason"`        // reason of the row, with the details of the event
+	Count        int       `json:"count"`         // number of occurrences; alternating transitions are listed once
 	AfterSeconds float64   `json:"after_seconds"` // duration of the visit to From
 }
 
@@ -78,7 +78,7 @@ type TransitionCount struct {
 	To      State     `json:"to"`
 	Count   int       `json:"count"`
 	Last    time.Time `json:"last"`
-	Seconds float64   `json:"seconds"` // total duration of the visits to From that ended this way; 0 if From is To
+	Seconds float64   `json:"seconds"` // total duration of the visits to From that ended in this way; 0 if From is To
 }
 
 // Default is the answer to an event in every state that has no row for it.
@@ -182,7 +182,7 @@ type Core[F any] struct {
 // Decision is the answer to one event.
 type Decision struct {
 	Answer Answer
-	Row    int // index of the table's row, -1 if none answered
+	Row    int // index of the row in the table, or -1 if there was none
 	To     State
 	Do     []Action
 	Why    string
@@ -194,7 +194,7 @@ type Rules[F Facts[F, P], P any] struct {
 	final    State
 	byKey    map[key][]int // indices of rows
 	defaults map[Event]Default
-	events   []Event // all of them, in the order of the defaults
+	events   []Event // all events, in the order of the defaults
 }
 
 // key identifies a state and an event.

@@ -25,9 +25,9 @@ var ErrAnother = errors.New("is not a copy of")
 type CopyResult struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
-	Objects int    `json:"objects"` // copied by this run
-	Bytes   int64  `json:"bytes"`   // copied by this run
-	Kept    int    `json:"kept"`    // objects that the copy had before
+	Objects int    `json:"objects"` // number of objects copied by this run
+	Bytes   int64  `json:"bytes"`   // bytes copied by this run
+	Kept    int    `json:"kept"`    // number of objects that the copy already had
 }
 
 // Print prints the result as text.
@@ -65,9 +65,9 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 type copier struct {
 	from, to store.Store
 	meter    *Meter
-	resumed  bool            // the objects of an earlier copy were counted
-	checked  map[string]bool // names of objects that were compared
-	stale    bool            // an object of the store disappeared before it could be compared
+	resumed  bool            // the objects of an earlier copy have been counted
+	checked  map[string]bool // names of the compared objects
+	stale    bool            // an object of the store was deleted before it could be compared
 	result   CopyResult
 }
 
@@ -85,7 +85,7 @@ func (c *copier) untilEqual(ctx context.Context) error {
 // completes a full snapshot follows its data, and segments keep their order.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // first, so that the listing of the store is never older than that of the copy
+	copies, err := list(ctx, c.to) // list the copy first, so that its listing is never newer than that of the store
 	if err != nil {
 		return 0, err
 	}
@@ -147,7 +147,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	defer content.Close()
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
-	case errors.Is(err, store.ErrExists): // another process has created it since the listing
+	case errors.Is(err, store.ErrExists): // another process has created the object since the listing
 		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)

@@ -119,7 +119,7 @@ func TestCopy_follow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	from := listed{settings.Store, func() {
-		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, the third follows the pause
+		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, the third comes after the pause
 			cancel()
 		}
 	}}

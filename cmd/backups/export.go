@@ -31,20 +31,20 @@ var ErrIncomplete = errors.New("incomplete")
 // ExportResult is the result of backup export; -o json prints it.
 type ExportResult struct {
 	File       string    `json:"file"`
-	Revision   int64     `json:"revision"` // of the snapshot
+	Revision   int64     `json:"revision"` // revision of the snapshot
 	Time       time.Time `json:"time,omitzero"`
 	Generation int       `json:"generation,omitempty"` // absent for a backup of the sidecar
-	Full       string    `json:"full"`                 // the full snapshot that it was made of
-	Rows       int64     `json:"rows"`                 // added to the full snapshot
-	Bytes      int64     `json:"bytes"`                // of the file
+	Full       string    `json:"full"`                 // full snapshot from which the snapshot was made
+	Rows       int64     `json:"rows"`                 // number of rows added to the full snapshot
+	Bytes      int64     `json:"bytes"`                // size of the file
 	Gaps
 }
 
 // Gaps describes what is missing from a result.
 type Gaps struct {
-	Unsigned bool     `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept=unsigned)
-	Lost     int64    `json:"lost,omitempty"`     // later revisions that were backed up and cannot be read, at least
-	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped: sentences
+	Unsigned bool     `json:"unsigned,omitempty"` // the backup has no signature although trusted keys are set (--accept=unsigned)
+	Lost     int64    `json:"lost,omitempty"`     // minimum number of later revisions that were backed up but cannot be read
+	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped, as sentences
 }
 
 // Export writes a stock etcd snapshot of a kept revision to a new file that only the user can read. It searches our
@@ -128,7 +128,7 @@ func (g *Gaps) skip(_, _ archive.Path, why error) error {
 // It also returns ErrIncomplete if that path leads to the latest revision and something after its end cannot be read.
 func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
 	if sought.PastEnd != nil {
-		_ = g.skip(sought, sought, sought.PastEnd) // returns no error
+		_ = g.skip(sought, sought, sought.PastEnd) // never returns an error
 	}
 	path, err := restore.Best(ctx, kept, sought, use, g.skip)
 	if err != nil {
@@ -196,7 +196,7 @@ func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err e
 
 func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported ExportResult, err error) {
 	base := e.file + ".full.partial"
-	if err := remove(base); err != nil { // left by an interrupted export
+	if err := remove(base); err != nil { // left over from an interrupted export
 		return ExportResult{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()

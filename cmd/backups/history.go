@@ -40,7 +40,7 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // by another process that copies to this place
+		return nil // left by another process that copies to this location
 	}
 	return err
 }
@@ -81,13 +81,13 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
-	reserved    int64 // the highest reservation
+	reserved    int64 // highest reservation
 }
 
 // A sequence describes a generation, as shown by the names of its objects.
 type sequence struct {
 	objects []archive.Object // segments, merged or not
-	full    int64            // the revision of the newest full snapshot
+	full    int64            // revision of the newest full snapshot
 }
 
 func newHistory(sizes map[string]int64) history {
@@ -95,7 +95,7 @@ func newHistory(sizes map[string]int64) history {
 	for name := range sizes {
 		parts := strings.Split(name, "/")
 		if revision, is := strings.CutPrefix(name, "reservation/"); is {
-			number, _ := strconv.ParseInt(revision, 10, 64) // 0, after an error, is no reservation
+			number, _ := strconv.ParseInt(revision, 10, 64) // on an error, 0 means no reservation
 			h.reserved = max(h.reserved, number)
 		}
 		if len(parts) < 3 || parts[0] != "gen" {
@@ -118,7 +118,7 @@ func (g *sequence) add(number int, parts []string) {
 	switch kind := parts[0]; {
 	case len(parts) < 2:
 	case kind == "full":
-		revision, _, _ := archive.ParseFullName(parts[1]) // 0 after an error
+		revision, _, _ := archive.ParseFullName(parts[1]) // 0 on an error
 		g.full = max(g.full, revision)
 	case kind == string(archive.Segment) || kind == string(archive.Minute) || kind == string(archive.Hour):
 		level := archive.Level(kind)
@@ -183,7 +183,7 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	}
 	here, err := digest(ctx, c.from, name)
 	if errors.Is(err, store.ErrNotFound) {
-		c.stale = true // it was pruned or merged since the store was listed
+		c.stale = true // the object was pruned or merged after the store was listed
 		return nil
 	}
 	if err != nil {

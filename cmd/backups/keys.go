@@ -78,10 +78,10 @@ type Form string
 
 // The output formats.
 const (
-	AsText   Form = "text"   // the key and its value on a line each, like etcdctl get
+	AsText   Form = "text"   // the key and its value on separate lines, like etcdctl get
 	AsShown  Form = "shown"  // AsText with control characters escaped, for a terminal
 	AsJSON   Form = "json"   // one JSON document per line
-	AsScript Form = "script" // shell commands that write the keys again
+	AsScript Form = "script" // shell commands that write the keys
 )
 
 // Get prints the selected keys as of a target. It returns ErrNoKey if no key matched, and archive.ErrNotKept if the
@@ -95,7 +95,7 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
-			_, err = io.WriteString(to, "set -e\n") // so that the script stops at the first put that fails
+			_, err = io.WriteString(to, "set -e\n") // makes the script stop at the first put that fails
 		}
 		if err == nil {
 			err = form.print(to, kv)

@@ -36,10 +36,10 @@ type Flags struct {
 
 // Backup is a full snapshot in the store. It is the result of backup now; -o json prints it.
 type Backup struct {
-	Name     string    `json:"name"`     // of the full snapshot, as in backup list
-	Revision int64     `json:"revision"` // of the snapshot
-	Time     time.Time `json:"time"`     // at which the database was read
-	Bytes    int64     `json:"bytes"`    // in the store
+	Name     string    `json:"name"`     // name of the full snapshot, as in backup list
+	Revision int64     `json:"revision"` // revision of the snapshot
+	Time     time.Time `json:"time"`     // time at which the database was read
+	Bytes    int64     `json:"bytes"`    // size in the store
 }
 
 // Print prints the backup as text, with times in the user's time zone.
@@ -50,7 +50,7 @@ func (m Backup) Print(to io.Writer) error {
 
 // An event is a line of the response to POST /backup. The last line has Made or Error; the others report progress.
 type event struct {
-	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database so far
+	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database uploaded so far
 	Of       int64   `json:"of,omitempty"`       // size of the database
 	Made     *Backup `json:"made,omitempty"`
 	Error    string  `json:"error,omitempty"`
@@ -139,8 +139,8 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 }
 
 const (
-	heartbeat = time.Second      // between two lines of a response
-	patience  = 10 * time.Second // for a client to read one
+	heartbeat = time.Second      // interval between two lines of a response
+	patience  = 10 * time.Second // timeout for a client to read a line
 )
 
 // Backend makes full snapshots; *backup.Backups implements it. Its methods may be called from any goroutine.

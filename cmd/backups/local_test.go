@@ -94,7 +94,7 @@ func TestServe_clientStopsReading(t *testing.T) {
 		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (archive.Full, error) {
 			<-ctx.Done()
 			return archive.Full{}, ctx.Err()
-		})) // the recorder supports no write deadline, so nothing can be sent
+		})) // the recorder does not support write deadlines, so nothing can be sent
 	}()
 	select {
 	case <-served:

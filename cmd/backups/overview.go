@@ -23,12 +23,12 @@ import (
 // Fields may be added, but are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
-	Cluster     string              `json:"cluster,omitempty"` // etcd's first cluster id, hexadecimal
+	Cluster     string              `json:"cluster,omitempty"` // first etcd cluster ID, hexadecimal
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
 	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups of etcd-backup-restore, oldest first
 
-	names bool // Print shows the names in the store
+	names bool // makes Print show the object names
 }
 
 // WithNames makes Print show the names of full snapshots in the store instead of arguments for --to.
@@ -49,22 +49,22 @@ func (o Listing) label(name string, revision int64) string {
 type GenerationListing struct {
 	Number         int           `json:"number"`
 	Cluster        string        `json:"cluster"`
-	Parent         int           `json:"parent,omitempty"` // the generation that was restored, up to ParentRevision
+	Parent         int           `json:"parent,omitempty"` // generation that was restored, up to ParentRevision
 	ParentRevision int64         `json:"parent_revision,omitempty"`
 	Created        time.Time     `json:"created"`
 	Windows        []Window      `json:"windows"` // restore points, oldest first
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
-	Verified       *Verification `json:"verified,omitempty"` // the last restore test, with or without segments
-	Ignored        string        `json:"ignored,omitempty"`  // an object that cannot be verified and that nothing leads to, and why
+	Verified       *Verification `json:"verified,omitempty"` // latest restore test, with or without segments
+	Ignored        string        `json:"ignored,omitempty"`  // an unverifiable object that nothing refers to, with the reason
 }
 
 // Window is a range of revisions, each of which can be restored.
 type Window struct {
 	From  int64     `json:"from"`
 	To    int64     `json:"to"`
-	Begin time.Time `json:"begin"` // when From was current
-	End   time.Time `json:"end"`   // the last time known at which To was current
+	Begin time.Time `json:"begin"` // time at which From was current
+	End   time.Time `json:"end"`   // latest known time at which To was current
 
 	Beyond string `json:"beyond,omitempty"` // why later revisions cannot be read; absent if there are none
 }
@@ -75,12 +75,12 @@ type FullListing struct {
 	Revision  int64         `json:"revision"`
 	Time      time.Time     `json:"time"`
 	Bytes     int64         `json:"bytes"`
-	Database  int64         `json:"database"` // bytes of the database
+	Database  int64         `json:"database"` // size of the database
 	Encrypted bool          `json:"encrypted,omitempty"`
 	Reason    string        `json:"reason"`
 	Member    string        `json:"member"`
-	Verified  *Verification `json:"verified,omitempty"` // absent until a restore test has ended
-	Error     string        `json:"error,omitempty"`    // why it cannot be used; other fields are then absent
+	Verified  *Verification `json:"verified,omitempty"` // absent until a restore test has finished
+	Error     string        `json:"error,omitempty"`    // why the backup is unusable; other fields are then absent
 }
 
 // Verification is the result of a test restore.
@@ -89,7 +89,7 @@ type Verification struct {
 	Why      string    `json:"why,omitempty"`
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision"`
-	Segments bool      `json:"segments,omitempty"` // segments were restored, too
+	Segments bool      `json:"segments,omitempty"` // segments were restored as well
 }
 
 // Total is a number of objects and their size.
@@ -187,7 +187,7 @@ func newerOf(a, b *Verification) *Verification {
 // names.
 type SidecarChain struct {
 	Full   string    `json:"full"`  // name of the object
-	From   int64     `json:"from"`  // revision of the full snapshot, as named
+	From   int64     `json:"from"`  // revision of the full snapshot, according to its name
 	To     int64     `json:"to"`    // last revision of the deltas before any gap
 	Begin  time.Time `json:"begin"` // by the sidecar's clock
 	End    time.Time `json:"end"`

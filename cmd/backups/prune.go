@@ -24,7 +24,7 @@ var ErrNoPolicy = errors.New("--backup-keep: is missing: give it the value that 
 type PruneResult struct {
 	Store   string             `json:"store"`
 	Policy  string             `json:"policy"`
-	Assumed bool               `json:"assumed,omitempty"` // the policy is the default: none is set
+	Assumed bool               `json:"assumed,omitempty"` // the default policy applies, because none is set
 	From    time.Time          `json:"from"`              // start of the window of restore points
 	Doubts  []string           `json:"doubts,omitempty"`  // why nothing is deleted
 	Items   []retention.Item   `json:"items"`
@@ -40,7 +40,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(ret
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // because names alone do not show that a segment is missing
+	history, err := kept.History(ctx) // names alone do not reveal a missing segment
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}

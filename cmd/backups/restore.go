@@ -20,11 +20,11 @@ import (
 // RestoreResult is the result of restore; -o json prints it.
 type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
-	Revision  int64  `json:"revision"`   // the restored revision
-	GoesOn    int64  `json:"goes_on"`    // the revision at which the cluster continues
+	Revision  int64  `json:"revision"`   // restored revision
+	GoesOn    int64  `json:"goes_on"`    // revision at which the cluster continues
 	ClusterID string `json:"cluster_id"` // hexadecimal
 	Bytes     int64  `json:"bytes"`      // size of the database
-	From      string `json:"from"`       // the store or file, as text
+	From      string `json:"from"`       // the store or file, for display
 	Gaps
 }
 
@@ -84,7 +84,7 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.LastNamed(ctx)
 		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // names prove nothing without a trusted signature
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, names prove nothing
 		return 0, err
 	}
 	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil

@@ -28,7 +28,7 @@ import (
 // A sampleCluster is the history of an etcd: a snapshot and the rows that followed it.
 type sampleCluster struct {
 	snapshot []byte // a stock snapshot
-	revision int64  // of the snapshot
+	revision int64  // revision of the snapshot
 	last     int64
 	rows     []format.Row // all later rows, in order
 	events   []sidecarstoretest.Event

@@ -30,7 +30,7 @@ import (
 // Settings are the flags about backups, parsed and checked.
 type Settings struct {
 	Flags     commandline.StoreFlags // the parsed flags
-	VolumeDir string                 // of the running wrapper; empty if the flags name the store
+	VolumeDir string                 // volume of the running wrapper; empty if the flags contain the store
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      string           // the value of --backup-keep; empty if it is not set
@@ -115,7 +115,7 @@ const clearLine = "\r\x1b[K"
 // A Meter shows the progress of a task in one line of a terminal, which it redraws: bytes, rate and time left. It
 // must be used by a single goroutine. The zero value shows nothing.
 type Meter struct {
-	to    io.Writer // nil shows nothing
+	to    io.Writer // nil disables the display
 	now   func() time.Time
 	began time.Time
 	drawn time.Time

@@ -88,7 +88,7 @@ func TestTargets_edges(t *testing.T) {
 	window := fmt.Sprintf("revisions %d to %d (", first, last)
 	for _, example := range []struct {
 		target   archive.Target
-		revision int64 // 0 if not kept
+		revision int64 // 0 if the time cannot be restored
 	}{
 		{archive.Target{}, last},
 		{archive.Target{Revision: first}, first},
@@ -104,7 +104,7 @@ func TestTargets_edges(t *testing.T) {
 		{archive.Target{Revision: last, Generation: 2}, 0},
 		{archive.Target{Generation: 2}, 0},
 		{archive.Target{Time: since(float64(first))}, 0},
-		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was made within that second
+		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was made within this second
 		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
 		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
 		{archive.Target{Time: since(float64(middle))}, middle},

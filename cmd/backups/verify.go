@@ -18,12 +18,12 @@ var ErrNotVerified = errors.New("the test restore failed")
 // VerifyResult is the result of backup verify; -o json prints it.
 type VerifyResult struct {
 	Generation int             `json:"generation"`
-	Full       string          `json:"full"`     // the full snapshot that was restored
-	Revision   int64           `json:"revision"` // the restored revision
-	Segments   bool            `json:"segments"` // segments were restored, too
+	Full       string          `json:"full"`     // full snapshot that was restored
+	Revision   int64           `json:"revision"` // restored revision
+	Segments   bool            `json:"segments"` // segments were restored as well
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash that the result was compared with; absent if none is known
+	Hash       *format.Hash    `json:"hash,omitempty"` // etcd's hash with which the result was compared; absent if none is known
 	Seconds    float64         `json:"seconds"`
 	Recorded   bool            `json:"recorded"` // the result is in the store
 }
@@ -31,7 +31,7 @@ type VerifyResult struct {
 // A Selector selects a backup.
 type Selector struct {
 	archive.Target
-	Full bool // the newest full snapshot of the generation instead of the target; 0 means the newest generation
+	Full bool // selects the newest full snapshot of the generation instead of a target; generation 0 means the newest
 }
 
 // A RestoreFunc restores the backup at a path and returns the result of the test.
@@ -84,7 +84,7 @@ func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (
 		return archive.Path{}, fmt.Errorf("%s is %w in %s", what, archive.ErrNotKept, kept)
 	}
 	full := of.Fulls[len(of.Fulls)-1]
-	if full.Err != nil { // its manifest cannot be read
+	if full.Err != nil { // the manifest cannot be read
 		return archive.Path{}, full.Err
 	}
 	path := archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}

@@ -15,7 +15,7 @@ type Candidate struct{ Word, Help string }
 // is allowed, such as a path, and for etcd's own tools.
 func Complete(parser *kong.Kong, words []string) []Candidate {
 	app, last := parser.Model, len(words)-1
-	traced, _ := kong.Trace(parser, words[:last]) // up to the first word that is wrong or has no value
+	traced, _ := kong.Trace(parser, words[:last]) // parses up to the first word that is wrong or lacks a value
 	node, arguments := app.Node, 0
 	for _, step := range traced.Path {
 		switch {
@@ -25,7 +25,7 @@ func Complete(parser *kong.Kong, words []string) []Candidate {
 			arguments++
 		}
 	}
-	var before *kong.Flag // the flag whose value is the next word
+	var before *kong.Flag // flag whose value is the next word
 	if last > 0 {
 		if flag := flagOf(app, node, words[last-1]); flag != nil && !flag.IsBool() {
 			before = flag

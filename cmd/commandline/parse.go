@@ -41,7 +41,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
-		kong.Writers(out, io.Discard), // errors are returned
+		kong.Writers(out, io.Discard), // errors are returned instead
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot build the command line: %w", err)
@@ -134,7 +134,7 @@ func forgetVariables(given map[string]bool) {
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
 		if strings.HasPrefix(name, prefix+"_") && (value == "" || given[name]) {
-			_ = os.Unsetenv(name) // fails for malformed names only
+			_ = os.Unsetenv(name) // fails only for malformed names
 		}
 	}
 }
@@ -211,7 +211,7 @@ func ForgetServices() (forgotten []string) {
 		if _, has := os.LookupEnv(service + "_SERVICE_HOST"); !has || !isPort || !strings.HasPrefix(name, prefix+"_") || !serviceURL.MatchString(value) {
 			continue
 		}
-		_ = os.Unsetenv(name) // fails for malformed names only
+		_ = os.Unsetenv(name) // fails only for malformed names
 		forgotten = append(forgotten, name)
 	}
 	return forgotten

@@ -170,8 +170,8 @@ func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_PORT", "tcp://10.0.0.1:9095")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
-	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: there is no such Service
-	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // not removed: the user set it, although there is a Service with this name
+	t.Setenv("ETCD_WRAPPER_BACKUP_RESTORE_HOST_PORT", "tcp://sidecar:8080") // a user's mistake: no such Service exists
+	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "2380")                       // not removed, because the user has set it although a Service with this name exists
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST", "10.0.0.2")
 	assert.Equal(t, []string{"ETCD_WRAPPER_ETCD_WRAPPER_PORT"}, ForgetServices())
 	var line commands
@@ -227,7 +227,7 @@ func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 		}
 		expected := flag.Default
 		if flag.Name == "backup-keep" {
-			expected = DefaultKeep // the default of the commands that delete backups
+			expected = DefaultKeep // the default for commands that delete backups
 		}
 		if flag.IsBool() {
 			expected = cmp.Or(expected, "false")
@@ -297,7 +297,7 @@ func FuzzCommandLine(f *testing.F) {
 			return
 		}
 		if refused != nil || rest > 0 {
-			return // not one of the operator's flags
+			return // not an operator flag
 		}
 		require.Equal(t, reference, commands.Start.asGo())
 	})

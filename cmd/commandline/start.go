@@ -102,7 +102,7 @@ func (f *StartEtcd) DataVersion() string {
 
 // Level returns the minimum level of log lines.
 func (f *StartEtcd) Level() zerolog.Level {
-	level, _ := zerolog.ParseLevel(f.LogLevel) // kong has checked it
+	level, _ := zerolog.ParseLevel(f.LogLevel) // kong has already validated the level
 	return level
 }
 

@@ -71,9 +71,9 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 
 // Threshold is the value of --defrag-threshold, such as "free=45%,min=100Mi,pause=15s". Free is 0 for "never".
 type Threshold struct {
-	Free  float64       // the minimum fraction of the file that is free, from 0 to 1
-	Min   Bytes         // the minimum of free bytes
-	Pause time.Duration // the maximum expected pause of a defragmentation
+	Free  float64       // minimum free fraction of the file, from 0 to 1
+	Min   Bytes         // minimum number of free bytes
+	Pause time.Duration // maximum expected pause of a defragmentation
 }
 
 // defaultPause is the pause of a threshold that does not set one.

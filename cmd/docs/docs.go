@@ -86,7 +86,7 @@ func Table(t testing.TB, header ...string) (rows []Row) {
 // A Block is a code block of a page: commands to type, or the content of a file.
 type Block struct {
 	Page, Text string
-	Language   string // language of the fence; empty for an indented block
+	Language   string // language of a fenced block; empty for an indented block
 }
 
 // Blocks returns the code blocks of README.md and docs/*.md in order, without indentation.

@@ -116,7 +116,7 @@ func packages(t *testing.T) map[string]string {
 	found, top := map[string]string{}, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() && path != top && strings.HasPrefix(entry.Name(), ".") {
-			return fs.SkipDir // another test removes it at the same time, or it is not ours
+			return fs.SkipDir // another test is removing the directory, or it is not part of the project
 		}
 		if entry.IsDir() || filepath.Ext(path) != ".go" {
 			return nil

@@ -45,7 +45,7 @@ type parts struct {
 	report    *report.Report
 	announcer announcer
 	outcome   lifecycle.Outcome // why the run cannot start
-	end       []func()          // in the order of creation
+	end       []func()          // cleanup functions, in the order of creation
 }
 
 // assemble creates the components in the order of their dependencies. When it returns, the wrapper's own server
@@ -142,7 +142,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	if recoverer != nil {
 		document, err := c.etcdConfig().Load()
 		if err == nil && c.Backups.Ack == commandline.AckStored { // otherwise recovery would wait for the other members
-			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // certificates may not exist yet
+			if checked, failed := etcdconf.Parse(document.YAML); failed == nil { // the certificates may not exist yet
 				err = runtime.CheckAck(c.Backups.Ack, checked.Etcd)
 			}
 		}
@@ -221,7 +221,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	}
 	connected.Server, connected.Crash = server, p.driver.Crash
 	p.runtime.Connect(connected)
-	if !c.ExpectsTLS() { // until etcd's configuration is known
+	if !c.ExpectsTLS() { // used until etcd's configuration is known
 		server.UseHTTP()
 	} else if err := server.UseTemporary(); err != nil {
 		return nil, exitcode.ServerTaken, err
@@ -328,7 +328,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died: died,
 		Lost: func(dataDir string) bool {
-			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record is treated like none
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as a missing one
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },

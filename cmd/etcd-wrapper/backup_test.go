@@ -161,7 +161,7 @@ func TestErrors_nameTheCommand(t *testing.T) {
 // A command with a target that cannot be restored fails with one sentence: with status 64 if the target is invalid,
 // and 78 if the store does not have it.
 func TestTargets_thatAreNotKept(t *testing.T) {
-	store := kept(t) // revision 7 of now
+	store := kept(t) // current revision 7
 	empty := "--backup-store=file://" + t.TempDir()
 	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 	for _, example := range []struct {

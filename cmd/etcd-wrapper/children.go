@@ -40,7 +40,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	}
 	switch empty := datadir.IsEmpty(c.DataDir); {
 	case empty && c.json():
-		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // to who listens no more
+		_, _ = fmt.Fprintln(s.out, `{"valid":true,"empty":true}`) // fails if the reader is gone
 		return exitcode.Clean
 	case empty:
 		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // as above
@@ -74,7 +74,7 @@ func verifyInChild() datadir.Validation {
 	})
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		if _, err := os.Lstat(dataDir); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil // a new member
+			return nil, nil // the member is new
 		}
 		return verify(ctx, dataDir, mode)
 	}

@@ -56,7 +56,7 @@ func runEtcdctl(args []string, s streams) error {
 	if err != nil && !toldWhere && needsMember(args) {
 		s.report(zerolog.WarnLevel, "etcdctl runs without this member's endpoint and certificates", err)
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments from os.Args only
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only from os.Args
 	return ctlv3.Start()
 }
 
@@ -148,7 +148,7 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewMigrateCommand(),
 	)
 	root.SetArgs(append([]string{}, args...)) // nil would select the arguments of the process
-	root.SetOut(out)                          // requested output only; usage after an error goes to standard error
+	root.SetOut(out)                          // requested output only; the usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {

@@ -103,7 +103,7 @@ func writeUsageMessage(args []string, cause error) {
 		return
 	}
 	path := cmp.Or(terminationPath(args), os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
-	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has the error
+	_ = exitcode.WriteMessage(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log already contains the error
 }
 
 // terminationPath returns the path of the termination message, as far as it can be read from a rejected command line.

@@ -242,7 +242,7 @@ func TestCommandsAndFlags_areDocumented(t *testing.T) {
 	text := docs.Text(t)
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	require.NoError(t, err)
-	for _, flag := range parser.Model.Flags[1:] { // the first is --help
+	for _, flag := range parser.Model.Flags[1:] { // skip --help
 		assert.Contains(t, text, "--"+flag.Name)
 	}
 	for _, command := range parser.Model.Leaves(true) {

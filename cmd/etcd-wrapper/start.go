@@ -81,7 +81,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	outcome := p.driver.Run()
 	close(driven)
 	p.announcer.stop()
-	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can be uploaded
+	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes can now be uploaded
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.TerminationMessage(outcome))
@@ -169,7 +169,7 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 // process without a message.
 func limitMemory(log zerolog.Logger) {
 	switch limit, err := memlimit.Set(); {
-	case err != nil: // macOS has no containers
+	case err != nil: // no containers on macOS
 		log.Warn().Err(err).Msg("the container's memory limit is not known")
 	case limit < math.MaxInt64:
 		log.Info().Int64("bytes", limit).Msg("the memory limit of Go is set")

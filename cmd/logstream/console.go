@@ -16,7 +16,7 @@ import (
 // ConsoleOptions configures the log on a terminal.
 type ConsoleOptions struct {
 	Colour bool // use colors
-	All    bool // also show etcd's info lines
+	All    bool // show etcd's info lines as well
 }
 
 // Console returns a writer that formats the lines of a logger for a terminal.
@@ -41,7 +41,7 @@ func prepareLine(line map[string]any) error {
 	}
 	said, _ := line[zerolog.MessageFieldName].(string)
 	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
-		delete(line, zerolog.ErrorFieldName) // the message has it
+		delete(line, zerolog.ErrorFieldName) // the message already contains it
 	}
 	return prepareTransition(line)
 }

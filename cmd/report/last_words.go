@@ -25,7 +25,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	if missing := r.runtime.FlushError(); missing != nil {
 		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
 	}
-	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line has it
+	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // otherwise the first line already contains it
 		fmt.Fprintf(&b, "last problem: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
 	}
 	return b.String()

@@ -26,12 +26,12 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
 // Runtime is the part of the running member that a report reads.
 type Runtime interface {
-	Document() status.Document // without the lifecycle, the checks and the timeline
-	Progress() string          // the progress of etcd's start or close as a clause; empty before
-	RecoveryProgress() string  // what recovery waits for, and since when, as a clause; empty if it does not wait
+	Document() status.Document // returns the document without the lifecycle, the checks and the timeline
+	Progress() string          // returns the progress of etcd's start or close as a clause, or "" before
+	RecoveryProgress() string  // returns what recovery is waiting for, and since when, as a clause; "" if it is not waiting
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
-	FlushError() error // what the stop could not upload; nil before, and if everything was uploaded
+	FlushError() error // returns what the stop could not upload; nil before the stop, and if everything was uploaded
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -81,7 +81,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
-			return awaited // it would be overlooked behind "a large database takes long"
+			return awaited // it would be overlooked after "a large database takes long"
 		}
 	}
 	return run.Reason
@@ -105,7 +105,7 @@ func (r *Report) snapshot() status.Document {
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
 	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
-	if !document.Standalone { // without a sidecar, this process answers itself
+	if !document.Standalone { // without a sidecar, this process answers the requests itself
 		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)

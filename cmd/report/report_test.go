@@ -75,7 +75,7 @@ func TestDocument_fillsEveryField(t *testing.T) {
 			for i := range value.NumField() {
 				visit(path+"."+value.Type().Field(i).Name, value.Field(i))
 			}
-		case path != "Document.Ready" && path != "Document.Standalone": // nothing is monitored in this test, and there is a sidecar
+		case path != "Document.Ready" && path != "Document.Standalone": // this test has no monitor, and there is a sidecar
 			assert.False(t, value.IsZero(), "%s is always empty: fill it in in Document", path)
 		}
 	}
@@ -191,8 +191,8 @@ type fakeRuntime struct {
 	began      time.Time
 	progress   string
 	awaits     string
-	recovery   *status.Recovery       // nil unless it restores
-	later      atomic.Pointer[string] // the progress that replaces the first one
+	recovery   *status.Recovery       // nil if no recovery is running
+	later      atomic.Pointer[string] // progress that replaces the first one
 	record     exitcode.Word
 	flushError error
 }

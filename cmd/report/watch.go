@@ -48,16 +48,16 @@ type watcher struct {
 	lost     func()
 	happened func(status.TimelineEvent)
 
-	latest   string // the message at the last call of lost
-	health   string // the health that was logged last
-	warned   bool   // the reason why the member is not ready was logged
+	latest   string // message of the last call of lost
+	health   string // health that was logged last
+	warned   bool   // the reason for not being ready was logged
 	waits    string // what etcd waits for
 	since    time.Time
-	logged   bool      // what etcd waits for was logged
-	degraded time.Time // since when the member is degraded
+	logged   bool      // that etcd is waiting was logged
+	degraded time.Time // when the member became degraded
 	subject  time.Time // start of the condition that is repeated
 	reminded time.Time
-	pause    time.Duration // until the next reminder
+	pause    time.Duration // time until the next reminder
 }
 
 func (w *watcher) check(now time.Time) {

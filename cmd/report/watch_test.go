@@ -56,7 +56,7 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is running" // which is repeated
+		now.Reason = "the initialization is running" // the reason that is repeated
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
 		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.

@@ -21,8 +21,8 @@ const (
 // A closed describes how etcd was closed in this run.
 type closed struct {
 	inOrder    bool
-	began      time.Time // when the close started
-	flushError error     // what Flush could not upload
+	began      time.Time // start of the close
+	flushError error     // data that Flush could not upload
 }
 
 // beginBackups starts the backups of an etcd that has become ready.
@@ -62,7 +62,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	}).Stop()
 	err := r.parts.Backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
-		return // etcd has not served
+		return // etcd has not served yet
 	}
 	if errors.Is(err, writer.ErrRowsOnly) {
 		r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: " + err.Error())

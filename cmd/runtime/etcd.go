@@ -47,7 +47,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 		return err
 	}
 	r.forceOnce(checked.Etcd)
-	if !bytes.Equal(yaml, r.warned) { // etcd is configured again while the start waits for something else
+	if !bytes.Equal(yaml, r.warned) { // etcd may be configured again while the start waits for something else
 		r.warned = yaml
 		r.warn(checked)
 	}

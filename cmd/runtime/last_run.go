@@ -38,9 +38,9 @@ type lastRun struct {
 
 // A lastExit describes how the last run on a volume ended.
 type lastExit struct {
-	class  string // a value of status.Document.LastExit
+	class  string // value of status.Document.LastExit
 	reason string
-	loops  bool // it ended before it served
+	loops  bool // the run ended before it served
 }
 
 // newLastRun reads the records of the last run on the volume. It changes nothing.
@@ -86,7 +86,7 @@ func (l *lastRun) read() lastExit {
 		return is(status.ExitKilled, "it left no note of its end: SIGKILL, out of memory, a failed node or power supply, or a full volume"+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
-	case noted && !last.Served: // the record is from an earlier run, and a stop before etcd started leaves it as it was
+	case noted && !last.Served: // the record is from an earlier run, and a stop before etcd's start does not change it
 		return is(string(exitcode.Terminated), last.Reason)
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
@@ -155,7 +155,7 @@ func (l *lastRun) start() {
 		return
 	}
 	l.held, l.last = true, l.read()
-	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read reports what is wrong with it
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read reports any problem of the record
 	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})

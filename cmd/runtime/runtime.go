@@ -34,19 +34,19 @@ import (
 // A Server is the wrapper's own server, as far as etcd's configuration affects it.
 type Server interface {
 	UseHTTP()
-	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
+	UseTLS(certFile, keyFile string) error // fails only if the files are currently unusable
 }
 
 // Parts are the components that a Runtime works with.
 type Parts struct {
 	Server   Server
-	Crash    func(reason error)         // called when etcd has crashed
+	Crash    func(reason error)         // called after etcd has crashed
 	Backups  *backup.Backups            // nil without a store
 	Recovery *recovery.Recovery         // nil with a sidecar
 	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
 	Unwanted func(context.Context) bool // reports whether the StatefulSet no longer includes the member; nil without --kubernetes=replicas
 
-	RootPassword string // password of etcd's user root in a new cluster; empty without --root-password-file
+	RootPassword string // password of etcd's root user in a new cluster; empty without --root-password-file
 }
 
 // A Runtime implements the lifecycle's interfaces for its volume, its member and its server.
@@ -66,10 +66,10 @@ type Runtime struct {
 	lastRun        *lastRun
 	config         *etcdconf.Checked
 	warned         []byte                   // the configuration whose warnings were logged last
-	configWarnings atomic.Pointer[[]string] // about the configuration
+	configWarnings atomic.Pointer[[]string] // warnings about the configuration
 	etcd           atomic.Pointer[member.Member]
-	memberID       atomic.Value // a string, once etcd is ready
-	endMonitor     func()       // waits until it has ended; nil before etcd has started
+	memberID       atomic.Value // set to a string once etcd is ready
+	endMonitor     func()       // waits until the monitor has ended; nil before etcd has started
 	durations      durations
 	closed         closed
 }
@@ -131,7 +131,7 @@ func (r *Runtime) Lock() error {
 		r.lastRun.markBlocked()
 		return err
 	}
-	r.lastRun.start() // before the note of a crash is removed
+	r.lastRun.start() // must happen before the note of a crash is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
 		r.log.Warn().Err(err).Msg("the reason of a crash could not be recorded")
 	}
@@ -181,8 +181,8 @@ func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
-	silent bool           // the sidecar is part of this process, so there are no requests
-	asked  bootstrap.Mode // of the running initialization; empty if none was requested
+	silent bool           // the sidecar is part of this process, so no requests are logged
+	asked  bootstrap.Mode // mode of the running initialization; empty if none was requested
 }
 
 // Status implements lifecycle.Sidecar. An initialization ends with a result, or when a restarted sidecar has

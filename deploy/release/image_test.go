@@ -178,7 +178,7 @@ func TestImageRunsWithoutPrivileges(t *testing.T) {
 	image, _ := builtImage(t)
 	root := t.TempDir()
 	for dir := root; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		require.NoError(t, os.Chmod(dir, 0o755)) // user 65532 must be able to enter it
+		require.NoError(t, os.Chmod(dir, 0o755)) // user 65532 must be able to enter the directory
 	}
 	walk(t, imagesOf(t, image)["linux/"+runtime.GOARCH], func(header *tar.Header, content []byte) {
 		path := filepath.Join(root, header.Name)
@@ -206,7 +206,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join(root, name))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted but not committed yet
+			continue // deleted, but not committed yet
 		}
 		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(copied, name)), 0o755))

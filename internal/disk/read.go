@@ -101,7 +101,7 @@ func read(path string, limit int64, flags int) ([]byte, error) {
 	if err != nil {
 		return nil, withoutPath(err)
 	}
-	defer file.Close() // nothing was written
+	defer file.Close() // the file was only read
 	info, err := file.Stat()
 	if err != nil {
 		return nil, withoutPath(err)

@@ -14,9 +14,9 @@ import (
 // Machine is a table with its vocabulary.
 type Machine struct {
 	Table     []statemachine.Row
-	Elsewhere []statemachine.Default // answers every event
+	Elsewhere []statemachine.Default // must answer every event
 	States    []statemachine.StateInfo
-	Guards    []statemachine.Guard // exactly those that the table uses
+	Guards    []statemachine.Guard // exactly the guards that the table uses
 }
 
 // StateNames returns the names of all states, in order.

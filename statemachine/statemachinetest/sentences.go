@@ -20,7 +20,7 @@ type Sentence[F, P any] struct {
 	Given F
 	On    statemachine.Event
 	Told  P
-	To    statemachine.State // statemachine.Stays: the state that it was in
+	To    statemachine.State // statemachine.Stays means the same state
 	Do    []statemachine.Action
 }
 
@@ -29,8 +29,8 @@ type Suite[F statemachine.Facts[F, P], P any] struct {
 	Machine
 	Final     statemachine.State
 	Sentences []Sentence[F, P]
-	Known     []F                                                              // facts under which the only row of an event must be taken
-	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // the answer without a row, under Given and Told
+	Known     []F                                                              // facts under which the only row of an event must apply
+	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // the answer to an event without a row, under Given and Told
 	Given     F
 	Told      P
 }

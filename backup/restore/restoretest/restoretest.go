@@ -92,7 +92,7 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	source := Full(t, path, revision, size)
 	database, err := os.Open(path)
 	require.NoError(t, err)
-	defer database.Close() // it was only read
+	defer database.Close() // the file was only read
 	full, err := archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: time.Now(), Reason: "for a measurement", Chain: format.Seed(cluster, 1, revision),
 	}, io.LimitReader(database, source.DatabaseBytes))
