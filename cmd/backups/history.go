@@ -40,7 +40,7 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // left by another process that copies to this location
+		return nil // created by another process that copies to this location
 	}
 	return err
 }
