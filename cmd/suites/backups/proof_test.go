@@ -36,7 +36,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	awaitBackupStatus(again, "another full snapshot is made and passes its test restore", func(b facts.Backups) bool {
 		return b.LastFullSnapshot != nil && b.LastFullSnapshot.At.After(first.Time) && b.LastVerification != nil && b.LastVerification.Passed && b.LastVerification.Revision == b.LastFullSnapshot.Revision
 	})
-	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "test restore")
+	assert.Contains(t, backupStatus(again).LastFullSnapshot.Reason, "restore test")
 	again.Shutdown()
 	kept := m.generation(t)
 	require.Len(t, kept.Fulls, 2)
