@@ -52,7 +52,7 @@ type Phase struct {
 	Reason  string    // a sentence that explains the state
 }
 
-// address to bind, host:port
+// Options configures a Server. All fields but Routes are required.
 type Options struct {
 	Address string       // host:port to bind
 	Phase   func() Phase // returns the current phase from memory; called concurrently, once per request of /readyz
