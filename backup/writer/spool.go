@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -270,7 +271,7 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 		if _, err = reader.Next(); errors.Is(err, io.EOF) {
 			entry.Size, err = file.Seek(0, io.SeekEnd)
 		} else {
-			err = fmt.Errorf("it does not end where it should: %w", err)
+			err = fmt.Errorf("it does not end where it should: %w", cmp.Or(err, errors.New("a second segment follows")))
 		}
 	}
 	if err == nil && entry.Position.String() != name {

@@ -139,6 +139,13 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			require.NoError(t, os.Truncate(path, objects[1].Size()))
 		},
 		"longer": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()+1)) },
+		"two segments": func(t *testing.T, path string) {
+			next, err := io.ReadAll(objects[2].Reader())
+			require.NoError(t, err)
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, append(content, next...), 0o600))
+		},
 		"another's": func(t *testing.T, path string) {
 			other, err := os.ReadFile(filepath.Join(filepath.Dir(path), objects[0].Position.String()))
 			require.NoError(t, err)
@@ -152,6 +159,7 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			s, torn := openAgain(t, dir)
 			require.Len(t, torn, 1)
 			assert.ErrorContains(t, torn[0], objects[1].Position.String())
+			assert.NotContains(t, torn[0].Error(), "%!")
 			assert.Equal(t, []int64{5, 7, 8}, positions(s))
 			older, err := s.Newest()
 			require.NoError(t, err)
