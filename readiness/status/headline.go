@@ -101,11 +101,11 @@ type RecoveryStep struct {
 
 // RecoverySteps lists all steps in order. A recovery takes some of them.
 var RecoverySteps = []RecoveryStep{
-	{"Resume", "looking for an interrupted restore"},
+	{"Resume", "checking for an interrupted restore"},
 	{"Examine", "examining the volume"},
 	{"Decide", "choosing the source of the data"},
 	{"AskPeers", "asking the other members"},
-	{"GiveWay", "waiting for another member to go first"},
+	{"GiveWay", "preserving data that the other members replace"},
 	{"Leave", "leaving the cluster"},
 	{"Enter", "joining the cluster"},
 	{"AskStore", "reading the store"},
