@@ -199,6 +199,17 @@ func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 	require.Equal(t, revision, s.stored(t))
 }
 
+func TestFlush_endsWithItsContext(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	s.start(t)
+	s.end(t)
+	s.put(t, 10)
+	s.etcd.Server.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Error(t, s.Flush(ctx, s.database()))
+}
+
 func TestEachFullSnapshotIsRestoredOnceToTestIt(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)

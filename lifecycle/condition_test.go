@@ -46,7 +46,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 func TestProblem_isShownDuringRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		s.status = func(context.Context) error { pass(time.Minute); return errStage }
+		s.status = func(context.Context) error { time.Sleep(time.Minute); return errStage }
 		wait := s.run(t)
 		pass(90 * time.Second)
 		now := s.driver.Snapshot()

@@ -100,7 +100,7 @@ func TestAFailedInitialization_showsItsCause(t *testing.T) {
 func TestASignalDuringAStop_keepsTheReasonOfTheStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
-		s.shut = func() error { pass(2 * time.Second); return nil }
+		s.shut = func() error { time.Sleep(2 * time.Second); return nil }
 		wait := s.run(t)
 		pass(time.Minute)
 		s.driver.Stop()

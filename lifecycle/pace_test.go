@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	. "etcd-wrapper/lifecycle"
 )
 
 // askedAt records when the sidecar's status was requested.
@@ -116,5 +118,35 @@ func TestFailedConfiguration_noSecondInitialization(t *testing.T) {
 			"fetch config", "fetch config", "fetch config", "fetch config", "fetch config",
 			"configure", "serve readyz", "remove record", "open etcd", "close etcd", "write terminated",
 		}, s.did())
+	})
+}
+
+func TestBusyVolume_sendsNoRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		var free atomic.Bool
+		s.lock = func() error {
+			if !free.Load() {
+				return bootstrap.ErrVolumeBusy
+			}
+			return nil
+		}
+		s.start(t, time.Minute)
+		assert.Empty(t, s.did())
+		assert.Equal(t, "the volume cannot be locked: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
+		free.Store(true)
+		pass(time.Second)
+		assert.Contains(t, s.did(), "open etcd")
+	})
+}
+
+func TestHistory_longWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(bootstrap.New, bootstrap.Progress)
+		runFor(t, s, time.Hour)
+		snapshot := s.driver.Snapshot()
+		assert.LessOrEqual(t, len(snapshot.History), 64)
+		assert.Equal(t, Started, snapshot.History[0].Event)
+		assert.Equal(t, Trigger, snapshot.History[1].To)
 	})
 }

@@ -23,6 +23,16 @@ func TestTable_isComplete(t *testing.T) {
 	statemachinetest.AssertConsistent(t, tested, Written)
 }
 
+func TestTable_everyStateLeadsToTheEnd(t *testing.T) {
+	for _, state := range tested.StateNames() {
+		assert.Contains(t, tested.Reachable(state), Terminated, "from %s", state)
+	}
+}
+
+func TestTable_terminatedIsFinal(t *testing.T) {
+	assert.Equal(t, []State{Terminated}, tested.Reachable(Terminated))
+}
+
 func boundOf(state State) statemachine.Bound {
 	return States[slices.IndexFunc(States, func(s statemachine.StateInfo) bool { return s.Name == state })].Bound
 }

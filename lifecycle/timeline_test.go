@@ -81,8 +81,9 @@ var failures = map[string]struct {
 	class  Class
 	status exitcode.Code
 	text   string // expected in the log and, if the run fails, in its final reason
+	opens  bool   // etcd is opened
 }{
-	"nothing at all": {spoil: func(*stage) {}},
+	"nothing at all": {spoil: func(*stage) {}, opens: true},
 	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
 	"no answer yet":  {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
 	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the sidecar's certificate"},
@@ -96,18 +97,18 @@ var failures = map[string]struct {
 	"half a pair": {spoil: func(s *stage) {
 		s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) }
 	}, class: ClassCertificate},
-	"Failed for good": {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error()},
-	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error()},
-	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error()},
-	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error()},
+	"Failed for good": {func(s *stage) { s.words, s.cause = []bootstrap.InitializationStatus{bootstrap.Failed}, errFinal }, ClassValidation, exitcode.BadConfig, errStage.Error(), false},
+	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
+	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
+	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
 	"no etcd": {func(s *stage) { // the close fails as well, which adds nothing
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
-	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error()},
-	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error()},
-	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error()},
-	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash, exitcode.Crashed, "by the test"},
-	"crash":           {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error()},
-	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the stop ran out of its budget"},
+	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error(), true},
+	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},
+	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error(), true},
+	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash, exitcode.Crashed, "by the test", false},
+	"crash":           {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error(), true},
+	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the stop ran out of its budget", true},
 }
 
 // errFinal is an error that no retry can change. It ends a run with its own status, however deep it is wrapped.
@@ -130,6 +131,8 @@ func TestFailure(t *testing.T) {
 				condition := s.driver.Snapshot().Condition
 				assert.Equal(t, want.class, condition.Class, condition.Text)
 				assert.Equal(t, want.class == ClassCrash, slices.Contains(s.did(), "leave reason"))
+				assert.Equal(t, want.opens, slices.Contains(s.did(), "open etcd"))
+				assert.Equal(t, want.opens && want.class != ClassCrash, want.opens && slices.Contains(s.did(), "close etcd"))
 				if want.class == "" {
 					return
 				}

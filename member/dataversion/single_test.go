@@ -52,3 +52,18 @@ func TestDowngrade_dataAt3_6(t *testing.T) {
 	n.holds(5)
 	n.stop()
 }
+
+func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
+	optIn(t)
+	n := newNode(t)
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	n.stop()
+	n.ours(dataversion.Of3_5, cluster(n), "new")
+	n.at(dataversion.Of3_5)
+	n.stop()
+	n.ours(dataversion.Of3_6, cluster(n), "new")
+	n.at(dataversion.Of3_6)
+	require.Equal(t, "false", n.downgrading())
+	n.stop()
+}
