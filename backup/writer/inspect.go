@@ -103,7 +103,7 @@ func (w *Writer) update(result inspection) {
 
 // evaluate returns the event for the end of the chain; none if the inspection is to be repeated.
 func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
-	outcome := payload{head: head, creates: w.remote.capabilities.CreateIfAbsent, err: damaged}
+	outcome := payload{head: head, refusesOverwrite: w.remote.capabilities.CreateIfAbsent, err: damaged}
 	if head.Empty() && damaged == nil && !w.remote.head.Position.IsZero() {
 		return emptied, outcome
 	}

@@ -125,16 +125,16 @@ func (k memberState) Holds(guard Guard) bool { return conditions.Evaluate(guard,
 
 // payload is the data of an event.
 type payload struct {
-	head    archive.Head
-	creates bool // according to an inspection, the store refuses to overwrite objects
-	grew    bool // another member has extended the chain
-	err     error
+	head             archive.Head
+	refusesOverwrite bool // according to an inspection, the store refuses to overwrite objects
+	grew             bool // another member has extended the chain
+	err              error
 }
 
 // Learn implements statemachine.Facts.
 func (k memberState) Learn(event Event, payload payload) memberState {
 	if event == chainFound || event == noChain || event == endDamaged {
-		k.refusesOverwrite, k.tookOver = payload.creates, k.tookOver && !payload.grew
+		k.refusesOverwrite, k.tookOver = payload.refusesOverwrite, k.tookOver && !payload.grew
 	}
 	return k
 }

@@ -53,8 +53,8 @@ var (
 	stepped   = memberState{tookOver: true, refusesOverwrite: true}
 	overwrite = memberState{tookOver: true}
 	bringer   = memberState{leads: true, closed: true}
-	creating  = payload{creates: true}
-	grown     = payload{creates: true, grew: true}
+	creating  = payload{refusesOverwrite: true}
+	grown     = payload{refusesOverwrite: true, grew: true}
 )
 
 var sentences = []sentence{

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/cmd/suites/harness"
+	"etcd-wrapper/internal/clock"
 )
 
 // TestLeftoverRestoreFlags_blockNoMember leaves --restore-to set after a restore, as the documentation allows, and
@@ -115,14 +116,7 @@ func (l *restoredCluster) write() {
 	l.t.Cleanup(func() { cancel(); <-done; _ = l.etcd.Close() })
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		for clock.Sleep(ctx, 20*time.Millisecond) == nil {
 			if l.paused.Load() {
 				continue
 			}
