@@ -149,7 +149,8 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
 	in := memory.New()
-	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) } // objects are old enough to be merged immediately
+	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) }                       // objects are old enough to be merged immediately
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/minute/", Err: memory.ErrDenied}) // a merged object would contain the segment
 	s = newSubjectIn(t, in, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	var objects []archive.Object
@@ -162,6 +163,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 		require.NoError(t, err)
 	}
 	s.nextRun(t)
+	in.ClearFaults()
 	a, from := archive.New(in, &format.Keys{}), objects[len(objects)-3]
 	if merged {
 		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
