@@ -29,7 +29,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // patience bounds every wait in these tests.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond

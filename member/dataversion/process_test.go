@@ -26,7 +26,7 @@ import (
 )
 
 // patience is the maximum wait on a machine that is busy with other tests.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
 const tick = 20 * time.Millisecond

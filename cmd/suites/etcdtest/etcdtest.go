@@ -16,7 +16,7 @@ import (
 )
 
 // Patience bounds every wait on a busy machine.
-const Patience = 60 * time.Second
+const Patience = 3 * time.Minute
 
 // Etcd is a server with a client.
 type Etcd struct {
