@@ -37,7 +37,7 @@ var written = statemachine.Entries{
 	{FetchConfig, ConfigValid, Always, StartEtcd, []Action{LimitStart, RemoveRecord, OpenEtcd}, "starting etcd"},
 	{FetchConfig, ConfigInvalid, Always, Terminating, []Action{LimitAbort, CloseEtcd}, "etcd cannot run with its configuration"},
 	{FetchConfig, ConfigUnavailable, Always, FetchConfig, []Action{PaceSilence}, "etcd's configuration cannot be used yet"},
-	{FetchConfig, DataInUse, Always, FetchConfig, []Action{PaceSilence}, "another process uses the data directory"},
+	{FetchConfig, DataInUse, Always, FetchConfig, []Action{PaceSilence}, "another process is using the data directory"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig}, "asking for the configuration again"},
 
 	{BeforeResult, ConfigPrefetched, Always, statemachine.Stays, nil, "the advance fetch of etcd's configuration has finished"},

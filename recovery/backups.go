@@ -29,7 +29,7 @@ type remoteStore struct {
 	*session
 	volume      *localVolume
 	last        contents  // last answer of the store
-	silentSince time.Time // since when the store has not responded; zero if it responded or was not asked
+	silentSince time.Time // time since which the store has not responded; zero if the store responded or was not queried
 	heartbeat   heartbeat // heartbeat of the process that writes the generation to be replaced
 }
 
@@ -38,12 +38,13 @@ type contents struct {
 	relation.Store
 	judgment relation.Result
 	path     archive.Path
-	notKept  error // why there is no path
-	adopted  bool  // the user has named the store's cluster, which is not adopted yet
+	notKept  error // reason why there is no path
+	adopted  bool  // whether the user wants to adopt the store's cluster and has not done so yet
 }
 
-// readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an
-// expiry deletes it first, and it may be damaged. The first generation therefore also contains the cluster ID.
+// readCluster reads the cluster that the store belongs to. If the manifest is missing or damaged, the first
+// generation provides the cluster ID: the manifest is the oldest object, so a lifecycle rule of the bucket deletes it
+// first.
 func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
@@ -60,15 +61,15 @@ func (b *remoteStore) readCluster(ctx context.Context) (seen contents, err error
 		return seen, why
 	}
 	for _, stray := range lineage.Strays {
-		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation outside the store's history")
+		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation that is not part of the store's history")
 	}
 	seen = contents{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
 	seen.adopted = seen.Adopts(b.options.Adopt, b.owner())
 	return seen, nil
 }
 
-// observe reads the store, except for the backups themselves, and compares it with the volume. A valid member of
-// several rejoins the other members instead of adopting its own store.
+// observe reads everything in the store except the backups and compares it with the volume. In a multi-member
+// cluster, a valid member rejoins the other members instead of adopting its own store.
 func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
@@ -100,7 +101,7 @@ func (b *remoteStore) observe(ctx context.Context) (seen contents, err error) {
 	return seen, nil
 }
 
-// describeVolume describes the volume, including the reports of the running members.
+// describeVolume describes the volume, including what the running members report about it.
 func (b *remoteStore) describeVolume() relation.Data {
 	v := b.volume
 	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
@@ -143,7 +144,7 @@ func (b *remoteStore) find(ctx context.Context) (seen contents, err error) {
 	case seen.Newest().Number == 0:
 		return seen, nil
 	case seen.state() == relation.Ours && !seen.adopted && seen.Owner() != b.owner() && b.mayReplace() && seen.judgment.Lacks:
-		seen.judgment.Relation = relation.OtherOwner // it may be a copy of the owner's volume
+		seen.judgment.Relation = relation.OtherOwner // the data may be a copy of the owner's volume
 	}
 	target := archive.Target{}
 	if b.requested && !b.isDone(seen) {
@@ -161,12 +162,12 @@ func (b *remoteStore) describeRelation(seen contents) string {
 	return seen.judgment.Describe(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
-// isDone reports whether the requested restore was performed on any volume.
+// isDone reports whether any volume has already performed the requested restore.
 func (b *remoteStore) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
-// queryStore reads which cluster the store belongs to and what it contains.
+// queryStore reads the cluster and the contents of the store.
 func (b *remoteStore) queryStore() (Event, Facts, error) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
@@ -178,7 +179,7 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	b.last = seen
 	state := seen.state()
 	answer := Facts{StoreFacts: StoreFacts{Answer: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}}
-	if answer.RestoreDone { // the next start then need not ask the store
+	if answer.RestoreDone { // saves the next start a request to the store
 		if err := b.updateRecord(func(r *journal) { r.addDone(b.options.Request.ID) }); err != nil {
 			return "", Facts{}, err
 		}
@@ -208,13 +209,13 @@ func (b *remoteStore) queryStore() (Event, Facts, error) {
 	return Answered, answer, nil
 }
 
-// storeAnswer returns the event for a store with the given state and its reason.
+// storeAnswer returns the event for a store in the given state.
 func storeAnswer(state StoreState, why error) (Event, Facts, error) {
 	return Answered, Facts{StoreFacts: StoreFacts{Answer: state}, Err: why}, nil
 }
 
-// limitWait bounds a request to the store. If valid data is waiting for the answer, the limit is the rest of its
-// waiting time.
+// limitWait sets the timeout of a request to the store. While valid data is waiting for the store, the timeout is the
+// time that is left to wait.
 func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
 	if b.silentSince.IsZero() {
 		b.silentSince = b.now()
@@ -225,7 +226,7 @@ func (b *remoteStore) limitWait(limit time.Duration) (context.Context, context.C
 	return context.WithTimeout(b.ctx, limit)
 }
 
-// awayState returns the state of a store that is unreachable.
+// awayState returns the state of an unreachable store.
 func (b *remoteStore) awayState() StoreState {
 	if b.now().Sub(b.silentSince) >= b.serveAfter {
 		return StoreLongAway
@@ -233,12 +234,11 @@ func (b *remoteStore) awayState() StoreState {
 	return StoreAway
 }
 
-// queryFailed returns the state of a store whose contents are unknown, with the reason. If the volume is valid,
-// nothing has to be restored, so the problem only affects backups, unless object names suggest that the volume was
-// rolled back.
+// queryFailed returns the state of a store that could not be read, and the reason. A valid volume needs no restore,
+// so the error affects only its backups, unless object names suggest that the volume was rolled back.
 func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, error) {
 	if b.requested && b.member.Peers != nil {
-		why = fmt.Errorf("%w; if restore %q was done before, remove --restore-to: this member then gets its data from the others", why, b.options.Request.ID)
+		why = fmt.Errorf("%w; if restore %q has already been done, remove --restore-to, and this member will get its data from the others", why, b.options.Request.ID)
 	}
 	if !notVerified(why) {
 		return b.awayState(), why
@@ -249,7 +249,7 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 		case err != nil:
 			return b.awayState(), err
 		case older == nil:
-			b.options.Log.Warn().Err(why).Msg("recovery: the store cannot be verified; etcd serves because the data is valid and no object name suggests missing revisions")
+			b.options.Log.Warn().Err(why).Msg("recovery: cannot verify the store; starting etcd anyway because the data is valid and no object name suggests missing revisions")
 			return StoreUnverified, why
 		}
 		why = older
@@ -261,9 +261,9 @@ func (b *remoteStore) queryFailed(ctx context.Context, why error) (StoreState, e
 	return StoreDamaged, why
 }
 
-// compareNames returns why a valid volume may have been rolled back, judging by object names in a store that cannot
-// be verified. Names prove nothing, but a volume that was not rolled back has all revisions that they suggest.
-// Other errors of the store are returned unchanged.
+// compareNames returns the reason why a valid volume may have been rolled back, according to the object names in a
+// store that cannot be verified. Object names prove nothing, but a volume that was not rolled back has every revision
+// in them. All other errors of the store are returned unchanged.
 func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -275,23 +275,23 @@ func (b *remoteStore) compareNames(ctx context.Context, why error) (older, err e
 	return b.compareRevision(reported, why), nil
 }
 
-// compareRevision returns an error if the names suggest revisions that a valid volume lacks.
+// compareRevision returns an error if object names suggest revisions that a valid volume lacks.
 func (b *remoteStore) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
 	}
-	return fmt.Errorf("the data ends at revision %d, but object names in the store suggest revision %d, so the volume may have been rolled back; "+
-		"start with --recover=never to serve it unchanged; these objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
+	return fmt.Errorf("the data ends at revision %d, but object names in the store go up to revision %d, so the volume may have been rolled back; "+
+		"to serve it unchanged, start with --recover=never; the objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
 }
 
-// findMissingKey returns why a volume cannot be judged until more keys are trusted: other keys signed either all
-// restorable backups, or the objects whose names suggest newer data.
+// findMissingKey returns an error if a decision requires more trusted keys because all restorable backups, or all
+// objects that seem to have newer data, are signed with other keys.
 func (b *remoteStore) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
 		return seen.notKept
-	case needed && seen.path.Revision > 0: // it would be restored, and the new cluster would write to it
+	case needed && seen.path.Revision > 0: // the backup would be restored, and the new cluster would write to the store
 		return b.options.Archive.MayAdd(seen.Newest())
 	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
 		return b.compareRevision(seen.path.Reported, seen.path.PastEnd)
@@ -299,11 +299,11 @@ func (b *remoteStore) findMissingKey(seen contents) error {
 	return nil
 }
 
-// describe returns details of the store to report in addition to the rule's reason: its cluster, or what it lacks.
+// describe returns details about the store to append to the reason of the rule.
 func (b *remoteStore) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state) && b.options.Adopt != "":
-		return fmt.Errorf("%s, but --adopt=%s names another cluster or was done before; --adopt=%s/%d adopts this one",
+		return fmt.Errorf("%s, but --adopt=%s names another cluster or has already been applied; to adopt this store, set --adopt=%s/%d",
 			b.describeRelation(seen), b.options.Adopt, seen.Cluster.Cluster, seen.Newest().Number)
 	case slices.Contains(otherStates, state):
 		return errors.New(b.describeRelation(seen))
@@ -317,30 +317,31 @@ func (b *remoteStore) describe(state StoreState) error {
 	return b.volume.damage
 }
 
-// mayReplace reports whether a new generation may replace the newest one in the store. In a cluster of several, a
-// member gets its data from the other members, which continue to write backups, unless none of them has data or a
-// restore is requested.
+// mayReplace reports whether a new generation may replace the newest one in the store. In a multi-member cluster, a
+// member gets its data from the other members, and they keep writing backups, unless all members have lost their data
+// or a restore is requested.
 func (b *remoteStore) mayReplace() bool {
 	f := b.facts
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is the time, by the store's clock, for which a generation must be idle before another process replaces
-// it. An idle writer adds a heartbeat every 40 s. It is a string so that the linker can set it: the test suites
-// build a program with a shorter time.
+// stillness is the time, by the store's clock, for which a generation must be idle before another process may
+// replace it. An idle writer adds a heartbeat every 40s. The value is a string because the test suites set a shorter
+// time with the linker.
 var stillness = "90s"
 
 // A heartbeat is evidence that another process is still writing to the newest generation.
 type heartbeat struct {
-	ahead *time.Duration // offset of the store's clock; nil if unknown
+	ahead *time.Duration // offset of the store's clock from the local clock; nil if unknown
 	added time.Time      // creation time of the generation's last object, by the store's clock
 	seen  time.Time      // time at which this run first saw that object, by the local clock
-	until time.Time      // when the generation will have been idle for long enough, by the local clock; zero without a wait
+	until time.Time      // time at which the generation has been idle for long enough, by the local clock; zero if there is no need to wait
 }
 
-// checkWriter returns why the process that writes to the newest generation may still be running: it did not release
-// the generation, did not run on this volume, was not ruled out by the user, and has not been idle for long enough.
-// Ending the generation protects the data in any case; this check protects users from having two clusters.
+// checkWriter returns the reason why the process that writes to the newest generation may still be running. The
+// process has stopped if it released the generation or ran on this volume, if the user ruled it out, or if the
+// generation has been idle for long enough. Ending the generation protects the data in any case. The check only keeps
+// users from running two clusters.
 func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
@@ -354,8 +355,8 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 	}
 	if beat.ahead == nil {
 		clock, err := store.Clock(ctx, b.options.Archive.Store())
-		if clock.IsZero() { // an object that could not be deleted is left behind
-			return nil, cmp.Or(err, errors.New("the store does not report when an object was created"))
+		if clock.IsZero() { // leaves an object behind if it cannot be deleted
+			return nil, cmp.Or(err, errors.New("the store does not report object creation times"))
 		}
 		beat.ahead = new(clock.Sub(b.now()))
 	}
@@ -370,15 +371,15 @@ func (b *remoteStore) checkWriter(ctx context.Context, seen contents) (why, err 
 		return nil, nil
 	}
 	beat.until = until
-	return fmt.Errorf("%s extended generation %d of %s at %s by the store's clock; a restore can start at %s unless it is extended again",
+	return fmt.Errorf("%s last wrote to generation %d of %s at %s (store clock); a restore can start at %s if nothing else is written",
 		b.describeWriter(seen), seen.Newest().Number, b.options.Archive, added.UTC().Format(time.TimeOnly), until.UTC().Format(time.TimeOnly)), nil
 }
 
-// describeWriter describes the process that wrote the end of the newest generation.
+// describeWriter describes the process that wrote last to the newest generation.
 func (b *remoteStore) describeWriter(seen contents) string {
 	id := seen.Head.Newest().Member
 	if id == hex(b.volume.position.MemberID) {
-		return "this member itself, from this volume or a copy of it,"
+		return "this member (on this volume or a copy of it)"
 	}
 	member := "a member"
 	if id != "" {
@@ -387,12 +388,12 @@ func (b *remoteStore) describeWriter(seen contents) string {
 	if at := slices.IndexFunc(b.survey.Members, func(m peers.Member) bool { return m.ID.String() == id && m.Name != "" }); at >= 0 {
 		member = "member " + b.survey.Members[at].Name
 	}
-	return fmt.Sprintf("%s of this member's own cluster %s", member, seen.Newest().Cluster)
+	return fmt.Sprintf("%s of this cluster (%s)", member, seen.Newest().Cluster)
 }
 
-// isLocalWriter reports whether the process that writes to the newest generation ran on this volume. Valid data
-// that lacks revisions stored by its session is a copy or an older state, because etcd syncs a revision to disk
-// before it is stored.
+// isLocalWriter reports whether the process that writes to the newest generation ran on this volume. etcd syncs a
+// revision to disk before the revision is uploaded, so valid data that lacks uploaded revisions is a copy or was
+// rolled back.
 func (b *remoteStore) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
@@ -400,8 +401,8 @@ func (b *remoteStore) isLocalWriter(seen contents) bool {
 	return b.volume.identity.Session != "" && b.volume.identity.Session == seen.Head.Newest().Session
 }
 
-// uploadSpool uploads the segments queued on the volume, unless a valid volume contains the same changes. If the
-// store is temporarily unavailable, recovery waits, because the segments can no longer be added after a restore.
+// uploadSpool uploads the segments queued on the volume unless valid data on the volume already includes them. While
+// the store is unavailable, recovery waits, because these segments cannot be added after a restore.
 func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	data := b.volume.identity
 	if b.volume.damage != nil {
@@ -417,21 +418,21 @@ func (b *remoteStore) uploadSpool() (Event, Facts, error) {
 	case b.ctx.Err() != nil:
 		return "", Facts{}, b.ctx.Err()
 	case store.FailureOf(err) != "":
-		return storeAnswer(b.awayState(), fmt.Errorf("uploading queued segments of the volume: %w", err))
+		return storeAnswer(b.awayState(), fmt.Errorf("uploading the segments queued on the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
 		return storeAnswer(StoreLocked, err)
-	case errors.Is(err, archive.ErrNameless): // a restored store will accept the segments
+	case errors.Is(err, archive.ErrNameless): // the store will accept the segments once it is repaired
 		return storeAnswer(StoreDamaged, err)
 	}
-	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
-	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
-		return "", Facts{}, fmt.Errorf("cannot upload queued segments of the volume: %w", err)
+	err = fmt.Errorf("%w; to continue without these segments, move %s aside", err, b.options.SpoolDir)
+	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged the object
+		return "", Facts{}, fmt.Errorf("cannot upload the segments queued on the volume: %w", err)
 	}
 	return Stuck, Facts{Err: err}, nil
 }
 
-// uploadVolume uploads data that exists only on the volume. A failure does not stop the restore, because the volume
-// is preserved.
+// uploadVolume uploads data that exists only on the volume. A failure does not stop the restore because the volume is
+// preserved.
 func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if b.options.Flush == nil || b.last.judgment.Lacks {
 		return Flushed, Facts{}, nil
@@ -442,20 +443,20 @@ func (b *remoteStore) uploadVolume() (Event, Facts, error) {
 	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
 		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
 		if failed == nil && head.Revision() >= position.Revision { // as after a clean stop
-			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision of the volume; later changes of leases and users stay in the preserved copy")
+			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision on the volume; later changes to leases and users are only in the preserved copy")
 		} else {
-			b.options.Log.Warn().Err(err).Msg("recovery: not all revisions of the volume could be uploaded; the preserved copy keeps them")
+			b.options.Log.Warn().Err(err).Msg("recovery: some revisions on the volume could not be uploaded; the preserved copy still has them")
 		}
 		return Flushed, Facts{Err: err}, nil
 	}
 	if logged := position.HighestRevision - position.Revision; logged > 0 {
-		b.options.Log.Warn().Msgf("recovery: up to %d of the last changes are only in the log of the killed etcd and are not uploaded; the preserved copy keeps them", logged)
+		b.options.Log.Warn().Msgf("recovery: up to %d of the latest changes were not uploaded because they are only in the write-ahead log; the preserved copy still has them", logged)
 	}
 	return Flushed, Facts{}, nil
 }
 
-// findEnd reads the end of the backups again after volumes have uploaded their data: any later object comes from
-// another process. If another generation was created in the meantime, the claim will be lost.
+// findEnd reads the end of the backups again after volumes have uploaded their data. Objects added later are from
+// another process. If another process has created a generation in the meantime, the claim will fail.
 func (b *remoteStore) findEnd() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -472,8 +473,7 @@ func (b *remoteStore) findEnd() (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// storeWayOut returns what the user can do about an error of the store. It returns otherwise unless the store
-// itself reported a different problem.
+// storeWayOut returns the way out for an error of the store, or otherwise if the store reported no specific problem.
 func storeWayOut(err error, otherwise string) string {
 	switch failure := store.FailureOf(err); {
 	case failure == "" || failure == store.ErrUnavailable:
@@ -485,19 +485,20 @@ func storeWayOut(err error, otherwise string) string {
 	}
 }
 
-// notVerified reports whether the store's answer cannot be verified, so that retrying is useless.
+// notVerified reports whether the store returned data that cannot be verified, which makes retrying pointless.
 func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
-// isOneOf reports whether an error matches one of several.
+// isOneOf reports whether err matches one of several errors.
 func isOneOf(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
 }
 
 // The functions below create, adopt and end generations in the store for the data that etcd will serve.
 
-// adoptOwners returns the owners that have adopted the store, including this one if adoption is requested.
+// adoptOwners returns the owners that have adopted the store. The list includes this owner if the user requests an
+// adoption.
 func (b *remoteStore) adoptOwners(seen contents) []string {
 	before := archive.Adoptions(seen.Generations)
 	if !seen.adopted || slices.Contains(before, b.owner()) {
@@ -506,8 +507,8 @@ func (b *remoteStore) adoptOwners(seen contents) []string {
 	return append(before, b.owner())
 }
 
-// endNamed ends the generation named by the user before it is restored. Otherwise a cluster that still writes to it
-// would add objects during every build and make each result outdated.
+// endNamed ends the generation that the user named, before it is restored. A cluster that still writes to that
+// generation would otherwise add objects during every build, and every build would be outdated.
 func (b *remoteStore) endNamed() (Event, Facts, error) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
 		return "", Facts{}, nil
@@ -516,7 +517,7 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	defer cancel()
 	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
 	err := archive.ErrMoved
-	for errors.Is(err, archive.ErrMoved) { // retry until this process gets the next position or ctx is done
+	for errors.Is(err, archive.ErrMoved) { // retry until this process wins or ctx is done
 		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
 	}
 	if err != nil {
@@ -525,8 +526,8 @@ func (b *remoteStore) endNamed() (Event, Facts, error) {
 	return b.findEnd()
 }
 
-// adopt ends the newest generation and creates the next one for the volume's data. After any error, the store is
-// queried again.
+// adopt ends the newest generation and creates the next one for the data on the volume. After an error, recovery
+// queries the store again.
 func (b *remoteStore) adopt() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
@@ -548,13 +549,13 @@ func (b *remoteStore) adopt() (Event, Facts, error) {
 	}
 	b.volume.identity = archive.Identity{Cluster: next.Cluster, Generation: next.Number}
 	b.options.Log.Warn().Str("cluster", next.Cluster).Int("generation", next.Number).
-		Msg("recovery: the store was adopted; a new generation starts with the data on the volume")
+		Msg("recovery: adopted the store; the new generation starts with the data on the volume")
 	return Taken, Facts{}, nil
 }
 
-// endGeneration ends the last generation in favor of the next, so that no object can be added after the content
-// that was read, up to position read if that is set. It completes an end that another process started. If nothing
-// was read and the head cannot be verified, no writer can continue from that head either.
+// endGeneration ends a generation in favor of the next one, so that nothing can be added after the position that was
+// read. If another process has started to end the generation, endGeneration completes that. If nothing was read and
+// the head cannot be verified, there is nothing to end because no writer can extend that head either.
 func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Generation, read format.Position) error {
 	head, err := b.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -562,7 +563,7 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 		return nil
 	case err != nil:
 		return err
-	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats also count as activity
+	case !read.IsZero() && head.Position.Compare(read) > 0: // heartbeats count as activity
 		return archive.ErrMoved
 	}
 	err = b.options.Archive.End(ctx, last, head, next.Session, format.Ending{Successor: next.Number, Nonce: cmp.Or(next.Session, next.Cluster), At: next.Created})
@@ -572,9 +573,9 @@ func (b *remoteStore) endGeneration(ctx context.Context, last, next archive.Gene
 	return err
 }
 
-// writeIdentity records on the volume which cluster the data belongs to, before etcd opens it. A new cluster waits
-// for its ID, because a member without an ID would be rejected once another member has initialized the store. If
-// the cluster of other data cannot be read now, the backup writer or the next start records it.
+// writeIdentity records on the volume which cluster the data belongs to before etcd opens the data. Creating a
+// cluster waits for its ID, because a member without an ID would be rejected once another member has initialized the
+// store. For existing data, the backup writer or the next start can record the cluster later.
 func (b *remoteStore) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
@@ -587,7 +588,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 		identity, err = b.foundCluster(ctx)
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
-	case !b.isValid() && result != RestoreData: // the members that provide the data report no identity
+	case !b.isValid() && result != RestoreData: // the members that provide the data did not report an identity
 		var seen contents
 		identity = archive.Identity{}
 		if seen, err = b.readCluster(ctx); err == nil && seen.Cluster.Cluster != "" {
@@ -599,9 +600,9 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	case isFinal && result == FoundCluster:
 		return err
 	case err != nil && result == FoundCluster && !errors.Is(err, store.ErrDenied):
-		return fmt.Errorf("cannot create the ID of a new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
+		return fmt.Errorf("cannot create an ID for the new cluster: %w; %s", err, cmp.Or(storeWayOut(err, reachStore), "retrying"))
 	case err != nil:
-		b.options.Log.Warn().Err(err).Msg("recovery: cannot record yet which cluster the data belongs to")
+		b.options.Log.Warn().Err(err).Msg("recovery: cannot record the cluster ID on the volume yet; retrying later")
 		return nil
 	}
 	b.volume.identity = identity
@@ -612,7 +613,7 @@ func (b *remoteStore) writeIdentity(result Event) error {
 	return identity.Write(b.member.DataDir)
 }
 
-// foundCluster creates the ID of a new cluster, or returns the ID that another member created.
+// foundCluster creates the ID of a new cluster or returns the ID that another member has created.
 func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {
@@ -628,8 +629,8 @@ func (b *remoteStore) foundCluster(ctx context.Context) (archive.Identity, error
 	}
 	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
 	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
-		err = &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: fmt.Errorf("%s was founded by a cluster of %s with another initial-cluster or initial-cluster-token: "+
-			"correct these; or, if that cluster has never started, delete cluster.json", b.options.Archive, manifest.Owner)}
+		err = &exitcode.FinalError{Status: exitcode.EtcdFailed, Err: fmt.Errorf("%s was initialized by a cluster of %s with a different initial-cluster or initial-cluster-token: "+
+			"correct these settings or, if that cluster has never started, delete cluster.json", b.options.Archive, manifest.Owner)}
 	}
 	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err
 }

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// If the data directory is a symbolic link, the link stays and the data is restored to its target.
+// If the data directory is a symbolic link, recovery keeps the link and restores the data to its target.
 func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	}
 }
 
-// A rename cannot replace a mount point. Recovery must detect it before it creates a generation, which is
+// A mount point cannot be replaced by renaming. Recovery must detect this before it creates a generation, which is
 // irreversible.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := newFilledWorld(t)
@@ -57,12 +57,12 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// The user can fix the mount point while the data is valid. During a restore it would be too late: the mounted part
-// of the old data would appear within the new data.
+// The user can only fix the mount point while the data is valid. After a restore, the mounted part of the old data
+// would appear in the new data.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
-		"":           "lost or damaged data could not be restored automatically",
-		"member/wal": "member/wal is a mount point: if the data is replaced, the next start will find part of the old data there",
+		"":           "automatic recovery of lost or damaged data would fail",
+		"member/wal": "member/wal is a mount point, so part of the old data would remain there after a restore",
 	} {
 		t.Run(within, func(t *testing.T) {
 			w := newFilledWorld(t)
@@ -99,7 +99,7 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// Only the content of the database is uploaded. After a kill, etcd's log contains a few more changes.
+// Only the contents of the database are uploaded, but after a kill etcd's log has a few more changes.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := newFilledWorld(t)
 	committed, err := os.ReadFile(w.database())
@@ -109,11 +109,11 @@ func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "up to 2 of the last changes are only in the log of the killed etcd")
+	assert.Contains(t, w.log.String(), "up to 2 of the latest changes were not uploaded because they are only in the write-ahead log")
 	require.Len(t, w.preserved(), 1)
 }
 
-// The validating process may have been killed because the machine ran out of memory.
+// The validation process may have been killed because the machine ran out of memory.
 func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
@@ -127,7 +127,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// disasters maps the ways to lose the state of a volume to the expected result of a recovery.
+// disasters maps the ways to lose the data on a volume to the expected result of recovery.
 var disasters = map[string]struct {
 	happens func(*world)
 	keys    []string
@@ -141,11 +141,11 @@ var disasters = map[string]struct {
 	}, []string{"key"}, 1},
 }
 
-// everywhere tests a crash or failed request at every possible place instead of a sample. make test-recovery sets
-// it.
+// everywhere tests a crash or a failed request at every point instead of at a sample of points. The target
+// test-recovery of the Makefile sets it.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some returns the distance between the places to test.
+// some returns the distance between the points to test.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -163,8 +163,8 @@ func afterDisaster(t *testing.T, disaster string) *world {
 	return w
 }
 
-// cutEverywhere interrupts a run before each of its actions, or a sample of them, and checks the result of the next
-// run. atLeast is the minimum number of interrupted actions.
+// cutEverywhere interrupts a run before each action, or before a sample of the actions, and checks the result of the
+// next run. At least atLeast actions must be interrupted.
 func cutEverywhere(t *testing.T, apart, atLeast int, begin func() *world, requireEnd func(w *world, start string)) {
 	t.Helper()
 	for at := 0; ; at += apart {
@@ -200,7 +200,7 @@ func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	}
 }
 
-// After a crash, a rejoin resumes from the cluster's member list.
+// After a crash, a rejoin resumes from the member list of the cluster.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	begin := func() *world {
 		w, _ := ofThree(t)
@@ -214,7 +214,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	})
 }
 
-// Each request to the store fails once, either before or after it took effect.
+// Each request to the store fails once, either before or after it takes effect.
 func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {

@@ -16,22 +16,22 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// peerGroup is this member's cluster as its peers report it.
+// peerGroup is this member's cluster as the other members report it.
 type peerGroup struct {
 	*session
 	volume    *localVolume
 	backups   *remoteStore
-	newer     error     // what a valid volume lacks compared to the store; nil if nothing or unknown
-	needed    int64     // revision that a member of a quorum must have according to the store; 0 if unknown
+	newer     error     // data that the store has and a valid volume lacks; nil if there is none or the store was not read
+	needed    int64     // revision that, according to the store, a member of a quorum must have; 0 if unknown
 	id        string    // ID of this member's cluster, from the volume or the store
-	etcdID    string    // etcd's cluster ID according to the store, for peers that report no ID
-	storeAway bool      // the store was unreachable during that comparison
-	askedAt   time.Time // time at which the store was last asked
-	lostSince time.Time // since when no member has reported usable data; zero if a member has
+	etcdID    string    // etcd's cluster ID in the store, for peers that report no other ID
+	storeAway bool      // whether the store was unreachable when id was read
+	askedAt   time.Time // time of the last request to the store
+	lostSince time.Time // time since which no member has reported usable data; zero if a member has
 }
 
-// queryPeers asks the other members how they list this member. The cluster's member list is the only state of a
-// rejoin. It can be read again at any time, so no step is recorded.
+// queryPeers asks the other members how they list this member. Recovery does not record the steps of a rejoin because
+// it can always read the member list again.
 func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	v := c.volume
 	self := peers.Self{Position: v.position, Volume: c.stateForPeers(), Uploaded: c.facts.Uploaded || c.options.Archive == nil}
@@ -57,7 +57,7 @@ func (c *peerGroup) queryPeers() (Event, Facts, error) {
 	}}, nil
 }
 
-// isWaitDone reports whether all members have lacked usable data for as long as a late mount may take.
+// isWaitDone reports whether all members have been without usable data for long enough to rule out a late mount.
 func (c *peerGroup) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
@@ -69,7 +69,7 @@ func (c *peerGroup) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// stateForPeers returns the state of the volume as reported to the peers.
+// stateForPeers returns the state of the volume that this member reports to its peers.
 func (c *peerGroup) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // otherwise another member could create a new cluster with this one
@@ -82,7 +82,7 @@ func (c *peerGroup) stateForPeers() peers.Volume {
 	return peers.Data
 }
 
-// compare checks whether the cluster has continued without the volume, and whether the peers belong to this member's
+// compare checks whether the cluster has continued without this volume, and whether the peers belong to the same
 // cluster.
 func (c *peerGroup) compare(s *peers.Survey) {
 	v := c.volume
@@ -92,12 +92,12 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 	switch id := hex(v.position.ClusterID); {
 	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
-		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store in the meantime
+		if v.identity.Known() && s.ID == v.identity.Cluster { // the peers have adopted a store since then
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
 	case s.Cluster != "" && s.Cluster != id:
 		c.compareCluster(s, id)
-	case c.isValid(): // members with other volumes wait for the other members anyway
+	case c.isValid(): // other volumes wait for the other members anyway
 		s.Outdated = c.compareStore(s)
 	}
 	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {
@@ -105,9 +105,9 @@ func (c *peerGroup) compare(s *peers.Survey) {
 	}
 }
 
-// checkCluster returns an error if the peers do not belong to this member's cluster, so that their membership is
-// not changed. The cluster is identified by the volume, or by the store if this member owns it. Peers without a
-// store are identified by etcd's cluster ID. An empty store proves nothing.
+// checkCluster returns an error if the peers do not belong to this member's cluster, because their membership must
+// not change then. The volume identifies the cluster, or the store does if this member owns it. Without a store,
+// peers are identified by etcd's cluster ID. An empty store proves nothing.
 func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -121,20 +121,20 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 			c.etcdID, c.id = seen.Etcd(), seen.Cluster.Cluster
 		}
 	}
-	const leave = "their members are not changed; check that the names in initial-cluster lead to this cluster's members"
+	const leave = "not changing their membership; check that the URLs in initial-cluster point to members of this cluster"
 	switch {
 	case s.ID == "" && c.etcdID != "" && c.etcdID != s.Cluster:
-		return fmt.Errorf("the other members belong to cluster %s (etcd's ID), but %s to cluster %s: %s", s.Cluster, c.options.Archive, c.etcdID, leave)
+		return fmt.Errorf("the other members belong to cluster %s (etcd ID), but %s belongs to cluster %s: %s", s.Cluster, c.options.Archive, c.etcdID, leave)
 	case s.ID != "" && c.id != "" && s.ID != c.id:
-		return fmt.Errorf("the other members belong to cluster %s, but this member to cluster %s: %s", s.ID, c.id, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but this member belongs to cluster %s: %s", s.ID, c.id, leave)
 	case s.ID != "" && c.id == "" && c.storeAway:
-		return fmt.Errorf("the other members belong to cluster %s, but neither the volume nor the store shows whether this member does: %s; if it does and the store is gone for good, start without --backup-store", s.ID, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but the volume names no cluster and the store is unreachable: %s; if this member belongs to that cluster and the store is gone for good, start without --backup-store", s.ID, leave)
 	}
 	return nil
 }
 
-// compareCluster compares a volume with peers that have a different etcd cluster ID, because each restore creates a
-// new one.
+// compareCluster compares the volume with peers that have a different etcd cluster ID. Every restore creates a new
+// cluster ID.
 func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
@@ -144,8 +144,8 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 			defer cancel()
 			lineage, err := c.options.Archive.Lineage(ctx)
 			if err != nil || lineage.Newest().Number == 0 {
-				err = cmp.Or(err, errors.New("it has no generation"))
-				s.Outdated = fmt.Errorf("the other members belong to another cluster, and the store does not show whether it was restored from this one: %w", err)
+				err = cmp.Or(err, errors.New("the store has no generations"))
+				s.Outdated = fmt.Errorf("the other members belong to a different cluster, and the store does not show whether that cluster was restored from this one: %w", err)
 				s.Blocked = s.Outdated
 				return
 			}
@@ -153,26 +153,26 @@ func (c *peerGroup) compareCluster(s *peers.Survey, id string) {
 		}
 	}
 	if own == 0 || theirs <= own {
-		s.Blocked = fmt.Errorf("the data belongs to cluster %s (etcd's ID), but the other members to cluster %s: mount this member's volume, or move the data directory away", id, s.Cluster)
+		s.Blocked = fmt.Errorf("the data belongs to cluster %s (etcd ID), but the other members belong to cluster %s: mount this member's volume or move the data directory aside", id, s.Cluster)
 		return
 	}
-	s.Outdated = fmt.Errorf("the data belongs to generation %d, but generation %d has been restored since", own, theirs)
+	s.Outdated = fmt.Errorf("the data belongs to generation %d, but the cluster has since been restored as generation %d", own, theirs)
 }
 
-// compareStore decides whether a valid volume may be opened while no quorum of the peers responds. It returns nil
-// if it may be opened, as etcd itself would do, because all peers are silent after a power failure. Otherwise it
-// returns the reason. A quorum acknowledged everything in the store, so no quorum without this data may form: a
-// member that is older than the store waits for a running member that has the data.
+// compareStore returns nil if etcd may open a valid volume although no quorum of the peers responds, and the reason
+// otherwise. After a power failure no peer responds at first, and etcd itself would start. However, a quorum has
+// acknowledged everything in the store, so a quorum without that data must not form. A member that is older than the
+// store waits for a running member that has the data.
 func (c *peerGroup) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // values reported to the peers in the last query
 	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
-		return fmt.Errorf("the data dates from when the cluster had one voting member, but another member lists %d", s.Voters)
+		return fmt.Errorf("the data is outdated: it lists one voting member, but another member lists %d", s.Voters)
 	}
 	if !reported && c.options.Archive != nil {
 		var err error
 		if c.newer, err = c.findNewer(); err != nil && alone {
-			return fmt.Errorf("according to its log this member would serve alone, but the store does not show whether others have continued: %w", err)
+			return fmt.Errorf("this member is the only voter in its log, but the store does not show whether the cluster has continued without it: %w", err)
 		}
 	}
 	switch {
@@ -184,14 +184,14 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 	return c.newer
 }
 
-// errVotesAlone reports that this member would serve its data immediately, although the silent members may have
-// formed a quorum. The store cannot rule that out: they may have written nothing, or the store may have been rolled
-// back together with the volume.
-var errVotesAlone = errors.New("according to its log this member is the only voting member, but initial-cluster names others, which may have continued as a quorum: " +
-	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
+// errVotesAlone reports that this member would serve its data immediately although the other members may have formed
+// a quorum without it. The store cannot rule that out: the quorum may have written nothing, or the store may have
+// been rolled back with the volume.
+var errVotesAlone = errors.New("this member is the only voter in its log, but initial-cluster lists other members, which may have continued as a quorum: " +
+	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 
-// findNewer describes the data of the cluster that the store has and the volume lacks; newer is nil if there is
-// none. err reports that the store cannot be read.
+// findNewer describes the cluster's data that is in the store but not on the volume. The result newer is nil if there
+// is none, and err reports that the store cannot be read.
 func (c *peerGroup) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
@@ -207,21 +207,21 @@ func (c *peerGroup) findNewer() (newer, err error) {
 	c.needed, newer = judgment.Newer(data, seen.Store, c.options.Archive.String())
 	writer := seen.Head.Newest().Member
 	if newer == nil && judgment.Relation == relation.Same && position.IsOnlyVoter() && writer != "" && !slices.Contains(position.Known, writer) {
-		newer = fmt.Errorf("the data dates from when the cluster had one voting member, but member %s, which it does not list, has written to the store", writer)
+		newer = fmt.Errorf("the data is outdated: it does not list member %s, which has written to the store", writer)
 	}
 	return newer, nil
 }
 
-// crashes maps etcd's panics to their causes. etcd panics at every start if its data contradicts the data of the
-// other members. Only the running members can detect that.
+// crashes maps etcd's panics to their causes. If its data contradicts the data of the running members, etcd panics at
+// every start, and only the running members can reveal that.
 var crashes = map[string]string{
-	"tocommit(":                     "the data lacks entries that this member has confirmed to its leader",
-	"conflict with committed entry": "the data's log differs from the leader's in committed entries",
-	"member unknown":                "the data does not list a member of the cluster",
+	"tocommit(":                     "the data lacks entries that this member has acknowledged to the leader",
+	"conflict with committed entry": "committed entries in the log differ from the leader's",
+	"member unknown":                "a member of the cluster is missing from the data",
 }
 
-// checkCrash returns how the data contradicts the data of the other members, if that crashed etcd at its last
-// start.
+// checkCrash returns an error if etcd crashed at the last start because its data contradicts that of the other
+// members.
 func (c *peerGroup) checkCrash() error {
 	if c.replaced || c.options.Died == nil {
 		return nil
@@ -229,28 +229,28 @@ func (c *peerGroup) checkCrash() error {
 	died := c.options.Died()
 	for text, why := range crashes {
 		if strings.Contains(died, text) {
-			return fmt.Errorf("etcd crashed on the data at its last start: %s", why)
+			return fmt.Errorf("etcd crashed with this data at the last start: %s", why)
 		}
 	}
 	return nil
 }
 
-// checkMember returns an error if the volume belongs to a different member of this cluster. etcd would start with
-// that member's identity, and two processes would share it.
+// checkMember returns an error if the volume belongs to a different member of this cluster. etcd would start as that
+// member, and two processes would share its identity.
 func (c *peerGroup) checkMember() error {
 	data, self := c.volume.position, c.member
 	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
 	if data.Name == self.Name || self.Members[data.Name] == nil || moved {
 		return nil
 	}
-	return fmt.Errorf("the data in %s belongs to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
+	return fmt.Errorf("the data in %s belongs to member %s, but this is member %s: %w; mount the right volume or move the data directory aside", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
 }
 
-// checkQuorum prevents valid data from being abandoned in favor of a cluster that may lack acknowledged writes. A
-// regular removal requires a quorum of the members that the data lists, and that quorum has every acknowledged
-// write. A member that was forced to continue alone is not such a quorum. If this member's data records its own
-// removal, the check passes: the member has acknowledged nothing since then, and the members in its list may have
-// been removed later.
+// checkQuorum keeps a member from giving up valid data for a cluster that may lack acknowledged writes. A regular
+// removal requires a quorum of the members that the data lists, and that quorum has every acknowledged write. A
+// member that was forced to continue alone does not form such a quorum. The check passes if the data records the
+// removal of this member: the member has acknowledged nothing since then, and the members that it lists may have been
+// removed later.
 func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	data := c.volume.position
 	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() || data.Removed {
@@ -265,13 +265,13 @@ func (c *peerGroup) checkQuorum(s *peers.Survey) error {
 	if common > data.Members/2 {
 		return nil
 	}
-	return fmt.Errorf("the running cluster has %d of the %d members that the data lists, which is no quorum, as after force-new-cluster, so it may lack writes that this member "+
-		"has acknowledged: to keep this data, stop the running members and start the others; to drop it, move the data directory away", common, data.Members)
+	return fmt.Errorf("the running cluster has only %d of the %d members that the data lists, as after force-new-cluster, and may lack writes that this member "+
+		"acknowledged: to keep this data, stop the running members and start the others; to drop it, move the data directory aside", common, data.Members)
 }
 
-// checkFreeSpace returns an error if the volume has no room for the peers' data. At that point the old data was
-// moved, and its copies may be deleted as for a restore. Without this check, etcd would fail in the middle of a
-// snapshot at every start.
+// checkFreeSpace returns an error if the volume has no room for the peers' data. By then, the old data has been
+// moved, and its copies may be deleted as in a restore. Without the check, etcd would fail at every start while it
+// receives a snapshot.
 func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !s.Membership.HasQuorum() || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
@@ -280,14 +280,14 @@ func (c *peerGroup) checkFreeSpace(s *peers.Survey) error {
 	if !errors.Is(err, restore.ErrNoRoom) {
 		return err
 	}
-	wayOut := "enlarge it"
+	wayOut := "enlarge the volume"
 	for _, old := range c.volume.preserved(func(disk.PreservedCopy) bool { return false }) {
 		wayOut += ", or delete " + old.Path
 	}
-	return fmt.Errorf("the volume has no room for the data of the other members: %w: %s", err, wayOut)
+	return fmt.Errorf("the volume has no room for the other members' data: %w; %s", err, wayOut)
 }
 
-// reason returns details to report in addition to the row's reason.
+// reason returns details to append to the reason of the row.
 func (c *peerGroup) reason(s *peers.Survey) error {
 	damage, archived, missing := c.volume.damage, c.options.Archive != nil, s.Missing
 	if missing != nil && s.Outdated != nil {
@@ -310,29 +310,29 @@ func (c *peerGroup) reason(s *peers.Survey) error {
 	case s.Membership == peers.Unknown && (!archived || c.isValid()):
 		return missing
 	case s.Membership == peers.Unknown:
-		return fmt.Errorf("%w; if a member that had data is lost for good, remove it from initial-cluster, and start the others with --restore-to=latest and a new --restore-id", missing)
+		return fmt.Errorf("%w; if a member that had data is lost for good, remove it from initial-cluster and start the others with --restore-to=latest and a new --restore-id", missing)
 	}
 	return cmp.Or(s.Outdated, damage)
 }
 
-// wayOut returns the way out if too few members are left.
+// wayOut returns the way out if too few members have data.
 func (c *peerGroup) wayOut() string {
 	if c.options.Archive != nil {
-		return "if the data is lost for good, restore it from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
+		return "if the missing data is lost for good, restore from the store: stop all members, then start all of them with --restore-to=latest and the same new --restore-id"
 	}
-	return "if the data is lost for good, start one member that still has it once with force-new-cluster: true in etcd's configuration, and the others join it"
+	return "if the missing data is lost for good, start a member that still has data once with force-new-cluster: true in etcd's configuration; the others will join it"
 }
 
-// removeMember removes this member's old identity, whose log was lost, from the cluster.
+// removeMember removes the old identity of this member, which has lost its log, from the cluster.
 func (c *peerGroup) removeMember() (Event, Facts, error) {
-	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
+	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), fmt.Sprintf("removed this member's old ID %s from the cluster", c.survey.Own.ID))
 }
 
 func (c *peerGroup) addMember() (Event, Facts, error) {
-	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), "the cluster has added this member again")
+	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), "added this member to the cluster again")
 }
 
-// changed returns the event for the result of a membership change.
+// changed returns the event for the outcome of a membership change.
 func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	if err != nil {
 		return PeersSilent, Facts{Err: err}, nil
@@ -341,11 +341,11 @@ func (c *peerGroup) changed(err error, message string) (Event, Facts, error) {
 	return Changed, Facts{}, nil
 }
 
-// errNotAllHere reports that a member did not respond to a survey.
-var errNotAllHere = errors.New("not every other member has reported that it has no usable data")
+// errNotAllHere reports that a member did not respond to the survey.
+var errNotAllHere = errors.New("some members have not confirmed that they have no usable data")
 
-// confirmPeers queries the peers once more before a generation is ended, because a peer may have returned with data
-// during the build or while this program was down.
+// confirmPeers queries the peers again before a generation is ended. During the build, or while this program was
+// down, a peer with data may have started.
 func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil
@@ -355,9 +355,9 @@ func (c *peerGroup) confirmPeers(ctx context.Context, next archive.Generation) e
 	case peers.Gone, peers.Founding, peers.Asking:
 		return nil
 	case peers.Unknown:
-		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("one of them may have data")))
+		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("another member may have data")))
 	}
-	return lostClaim("a member with data has returned")
+	return lostClaim("a member that has data is running again")
 }
 
 // selfForRestore describes a member that restores a generation.

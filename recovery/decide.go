@@ -18,14 +18,14 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision is the action for a volume, its reason, and the way out of a refusal.
+// A Decision is what to do with a volume, the reason, and the way out if the decision is a refusal.
 type Decision struct {
 	Result Event
 	Why    string
 	WayOut string
 }
 
-// A rule is a line of the table. It matches a case if each list contains the case's value or is empty.
+// A rule is a row of the decision table. An empty list matches every value.
 type rule struct {
 	volumes  []VolumeState
 	peers    []PeerState
@@ -42,17 +42,17 @@ func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
 
-// evaluate decides what happens to a volume. The first matching rule applies, and the last rule matches every case.
+// evaluate returns the decision of the first rule that matches the case. The last rule matches every case.
 func evaluate(rules []rule, c Case) Decision {
 	for _, r := range rules {
 		if r.fits(c) {
 			return r.Decision
 		}
 	}
-	panic(fmt.Sprintf("no rule fits %+v: the last one of rules has to fit all", c))
+	panic(fmt.Sprintf("no rule matches %+v: the last rule must match every case", c))
 }
 
-// Lists shared by several rules.
+// Lists used by several rules.
 var (
 	usableVolumes   = []VolumeState{VolumeValid, VolumeStored}
 	emptyVolumes    = []VolumeState{VolumeEmpty, VolumeLost}
@@ -77,94 +77,94 @@ var (
 func reject(why, wayOut string) Decision        { return Decision{Refuse, why, wayOut} }
 func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, wayOut} }
 
-// Sentences shared by several rules.
+// Texts used by several rules.
 const (
 	notRestoredAlone = "one member of a cluster is never restored on its own: the others would keep newer data"
-	notCompared      = "the store could not be read for 10 s, so etcd serves valid data that was not compared with it"
-	checkStore       = "check that the store is reachable and that --backup-store names it"
-	reachStore       = checkStore + "; if it is gone for good and there is no readable data, set another --backup-store and move the data directory " +
-		"and exit_code.last away, which creates a new cluster"
-	recoverAuto = "start with --recover=auto to allow that"
+	notCompared      = "the store could not be read for 10s, so etcd is starting with valid data that was not compared with the store"
+	checkStore       = "check that the store is reachable and that --backup-store is correct"
+	reachStore       = checkStore + "; if the store is gone for good and no readable data is left, create a new cluster: set a different --backup-store and move the data directory " +
+		"and exit_code.last aside"
+	recoverAuto = "to allow recovery, start with --recover=auto"
 )
 
-// rules is the decision table. The first matching rule applies, and the last one matches every case. docs/recovery.md
-// and testdata/decisions.golden are generated from it.
+// rules is the decision table. The first matching rule applies. docs/recovery.md and testdata/decisions.golden are
+// generated from the table.
 var rules = []rule{
 	// Stores that take precedence over everything else.
-	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored here", relation.OtherCluster.WayOut())},
-	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or lacks revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the data identifies no cluster, like data of a plain etcd or of etcdutl snapshot restore, but the store belongs to one", relation.Unclaimed.WayOut())},
-	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, so this data continues in it", ""}},
-	{nil, nil, []StoreState{StoreDamaged}, nil, reject("an object that describes the store is damaged, so nothing can be restored, and nothing was moved",
-		"restore that object, for instance from an earlier version in the bucket; or make a data directory from a full snapshot by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and another --backup-store")},
-	{nil, nil, []StoreState{StoreLocked}, nil, reject("the backups are signed or encrypted with keys that are not configured: no older backup is restored instead, and nothing was moved",
-		"add the key to the file of --backup-trusted-keys, or to --backup-identities; or delete the objects if their signer is unknown; or name a revision to restore with --restore-to and --restore-id")},
+	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored to this member", relation.OtherCluster.WayOut())},
+	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or missing revisions", relation.OtherOwner.WayOut())},
+	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data has no cluster ID, as with plain etcd or etcdutl snapshot restore", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, which will continue with the data on this volume", ""}},
+	{nil, nil, []StoreState{StoreDamaged}, nil, reject("nothing was restored or moved because a metadata object in the store is damaged",
+		"restore the object, for example from an earlier version in the bucket; or build a data directory from a full snapshot manually with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and a different --backup-store")},
+	{nil, nil, []StoreState{StoreLocked}, nil, reject("nothing was moved and no older backup was restored because the backups are signed or encrypted with keys that are not configured",
+		"add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the objects; or choose a revision to restore with --restore-to and --restore-id")},
 
 	// Unreachable stores.
-	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored without the store, and --recover=never does not wait for it", checkStore)},
-	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + ": the data is compared as soon as the store responds"}},
+	{unusableVolumes, nil, awayStores, isNever, reject("nothing can be restored while the store is unreachable, and --recover=never does not wait for it", checkStore)},
+	{usableVolumes, knownPeers, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, checkStore + "; the data will be compared once the store responds"}},
 	{nil, nil, awayStores, nil, Decision{Wait, "the store cannot be read, so it is unknown whether data was lost or rolled back", reachStore}},
 
 	// Requested restores.
-	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member is only restored together with the others, but the configuration does not name them",
-		"remove --restore-to, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
-	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("the target cannot be restored, and nothing was moved",
-		"name a target that etcd-wrapper backup list shows, or remove --restore-to")},
-	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before", ""}},
-	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may be the ones that still write the backups", ""}},
-	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "a restore starts once every member is stopped and requests the same restore", ""}},
+	{nil, namelessPeers, nil, restoreAsked, rejectRequest("a member can only be restored together with the others, but the configuration does not list them",
+		"remove --restore-to or list all members in initial-cluster; if the others are gone for good, move the data directory aside")},
+	{nil, nil, []StoreState{StoreNone, relation.Empty, relation.Founded, StoreBare, StoreUnverified}, restoreAsked, rejectRequest("nothing was moved because the requested target cannot be restored",
+		"choose a target from the output of etcd-wrapper backup list, or remove --restore-to")},
+	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, Decision{ConsultStore, "checking in the store whether the target can be restored and whether the restore has already been done", ""}},
+	{nil, unaskedPeers, []StoreState{StoreInUse}, restoreAsked, Decision{ConsultPeers, "the other members may still be writing the backups", ""}},
+	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, Decision{Wait, "waiting until every member has stopped and requests the same restore", ""}},
 	{nil, nil, []StoreState{StoreInUse}, nil, Decision{
-		Wait, "another process wrote the backups less than 90 s ago and may still run, so they are not replaced yet",
-		"if it runs elsewhere, stop it; or point --backup-store at another location",
+		Wait, "another process wrote backups less than 90s ago and may still be running",
+		"if the process is running elsewhere, stop it or point --backup-store at another location",
 	}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "all members are restored; revisions that only this volume has are uploaded first", ""}},
-	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "all members are restored; the store has everything that can be read from this volume", ""}},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, peers.Asking, PeersUnstored}, nil, restoreAsked, Decision{FlushFirst, "uploading the revisions that only this volume has before all members are restored", ""}},
+	{nil, []PeerState{PeersNone, PeersItself, peers.Asking}, nil, restoreAsked, Decision{RestoreData, "restoring all members; the store has everything that can be read from this volume", ""}},
 
 	// Data that may be opened, and new members.
-	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, reject("initial-cluster names only this member, but initial-cluster-state: existing makes it join other members",
-		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
-	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, emptyStores, nil, reject("etcd has served from this data directory, which is empty now: no new cluster replaces lost data",
-		"mount the volume that has the data, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
-	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "a new cluster: no member is known to have data, and nothing was ever backed up", ""}},
+	{emptyVolumes, []PeerState{PeersItself}, emptyStores, nil, reject("initial-cluster-state: existing makes this member join a cluster, but initial-cluster lists no other members",
+		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, list its members in initial-cluster")},
+	{[]VolumeState{VolumeLost}, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, emptyStores, nil, reject("the data directory is empty, but etcd has served data from it before; lost data is never replaced by a new cluster",
+		"mount the volume that has the data or move a preserved copy back to the data directory; to create a new cluster instead, delete exit_code.last on the volume")},
+	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "creating a new cluster: no member is known to have data, and there are no backups", ""}},
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data is opened unchanged", ""}},
-	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the store may have more, and segments that wait on the volume are uploaded", ""}},
-	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data identifies no cluster, and the store shows whether it belongs to one", ""}},
-	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data was rejected after an earlier comparison with the store, so it is compared again", ""}},
-	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither members nor store are known to have more", ""}},
-	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and its cluster expects it", ""}},
+	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "uploading segments queued on the volume and checking the store for newer data", ""}},
+	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data has no cluster ID; checking whether the store belongs to a cluster", ""}},
+	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison rejected it", ""}},
+	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither the other members nor the store are known to have newer data", ""}},
+	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and the cluster expects it to join", ""}},
 	{emptyVolumes, []PeerState{peers.Added, peers.Unlisted}, nil, isNever, Decision{StartEtcd, "with --recover=never, membership changes are left to the user", ""}},
 
 	// Lost or rolled-back data.
 	{corruptVolumes, namelessPeers, nil, nil, reject(notRestoredAlone, "")},
 	{corruptVolumes, unaskedPeers, nil, isNever, reject(notRestoredAlone, "")},
-	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but the other members have never seen this member with data", "if it had none, move the data directory away")},
-	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have what the volume lacks", ""}},
-	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never forbids it", recoverAuto)},
-	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "the member rejoins as soon as nothing prevents it", ""}},
-	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "the other members have all data, which replaces the volume's", ""}},
+	{corruptVolumes, []PeerState{peers.Expected}, nil, nil, reject("the data is damaged, but this member has never started according to the other members", "if this member never had data, move the data directory aside")},
+	{nil, unaskedPeers, nil, nil, Decision{ConsultPeers, "the other members may have data that the volume lacks", ""}},
+	{nil, []PeerState{peers.Started, peers.Claimed}, nil, isNever, reject("this member could get its data from the other members, but --recover=never forbids it", recoverAuto)},
+	{nil, []PeerState{PeersBusy}, nil, nil, Decision{Wait, "waiting until this member can rejoin the cluster", ""}},
+	{nil, []PeerState{peers.Started, peers.Added, peers.Unlisted}, nil, nil, Decision{Rejoin, "replacing the data on the volume with the data of the other members", ""}},
 	{emptyVolumes, []PeerState{peers.Unknown}, nil, nil, Decision{
-		Wait, "another member may have data",
-		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any",
+		Wait, "waiting for other members, which may have data",
+		"a new cluster is created once all members of initial-cluster have started without data; remove a member from initial-cluster only if it never had data",
 	}},
-	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which has the data that this member lacks", ""}},
+	{nil, []PeerState{peers.Unknown, peers.Claimed}, nil, nil, Decision{Wait, "waiting for a quorum of the other members, which have data that this member lacks", ""}},
 
 	// Data that all members have lost.
-	{nil, []PeerState{PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data, and the store shows whether the cluster existed before", ""}},
-	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to an existing cluster, but the members that may have its data are not named",
-		"name all members in initial-cluster instead of a discovery service; or, to create a new cluster, set another --backup-store")},
-	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for members that have not yet reported that they have no data", ""}},
-	{nil, []PeerState{peers.Founding, peers.Gone}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "another member may have the data by now", ""}},
-	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting until the other members have uploaded the revisions that only their volumes have", ""}},
-	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10 s for volumes that are mounted late", ""}},
-	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has usable data, and the store has the newest backup", ""}},
+	{nil, []PeerState{PeersUnnamed, peers.Founding, peers.Partial, peers.Gone}, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "no member is known to have usable data; checking in the store whether the cluster existed before", ""}},
+	{emptyVolumes, []PeerState{PeersUnnamed}, nil, nil, reject("the store belongs to an existing cluster, but the configuration does not list the members that may have its data",
+		"list all members in initial-cluster instead of using a discovery service; to create a new cluster, set a different --backup-store")},
+	{unusableVolumes, []PeerState{peers.Partial}, []StoreState{relation.Ours, StoreBare}, isAuto, Decision{Wait, "waiting for all members to report that they have no data", ""}},
+	{nil, []PeerState{peers.Founding, peers.Gone}, []StoreState{relation.Ours}, isAuto, Decision{ConsultPeers, "checking once more whether another member has the data", ""}},
+	{nil, []PeerState{PeersUnstored}, nil, nil, Decision{Wait, "waiting for the other members to upload revisions that are only on their volumes", ""}},
+	{nil, []PeerState{PeersJustLost}, nil, nil, Decision{Wait, "no volume has usable data; waiting 10s for volumes that may be mounted late", ""}},
+	{unusableVolumes, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{relation.Ours}, isAuto, Decision{RestoreData, "no volume has usable data; restoring the newest backup", ""}},
 	{nil, nil, []StoreState{relation.Ours}, isNever, reject("the data could be restored, but --recover=never forbids it", recoverAuto)},
-	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
-		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
+	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to an existing cluster but has no usable backups, so nothing was restored and no new cluster was created",
+		"if the store is slow to list objects, start again; otherwise restore the objects from earlier versions in the bucket, or mount the lost volumes (a quorum of them in a cluster); if nothing was ever stored there, delete cluster.json and everything under gen/")},
 	{nil, nil, nil, nil, reject("there is no backup to restore",
-		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
+		"mount the lost volumes (a quorum of them in a cluster); to create a new cluster, empty the volumes (including exit_code.last) and, if a store is configured, set a different --backup-store")},
 }
 
-// Facts are the input of guards and the payload of events. The zero value is the start of a run with
+// Facts are the input of the guards and the payload of events. The zero value is the start of a run with
 // --recover=auto.
 type Facts struct {
 	VolumeFacts
@@ -172,40 +172,40 @@ type Facts struct {
 	StoreFacts
 
 	Never    bool // --recover=never
-	Store    bool // a store is configured
-	Asked    bool // a restore is requested and not done yet; set by Examined, Installed and Answered
-	Heard    bool // the peers have answered since the store was last asked
-	Uploaded bool // this member has uploaded everything that only its volume had, as far as possible
+	Store    bool // whether a store is configured
+	Asked    bool // whether a requested restore has not been done yet; set by Examined, Installed and Answered
+	Heard    bool // whether the peers have answered since the last request to the store
+	Uploaded bool // whether this member has uploaded as much as possible of what only its volume had
 
-	Err error // payload only: the error, for the user
+	Err error // error to show to the user; only used in payloads
 }
 
-// VolumeFacts describe the volume and the configuration. Examined sets them.
+// VolumeFacts describe the volume and the configuration. The event Examined sets them.
 type VolumeFacts struct {
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
-	Alone        bool        // this is the only member of its cluster, or would create a cluster on its own
-	Joins        bool        // the configuration joins an existing cluster
-	Peers        bool        // the configuration names other members
-	Remains      bool        // something exists at the path of the data directory
-	Unidentified bool        // the volume is valid and names no cluster
-	Rejected     bool        // the volume is valid, but a comparison with the store rejected its data before
-	Lost         bool        // the data directory is empty, but a run served data from it
+	Alone        bool        // whether this is the only member of its cluster, or would create a cluster on its own
+	Joins        bool        // whether the configuration joins an existing cluster
+	Peers        bool        // whether the configuration lists other members
+	Remains      bool        // whether the path of the data directory exists
+	Unidentified bool        // whether the volume is valid but its data has no cluster ID
+	Rejected     bool        // whether the volume is valid but an earlier comparison with the store rejected its data
+	Lost         bool        // whether the data directory is empty although an earlier run served data from it
 }
 
-// PeerFacts are the other members' answers. PeersTold sets them.
+// PeerFacts are the answers of the other members. The event PeersTold sets them.
 type PeerFacts struct {
 	Listing     PeerState
-	Outdated    bool // this member once had newer data than the volume has now
-	Free        bool // nothing prevents the member from being replaced or added
-	AllUploaded bool // the other members have uploaded everything that only their volumes had
-	Settled     bool // all members have lacked usable data for as long as a late mount takes
+	Outdated    bool // whether this member once had newer data than the volume has now
+	Free        bool // whether this member can be replaced or added now
+	AllUploaded bool // whether the other members have uploaded everything that only their volumes had
+	Settled     bool // whether all members have been without usable data for long enough to rule out a late mount
 }
 
-// StoreFacts are the store's answer. Answered sets them.
+// StoreFacts are the answer of the store. The event Answered sets them.
 type StoreFacts struct {
-	Answer      StoreState // empty if the store was not asked
-	Behind      bool       // the volume lacks data that the store has
-	RestoreDone bool       // payload only: the requested restore was done before, so Asked becomes false
+	Answer      StoreState // empty if the store was not queried
+	Behind      bool       // whether the store has data that the volume lacks
+	RestoreDone bool       // whether the requested restore has already been done, which clears Asked; only used in payloads
 }
 
 // Learn implements statemachine.Facts.
@@ -229,13 +229,13 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 			break
 		}
 		f.Heard, f.Behind = false, payload.Behind
-		f.Uploaded = f.Uploaded || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is asked
+		f.Uploaded = f.Uploaded || !f.Asked || f.Volume != VolumeValid // queued segments are uploaded before the store is queried
 	}
 	return f
 }
 
-// Conclude implements statemachine.Facts. It resets the facts about the volume and the store when both will be
-// inspected again, and the facts about the store after a pause for peers.
+// Conclude implements statemachine.Facts. It resets the facts about the volume and the store if both will be examined
+// again, and the facts about the store after a pause for the peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Answer = ""
@@ -265,7 +265,7 @@ var conditions = statemachine.Conditions[Facts]{
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
 }
 
-// caseOf returns the case to which the facts reduce.
+// caseOf returns the case that the facts describe.
 func (f Facts) caseOf() Case {
 	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
 }

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// An explorer visits every reachable place and records violations.
+// An explorer visits every reachable place and collects violations.
 type explorer struct {
 	*statemachine.Rules[Facts, Facts]
 	seen  map[place]bool
@@ -22,7 +22,7 @@ type explorer struct {
 	wrong []string
 }
 
-// explore visits all places that are reachable from any input. It stops at the first violation.
+// explore visits all places that are reachable from any input, up to the first violation.
 func explore() *explorer {
 	e := &explorer{Rules: program, seen: map[place]bool{}}
 	for _, given := range allInputs() {
@@ -64,7 +64,7 @@ func (e *explorer) expand(here place) {
 	}
 }
 
-// ends returns the places that the next action leads to.
+// ends returns the places to which the next action leads.
 func (e *explorer) ends(here place) (all []place) {
 	if here.chain == "" {
 		return nil
@@ -124,7 +124,7 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm continues from a place without failures. It returns the final place, or the place that waits for other
+// calm continues from a place without further failures and returns the last place, which is final or waits for other
 // members.
 func (e *explorer) calm(p place) place {
 	been := map[place]bool{}
@@ -161,7 +161,7 @@ func TestPromisesHoldInEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(allInputs()))
 }
 
-// After a crash or failure at any point, the next run must reach the result that the first run would have reached.
+// After a crash or failure at any point, the next run must have the outcome that the first run would have had.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore()
 	type end struct {
@@ -201,44 +201,44 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// A reality is the true state of the world, which the state machine may not know.
+// A reality is the true state of the world, which may be unknown to the state machine.
 type reality struct {
 	place     string // what exists at the path of the data directory: "original", "" or "restored"
-	validated bool   // the directory at that path was found valid
-	aside     bool   // the original is preserved
-	built     bool   // a complete new data directory exists next to it
+	validated bool   // the directory at that path was validated
+	aside     bool   // the original data is preserved
+	built     bool   // a complete new data directory exists next to the original
 	proved    bool   // the new directory is valid
-	sound     bool   // the installed directory had been validated
+	sound     bool   // the installed directory was validated before
 	brought   bool   // the segments queued on the volume are in the store
 	noted     bool   // the claim is recorded on the volume
-	taken     bool   // an adoption created the newest generation in the store for this volume
+	taken     bool   // an adoption created the newest generation for this volume
 	claimed   bool   // the store has the generation of this restore
 	outrun    bool   // another process has created a generation
-	revived   bool   // members returned with their data when the claim was recorded, or later
+	revived   bool   // members returned with their data after the claim was recorded
 	installs  int    // number of installations for this claim
 	done      bool   // the ID of the restore is recorded
 
 	listing    PeerState // how the peers list this member
-	free       bool      // a quorum of the peers confirmed the listing, and nothing blocks a replacement
+	free       bool      // a quorum of the peers agrees on the listing, and nothing blocks a replacement
 	adopted    bool      // etcd starts with the members that the peers listed
-	told       bool      // peers that ask learn that this member will soon have data
+	told       bool      // this member reports to its peers that it will have data soon
 	uncompared bool      // the store was unreachable for so long that valid data may be served without a comparison
-	rolled     bool      // since the store was asked, all members lost their data or requested one restore, and uploaded
-	flushed    bool      // this member has also uploaded its data
+	rolled     bool      // after the store was queried, all members lost their data or requested the same restore, and uploaded
+	flushed    bool      // this member has uploaded its data
 
-	lost string // violation that happened; empty if none
+	lost string // first violation; empty if there is none
 }
 
-// A place is a state of the state machine and of the world.
+// A place is a state of the state machine together with a state of the world.
 type place struct {
 	lot   input
 	truth reality
 	core  statemachine.Core[Facts]
-	chain string // the remaining actions, joined so that places are comparable
+	chain string // remaining actions, joined to make places comparable
 	timer bool
 }
 
-// An outcome is a possible result of an action. Without an event, the next action follows. The first outcome of an
+// An outcome is a possible result of an action. An empty event leads to the next action. The first outcome of every
 // action is the one without failures.
 type outcome struct {
 	event   Event
@@ -254,7 +254,7 @@ func ends(after reality, events ...Event) (all []outcome) {
 	return all
 }
 
-// breaks returns the outcomes of an action that fails before or after it took effect.
+// breaks returns the outcomes of an action that fails before or after it takes effect.
 func breaks(now reality, done ...reality) (all []outcome) {
 	for _, after := range append(done, now) {
 		all = append(all, ends(after, Broke)...)
@@ -353,7 +353,7 @@ func outcomes(action Action, given input, now reality) []outcome {
 	return nil
 }
 
-// silence returns the outcome of a store that was unreachable for so long that valid data is served.
+// silence returns the outcome for a store that was unreachable for so long that valid data is served.
 func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{Answered, Facts{StoreFacts: StoreFacts{Answer: StoreLongAway}}, now}
@@ -374,8 +374,8 @@ func examinations(given input, now reality) []outcome {
 	}
 }
 
-// answers returns the outcomes of a query to the store. After another process has created a generation, the volume
-// is behind.
+// answers returns the outcomes of a query to the store. Once another process has created a generation, the volume is
+// behind.
 func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
@@ -397,13 +397,13 @@ func holdsData(given input, now reality) bool {
 	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
 }
 
-// asks reports whether a restore is requested that, according to the store, was not done yet.
+// asks reports whether a restore is requested that, according to the store, has not been done yet.
 func asks(given input, now reality) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
 
-// survey returns the possible responses of the peers: the true state, with or without an obstacle; a response
-// without a quorum; and none.
+// survey returns the possible responses of the peers: the true state with or without an obstacle, a response without
+// a quorum, and no response.
 func survey(given input, now reality) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
@@ -470,7 +470,7 @@ func claims(given input, now reality) []outcome {
 	if !now.proved || !now.noted {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
-	if !given.alone && !now.claimed && now.revived { // the last survey detects the returned members
+	if !given.alone && !now.claimed && now.revived { // the last survey detects the members that returned
 		return append(ends(now, ClaimLost, PeersSilent, StoreSilent), breaks(now)...)
 	}
 	all := slices.Concat(ends(then, Claimed, StoreSilent), ends(now, StoreSilent))
@@ -479,7 +479,7 @@ func claims(given input, now reality) []outcome {
 	}
 	if !now.outrun {
 		lost.outrun = true
-		if !given.alone { // another member claimed first and is the only running one
+		if !given.alone { // another member made the claim first and is the only running one
 			lost.listing = peers.Unlisted
 		}
 		all = append(all, ends(lost, ClaimLost)...)
@@ -511,7 +511,7 @@ func installs(given input, now reality) []outcome {
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++
 	if !given.alone {
-		then.listing = peers.Started // as the members that have joined list it
+		then.listing = peers.Started // the members that have joined list this member
 	}
 	switch {
 	case now.place == "original":

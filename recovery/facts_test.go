@@ -15,7 +15,7 @@ func TestVolumeStateOfFacts(t *testing.T) {
 		facts Facts
 		want  VolumeState
 	}{
-		{Facts{}, VolumeValid}, // not examined yet: an early refusal is treated like one of valid data
+		{Facts{}, VolumeValid}, // not examined yet: an early refusal is handled as for valid data
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty}}, VolumeEmpty},
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeEmpty, Lost: true}}, VolumeLost},
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeCorrupt}, Asked: true, Uploaded: true}, VolumeCorrupt},
@@ -23,7 +23,7 @@ func TestVolumeStateOfFacts(t *testing.T) {
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}, Asked: true, Uploaded: true}, VolumeStored},
 		{Facts{VolumeFacts: VolumeFacts{Volume: VolumeValid}, Uploaded: true}, VolumeValid},
 		{behind, VolumeBehind},
-		// A member of several gets the missing data from the other members.
+		// A member of a multi-member cluster gets missing data from the other members.
 		{Facts{StoreFacts: StoreFacts{Behind: true}, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeValid},
 		{Facts{PeerFacts: PeerFacts{Outdated: true}, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeBehind},
 		{Facts{PeerFacts: PeerFacts{Outdated: true}, Asked: true, VolumeFacts: VolumeFacts{Volume: VolumeValid}}, VolumeValid},
@@ -57,7 +57,7 @@ func TestPeerStateOfFacts(t *testing.T) {
 		{Facts{}, PeersUnnamed},
 		{Facts{VolumeFacts: VolumeFacts{Joins: true}}, PeersExisting},
 		{Facts{VolumeFacts: VolumeFacts{Peers: true}}, PeersUnasked},
-		// The store was asked after the peers.
+		// The store was queried after the peers.
 		{Facts{VolumeFacts: VolumeFacts{Peers: true}, PeerFacts: PeerFacts{Listing: peers.Started}}, PeersUnasked},
 		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Unknown}}, peers.Unknown},
 		{Facts{VolumeFacts: VolumeFacts{Peers: true}, Heard: true, PeerFacts: PeerFacts{Listing: peers.Claimed}}, peers.Claimed},

@@ -33,9 +33,9 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// TestHistories runs the histories in testdata/histories/recovery. Each history lists events of a volume, its store
-// and the other members, and the response of recovery. The README in that directory describes the steps. -rewrite
-// updates the results.
+// TestHistories runs the histories in testdata/histories/recovery, whose steps are described in the README of that
+// directory. A history lists events on a volume, in its store and on the other members, and the reaction of recovery.
+// With -rewrite, TestHistories updates the results.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../testdata/histories/recovery", func(t *testing.T, file string) {
 		t.Parallel()
@@ -56,9 +56,9 @@ type history struct {
 	peers    *fakePeers
 	etcd     uint64 // etcd's cluster ID of the peers
 	results  strings.Builder
-	due      map[string][]arguments // steps to perform in pauses of the next run, or before its actions
+	due      map[string][]arguments // steps to perform during the pauses or before the actions of the next run
 	cut      string                 // action before which the next run is interrupted
-	patience int                    // number of the pause in which the run is stopped
+	patience int                    // number of the pause after which the run is stopped
 	outcome  Result                 // result of the last run
 	asked    int                    // number of requests to the store before the last run
 	other    *history               // another member with the same store; nil until a step is performed there
@@ -91,7 +91,7 @@ func newHistory(t *testing.T, kind string) *history {
 // arguments are the words of a step.
 type arguments []string
 
-// word returns a word, or "" if there are fewer.
+// word returns the word at an index, or "" if there is none.
 func (a arguments) word(i int) string {
 	if i < len(a) {
 		return a[i]
@@ -99,19 +99,19 @@ func (a arguments) word(i int) string {
 	return ""
 }
 
-// number returns a word as a number, 0 if it is missing.
+// number returns the word at an index as a number, or 0 if there is none.
 func (a arguments) number(i int) int {
 	number, _ := strconv.Atoi(a.word(i))
 	return number
 }
 
-// identity returns the first word, of the form CLUSTER/GENERATION/SESSION. "ours" is this cluster.
+// identity parses the first word as CLUSTER/GENERATION/SESSION. The cluster "ours" is this cluster.
 func (a arguments) identity() archive.Identity {
 	parts := arguments(strings.Split(a.word(0), "/"))
 	return archive.Identity{Cluster: strings.Replace(parts.word(0), "ours", ours, 1), Generation: parts.number(1), Session: parts.word(2)}
 }
 
-// generation returns a generation by its number and the ID of a restore.
+// generation returns the generation with the given number and restore ID.
 func (a arguments) generation() archive.Generation {
 	return archive.Generation{
 		Number: a.number(0), Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: a.number(0) - 1, ParentRevision: 2,
@@ -287,7 +287,7 @@ func (h *history) print(form string, values ...any) { fmt.Fprintf(&h.results, fo
 
 func (h *history) remove(dir, name string) { require.NoError(h.t, os.Remove(filepath.Join(dir, name))) }
 
-// duration returns a word as a duration, 0 if it is missing.
+// duration returns the word at an index as a duration, or 0 if there is none.
 func (h *history) duration(a arguments, i int) time.Duration {
 	duration, err := time.ParseDuration(cmp.Or(a.word(i), "0"))
 	require.NoError(h.t, err)
@@ -338,7 +338,7 @@ func (h *history) named(word string) string {
 	return word
 }
 
-// failSpool makes uploads of the spool fail with these errors in turn.
+// failSpool makes uploads of the spool fail with the given errors in turn.
 func (h *history) failSpool(a arguments) {
 	h.options.SpoolDir = filepath.Join(h.volume, "backup.spool")
 	h.options.FlushSpool = func(context.Context, archive.Identity, int64) error {
@@ -351,7 +351,7 @@ func (h *history) failSpool(a arguments) {
 	}
 }
 
-// setUpload makes uploads of the volume's data succeed, fail with an error, or upload nothing.
+// setUpload sets the result of uploading the volume's data: success, an error, or nothing uploaded.
 func (h *history) setUpload(a arguments) {
 	h.options.Flush = func(context.Context, string, datadir.Position) error {
 		if a[0] == "works" {
@@ -361,8 +361,8 @@ func (h *history) setUpload(a arguments) {
 	}
 }
 
-// useKeys sets the keys of the member by name: one for decryption, one for signing, and a list of trusted keys. "-"
-// means no key.
+// useKeys sets the keys of the member by name: a decryption key, a signing key and a list of trusted keys. The name
+// "-" means no key.
 func (h *history) useKeys(decrypt, sign, trust string) {
 	named := func(name string) formattest.Keys {
 		if _, made := h.keyFiles[name]; !made && name != "-" {
@@ -381,7 +381,7 @@ func (h *history) useKeys(decrypt, sign, trust string) {
 	h.setKeys(formattest.LoadKeys(h.t, files))
 }
 
-// copyTimes maps the names used in histories to the times of preserved copies. The copy "mine" was made by a user.
+// copyTimes maps the names used in histories to the times of preserved copies. A user has made the copy "mine".
 var copyTimes = map[string]string{
 	"oldest": "20260101T000000.000Z", "older": "20260102T000000.000Z", "newest": "20260103T000000.000Z", "future": "29990101T000000.000Z", "mine": "mine",
 }
@@ -397,7 +397,7 @@ func (h *history) preserve(a arguments) {
 	}
 }
 
-// copyNames returns the names of preserved copies and of files that look like preserved copies.
+// copyNames returns the names of preserved copies and of files with similar names.
 func (h *history) copyNames() (names []string) {
 	found, err := filepath.Glob(filepath.Join(h.volume, "*.aside-*"))
 	require.NoError(h.t, err)
@@ -535,7 +535,7 @@ func (h *history) runAndReport() {
 	}
 }
 
-// stored returns the names of the created objects, even while listing fails.
+// stored returns the names of the created objects even if the store cannot list them.
 func (h *history) stored() (names []string) {
 	for _, call := range h.store.Calls() {
 		if _, exists := h.store.Content(call.Name); exists && call.Op == memory.Put {
@@ -551,7 +551,7 @@ func (h *history) printObjects(what string, names, others []string) {
 	h.printIf(len(names) > 0, "%s: %s", what, strings.Join(names, ", "))
 }
 
-// take performs the steps that are due at a given point of the run, once.
+// take performs the steps that are due at a given moment of the run. Each step is performed once.
 func (h *history) take(moment string) {
 	due := h.due[moment]
 	delete(h.due, moment)
@@ -566,7 +566,8 @@ func (h *history) printIf(holds bool, form string, values ...any) {
 	}
 }
 
-// onVolume describes the data directories: their files, except recovery's own record, and the position of the data.
+// onVolume describes the data directories: the position of the data and the names of all files except the recovery
+// record.
 func (h *history) onVolume() string {
 	files := slices.DeleteFunc(h.files(), func(name string) bool { return name == recordFile })
 	is, err := datadir.ReadPosition(h.member.DataDir)
@@ -580,7 +581,7 @@ func (h *history) identityText() string {
 	return "no cluster"
 }
 
-// printLog prints the states that a run visited and its messages, but not the reasons for transitions.
+// printLog prints the states that a run visited and the logged messages, without the reasons for transitions.
 func (h *history) printLog() {
 	var states, messages []string
 	for line := range strings.Lines(h.log.String()) {
@@ -606,7 +607,7 @@ var varying = []struct {
 }{
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|\d{8}T\d{6}(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`at most \S+ before`), "at most a MOMENT before"},
-	{regexp.MustCompile(`at \d\d:\d\d:\d\d by`), "at a TIME by"},
+	{regexp.MustCompile(`at \d\d:\d\d:\d\d \(store clock\)`), "at a TIME (store clock)"},
 	{regexp.MustCompile(`clock-[A-Z2-7]{26}`), "clock-RANDOM"},
 	{regexp.MustCompile(ours), "ours"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "ETCD-ID"},

@@ -108,7 +108,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// A requested stop is not an error, and Close waits until the initialization has ended.
+// A requested stop is not an error, and Close waits for the end of the initialization.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
@@ -128,7 +128,7 @@ func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 		require.ErrorContains(t, r.Trigger(t.Context(), bootstrap.Full), "closed")
 		r.Close()
 		assert.NotContains(t, log.String(), `"level":"error"`)
-		assert.Contains(t, log.String(), "recovery was stopped in Examine")
+		assert.Contains(t, log.String(), "recovery was stopped in state Examine")
 	})
 }
 

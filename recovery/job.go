@@ -23,18 +23,17 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// margin bounds the number of revisions handed out since the last reservation. It ensures that no client sees a
-// revision twice.
+// margin bounds the number of revisions used since the last reservation, so that no client sees a revision twice.
 const margin = archive.Margin
 
-// A job replaces the volume's data with data from the store, or makes room for data from the other members.
+// A job replaces the data on the volume with data from the store, or makes room for the data of the other members.
 type job struct {
 	*session
 	volume  *localVolume
 	backups *remoteStore
 	cluster *peerGroup
 	claim   restoreClaim // claim of the restored data
-	resumed bool         // claimed by an earlier run
+	resumed bool         // whether an earlier run recorded the claim
 	outcome Result       // Ended is empty if nothing was restored
 }
 
@@ -53,11 +52,11 @@ func (j *job) resume() (Event, Facts, error) {
 	case err == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number:
 		return InstallFound, Facts{}, nil
 	}
-	return NothingBegun, Facts{}, err // the user has removed the built data
+	return NothingBegun, Facts{}, err // the user has deleted the built data
 }
 
-// recordClaim records the claim before the generation is created. Otherwise, a member that finds the new generation
-// in the store and queries its peers could conclude that this member has no data.
+// recordClaim records the claim before the generation is created. Otherwise a peer that finds the new generation in
+// the store could conclude that this member has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -69,7 +68,7 @@ func (j *job) dropClaim() (Event, Facts, error) {
 	return "", Facts{}, j.updateRecord(func(r *journal) { r.Claim = nil })
 }
 
-// checkSpace compares the required space with the free space before anything is fetched.
+// checkSpace compares the free space with the required space before anything is fetched.
 func (j *job) checkSpace() (Event, Facts, error) {
 	err := j.volume.checkRename()
 	if err == nil {
@@ -80,8 +79,8 @@ func (j *job) checkSpace() (Event, Facts, error) {
 	return RoomEnough, Facts{}, err
 }
 
-// build fetches the backup and builds the data directory. The event shows whether the store, the backup or the
-// volume failed.
+// build fetches the backup and builds a data directory. The event distinguishes failures of the store, the backup and
+// the volume.
 func (j *job) build() (Event, Facts, error) {
 	plan := seed.Seed{
 		DataDir: j.volume.restoredDir(), Name: j.member.Name, Token: seed.NewToken(),
@@ -104,7 +103,7 @@ func (j *job) build() (Event, Facts, error) {
 	}
 	revision := j.backups.last.path.Revision
 	if j.member.Alone && !j.requested && result.Voters > 1 {
-		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, revision)}, nil
+		return Grown, Facts{Err: fmt.Errorf("the cluster had %d voting members at revision %d", result.Voters, revision)}, nil
 	}
 	j.claim, j.resumed = j.newClaim(result), false
 	identity := archive.Identity{Cluster: j.claim.Generation.Cluster, Generation: j.claim.Generation.Number}
@@ -112,15 +111,14 @@ func (j *job) build() (Event, Facts, error) {
 		return "", Facts{}, err
 	}
 	if len(result.Alarms) > 0 {
-		j.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms of the backed-up cluster are not restored")
+		j.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: not restoring the alarms of the backed-up cluster")
 	}
 	j.options.Log.Info().Int64("revision", revision).Int64("continues_above", j.minRevision()).Int64("bytes", result.Bytes).
-		Int64("rows", result.Rows).Dur("took_ms", time.Since(started)).Msg("recovery: the data directory was built from the backup")
+		Int64("rows", result.Rows).Dur("took_ms", time.Since(started)).Msg("recovery: built a data directory from the backup")
 	return Built, Facts{}, nil
 }
 
-// minRevision returns the revision from which the restored cluster continues, so that no revision is handed out
-// twice.
+// minRevision returns the revision above which the restored cluster continues, so that no revision is used twice.
 func (j *job) minRevision() int64 {
 	last := j.backups.last
 	return archive.SafeRevision(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
@@ -141,7 +139,7 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 		Generation: archive.Generation{
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete older generations
+			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete the older generations
 			Adopted: j.backups.adoptOwners(last),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -153,14 +151,14 @@ func (j *job) newClaim(result seed.Result) restoreClaim {
 	return c
 }
 
-// maxSearches limits the searches for a missing object, to about half a minute, before it counts as lost. Listings
-// of network file systems may lag, and another member may have just merged and deleted the object.
+// maxSearches is the number of searches, over about 30s, after which a missing object counts as lost. A listing of a
+// network file system can be delayed, and another member may have just merged and deleted the object.
 const maxSearches = 5
 
-// errMissing stops a build in order to search for an object again.
+// errMissing stops a build so that recovery can search for an object again.
 var errMissing = errors.New("not there yet")
 
-// shouldRetry reports whether another attempt may succeed, and counts it.
+// shouldRetry counts attempts and reports whether another one may succeed.
 func (j *job) shouldRetry(err error) bool {
 	if j.searches == maxSearches || !isOneOf(err, store.ErrNotFound, archive.ErrHole) {
 		return false
@@ -169,20 +167,20 @@ func (j *job) shouldRetry(err error) bool {
 	return true
 }
 
-// useFallback switches to a different path because an object on the first path is missing or damaged, and reports
-// the loss.
+// useFallback switches to another path if an object on the first path is missing or damaged, and logs what is lost.
 func (j *job) useFallback(from, to archive.Path, why error) error {
 	if to.Revision < from.Revision && j.shouldRetry(why) {
 		return fmt.Errorf("%w: %w", errMissing, why)
 	}
 	j.options.Log.Warn().Err(why).Str("full", to.Full.Name()).Int64("lost_revisions", from.Revision-to.Revision).
-		Msg("recovery: a backup is damaged, so other objects are used instead")
+		Msg("recovery: a backup is damaged; using other objects instead")
 	j.backups.last.path = to
 	j.logLost()
 	return nil
 }
 
-// classify returns the event for a build error by its cause: the store, the keys, the volume or the backups.
+// classify returns the event for a build error, depending on whether the store, the keys, the volume or the backups
+// caused it.
 func (j *job) classify(err error) (Event, Facts, error) {
 	var fault *archive.Fault
 	switch {
@@ -204,40 +202,40 @@ func (j *job) classify(err error) (Event, Facts, error) {
 	return "", Facts{}, err
 }
 
-// verify runs a full validation of the built data, and checks that any older data that it replaces is an earlier
-// state of it.
+// verify runs a full validation of the built data. If the built data replaces older data, verify also checks that the
+// older data is an earlier state of it.
 func (j *job) verify() (Event, Facts, error) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as out of memory
+	case j.ctx.Err() != nil, datadir.IsTransient(err): // a temporary error, such as running out of memory
 		return "", Facts{}, cmp.Or(j.ctx.Err(), err)
 	case err != nil:
 		return Unproved, Facts{Err: err}, nil
-	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // there is nothing to compare, or no need to
+	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // nothing to compare, or no need to
 		return Proved, Facts{}, nil
 	}
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
 	if revision != 0 {
 		changes, changed := j.volume.checkRows() // an error proves nothing
 		if revision, err = datadir.Divergence(j.member.DataDir, j.volume.restoredDir(), changes...); revision == 0 && err == nil {
-			j.options.Log.Warn().Err(changed).Msg("recovery: the volume is damaged, not a copy that was written to")
+			j.options.Log.Warn().Err(changed).Msg("recovery: the volume differs from its backups because it is damaged")
 		}
 	}
 	switch {
 	case err != nil:
 		return "", Facts{}, fmt.Errorf("cannot compare the volume with the restored data: %w", err)
 	case revision != 0:
-		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}, nil
+		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume does not match the backup in %s: the disk corrupted it, or the data is a modified copy", revision, j.options.Archive)}, nil
 	}
 	return Proved, Facts{}, nil
 }
 
-// createGeneration reserves revisions, then creates the next generation unless another process has created it. If
-// the store can no longer be verified, it gives up the claim, because waiting does not help; the next request to
-// the store reports the problem.
+// createGeneration reserves revisions and creates the next generation unless another process has created it. If the
+// store can no longer be verified, createGeneration gives up the claim, because waiting would not help and the next
+// request to the store reports the error.
 func (j *job) createGeneration() (Event, Facts, error) {
 	ctx, cancel := context.WithTimeout(j.ctx, patience)
 	defer cancel()
@@ -254,8 +252,8 @@ func (j *job) createGeneration() (Event, Facts, error) {
 	}
 }
 
-// tryClaim creates the generation. It may be repeated. The claim is lost if another cluster has created a
-// generation or extended this one.
+// tryClaim creates the generation and may be repeated. The claim is lost if another cluster has created that
+// generation or written to it.
 func (j *job) tryClaim(ctx context.Context) error {
 	a, next := j.options.Archive, j.claim.Generation
 	lineage, err := a.Lineage(ctx)
@@ -272,18 +270,18 @@ func (j *job) tryClaim(ctx context.Context) error {
 	}
 	head, err := a.Head(ctx, next.Number)
 	if err == nil && !head.Empty() {
-		err = lostClaim("generation %d was extended already, up to revision %d", next.Number, head.Revision())
+		err = lostClaim("generation %d already extends to revision %d", next.Number, head.Revision())
 	}
 	return err
 }
 
-// replaceGeneration creates the generation after the last one, unless another process was faster or the last
-// generation was extended after the backup was built. It never claims data built by an earlier run, because the
-// volume may have been served since then, or a different restore may be requested.
+// replaceGeneration creates the next generation unless another process was faster or the last generation has grown
+// since the backup was built. Data that an earlier run built is never claimed, because etcd may have served the
+// volume since then, or the user may request a different restore now.
 func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
 	a, next := j.options.Archive, j.claim.Generation
 	if j.resumed {
-		return lostClaim("an earlier run was interrupted before its claim")
+		return lostClaim("an earlier run was interrupted before it created its generation")
 	}
 	if err := j.cluster.confirmPeers(ctx, next); err != nil {
 		return err
@@ -303,7 +301,7 @@ func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) er
 	return err
 }
 
-// preserveVolume moves the data directory to its preserved copy.
+// preserveVolume renames the data directory to its preserved copy.
 func (j *job) preserveVolume() (Event, Facts, error) {
 	return j.volume.preserve(cmp.Or(j.claim.Aside, disk.PreservedName(j.member.DataDir, time.Now())))
 }
@@ -328,7 +326,7 @@ func (j *job) complete() (Event, Facts, error) {
 	return Installed, Facts{Asked: j.requested}, err
 }
 
-// noteCause records why the data is replaced, before the repair.
+// noteCause records why the data is replaced.
 func (j *job) noteCause() {
 	switch c := j.facts.caseOf(); {
 	case c.Asked == AskedRestore:
@@ -340,7 +338,7 @@ func (j *job) noteCause() {
 	}
 }
 
-// reportRejoin reports which data is replaced, and from which members the new data comes.
+// reportRejoin logs which data is replaced and which members provide the new data.
 func (j *job) reportRejoin() (Event, Facts, error) {
 	j.replaced = true
 	j.noteCause()
@@ -358,19 +356,19 @@ func (j *job) reportRejoin() (Event, Facts, error) {
 			names = append(names, m.Name)
 		}
 	}
-	loss += fmt.Sprintf("; the member gets its data from %s of cluster %s", strings.Join(names, " and "), j.survey.Cluster)
+	loss += fmt.Sprintf("; getting the data from %s in cluster %s", strings.Join(names, " and "), j.survey.Cluster)
 	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Msg("recovery: " + loss)
 	return "", Facts{}, nil
 }
 
-// reportLost reports the number of restored and lost revisions before any change. If objects after the latest
-// revision cannot be read, it requests another attempt first.
+// reportLost logs how many revisions are restored and lost before anything changes. If objects after the latest
+// revision cannot be read, it returns an event to try again first.
 func (j *job) reportLost() (Event, Facts, error) {
 	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
 		return storeAnswer(StoreLocked, why)
-	case why != nil && j.shouldRetry(why): // damage is permanent and gets reported
+	case why != nil && j.shouldRetry(why): // damage is permanent and is reported
 		return Missing, Facts{Err: why}, nil
 	}
 	j.logLost()
@@ -402,7 +400,7 @@ func (j *job) logLost() {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
 	if j.Progress().Loss == loss {
-		return // already logged, and the store has not changed since then
+		return // already logged, and the store has not changed since
 	}
 	j.changeProgress(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
@@ -419,8 +417,7 @@ func (j *job) describeTarget() string {
 	return text
 }
 
-// findSuccessor returns the generation that was restored from the volume's generation, or the zero value if there
-// is none.
+// findSuccessor returns the generation that was restored from the volume's generation, or the zero value.
 func (j *job) findSuccessor() archive.Generation {
 	own := relation.OfEtcd(j.backups.last.Lineage, hex(j.volume.position.ClusterID))
 	for _, g := range j.backups.last.Generations {
@@ -431,7 +428,7 @@ func (j *job) findSuccessor() archive.Generation {
 	return archive.Generation{}
 }
 
-// lost returns the number of known revisions of the newest generation that will not be restored.
+// lost returns how many known revisions of the newest generation will not be restored.
 func (j *job) lost() int64 {
 	known := j.lastRevision()
 	if j.findSuccessor().Number == 0 {
@@ -440,19 +437,19 @@ func (j *job) lost() int64 {
 	return known - j.backups.last.path.Revision
 }
 
-// describeLost describes how much is lost or undone. A volume may have been written to after another cluster
-// replaced its own. A reservation is made before its generation, so it also reveals a generation that was deleted.
+// describeLost describes how much is lost or undone. A cluster may have kept writing to its volume after another
+// cluster replaced it. A reservation precedes its generation, so it reveals a generation that was deleted.
 func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
 	if next.Number > 0 && late > 0 {
-		text = fmt.Sprintf("; %d revisions are lost, which generation %d received after revision %d, from which generation %d was restored",
+		text = fmt.Sprintf("; %d revisions are lost: generation %d received them after revision %d, from which generation %d was restored",
 			late, next.Parent, next.ParentRevision, next.Number)
 	}
 	end := last.Head.Ending()
 	switch {
 	case j.requested && last.path.Generation.Number != last.Newest().Number:
-		return text + "; everything after it is undone" // the revisions in between were skipped
+		return text + "; everything after it is undone" // skips the revisions in between
 	case j.requested && lost > 0:
 		return text + fmt.Sprintf("; %d revisions are undone", lost)
 	case j.requested:
@@ -468,9 +465,9 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeInterval returns the maximum time that a damaged volume loses: from the time up to which the backups are
-// complete to etcd's last write. It is empty unless both are known. The last write of an empty or rolled-back volume
-// is unknown.
+// describeInterval returns the maximum time span that a damaged volume loses: from the end of the backups to etcd's
+// last write. The result is empty unless both times are known. For an empty or rolled-back volume, the last write is
+// unknown.
 func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)

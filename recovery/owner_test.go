@@ -43,12 +43,11 @@ func TestUnreadableIdentityIsRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
 	require.ErrorContains(t, err, archive.IdentityFile)
-	require.ErrorContains(t, err, "move that file away")
+	require.ErrorContains(t, err, "move the file aside")
 	assert.Len(t, w.generations(), 1)
 }
 
-// The cluster in the store writes all the time, so any build would be outdated unless the generation is ended
-// first.
+// The cluster in the store keeps writing, so every build would be outdated unless the generation is ended first.
 func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	w := newFilledWorld(t)
 	w.lose()

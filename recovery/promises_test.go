@@ -5,7 +5,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// promises must hold in every reachable place.
+// promises lists the invariants that must hold in every reachable place.
 var promises = []struct {
 	what string
 	kept func(place) bool
@@ -67,16 +67,16 @@ type input struct {
 	requested bool // --restore-to
 	owner     StoreState
 	kept      bool // the requested target can be restored
-	behind    bool // the volume lacks data that the store has; with several members, the volume was rolled back
+	behind    bool // the store has data that the volume lacks, because of a rollback in a multi-member cluster
 
-	unidentified bool // the data does not identify its cluster
+	unidentified bool // the data has no cluster ID
 
 	store bool // a store is configured
-	// of a member of several
-	peers   bool      // the configuration names the peers
+	// Fields for multi-member clusters.
+	peers   bool      // the configuration lists the peers
 	joins   bool      // the configuration joins an existing cluster
-	remains bool      // the volume has only the remains of an etcd that had just started
-	listing PeerState // how the peers initially list the member
+	remains bool      // the volume has only the files of an etcd that had just started
+	listing PeerState // how the peers initially list this member
 }
 
 // allInputs returns every sensible input.
@@ -119,7 +119,8 @@ func (l input) sensible() bool {
 	return true
 }
 
-// variants returns the inputs for a member of several. They vary the store only by whether it has backups.
+// variants returns the inputs for a member of a multi-member cluster. In these inputs, the store differs only in
+// whether it has backups.
 func (l input) variants() (all []input) {
 	if l.alone {
 		return []input{l}
@@ -157,7 +158,7 @@ func (l input) possible() bool {
 	}
 }
 
-// rolledBack reports whether the peers or the store can reveal that a volume was rolled back.
+// rolledBack reports whether the peers or the store can reveal that the volume was rolled back.
 func (l input) rolledBack() bool {
 	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == relation.Ours && l.kept
 }

@@ -23,28 +23,27 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Recovery decides what happens to a data directory. It reports to the lifecycle with the statuses of the
-// sidecar. Only one run is active at a time. Its exported methods may be called from any goroutine, except for
-// RememberRefusal.
+// A Recovery decides what happens to a data directory and reports its progress to the lifecycle as the sidecar would.
+// Only one run is active at a time. All exported methods except RememberRefusal may be called concurrently.
 type Recovery struct {
 	environment
 	volume datadir.Validator
 
-	stopped context.Context // canceled by Close; parent of the context of every run
+	stopped context.Context // canceled by Close; parent of every run's context
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	status bootstrap.InitializationStatus
-	config etcdconf.Document // configuration used by the last initialization; empty if there was none
-	why    error             // error of the last initialization; nil if it succeeded or none has ended
+	config etcdconf.Document // configuration used by the last initialization; empty before the first one
+	why    error             // error of the last initialization; nil if it succeeded or none has ended yet
 }
 
-// New returns a Recovery in status New, which has changed nothing yet. The caller must call Close.
+// New returns a Recovery in status New without changing anything on disk. The caller must call Close.
 func New(options Options) *Recovery {
 	stillness, err := time.ParseDuration(stillness)
 	if err != nil {
-		panic("recovery: the linker has set an invalid duration: " + err.Error())
+		panic("recovery: invalid duration set by the linker: " + err.Error())
 	}
 	r := &Recovery{volume: datadir.Validator{Run: options.Validate}, status: bootstrap.New, environment: environment{
 		options: options, checkRoom: seed.Seed.CheckSpace, now: time.Now, wait: backOff,
@@ -55,9 +54,9 @@ func New(options Options) *Recovery {
 }
 
 // prepare makes the data directory ready for etcd. It returns the members of the existing cluster that this member
-// joins, or an empty string if its configuration applies. The error reports why etcd must not open the directory.
-// When ctx is done, prepare returns its cause, and the next run continues. The caller must hold the volume's lock
-// and must not have opened etcd. examine validates the current data directory.
+// joins, or an empty string if the configuration applies. The error reports why etcd must not open the directory. If
+// ctx is done, prepare returns the cause, and the next run resumes. The caller must hold the lock of the volume and
+// must not have opened etcd. The function examine validates the current data directory.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)
@@ -69,8 +68,8 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	return now.members, err
 }
 
-// Close cancels a running initialization and waits until it has ended. Afterwards, nothing can be triggered. It may
-// be called repeatedly.
+// Close cancels a running initialization and waits for it. No initialization can be triggered afterwards. Close may
+// be called more than once.
 func (r *Recovery) Close() {
 	r.mu.Lock()
 	r.stop()
@@ -78,8 +77,8 @@ func (r *Recovery) Close() {
 	r.running.Wait()
 }
 
-// Status returns the status of the initialization. Reading Successful or Failed resets it to New, as in the sidecar,
-// so that each result is used once. The only error is that of ctx; the result is kept then.
+// Status returns the status of the initialization. As in the sidecar, reading Successful or Failed resets the status
+// to New, so that each result is used once. If ctx is done, Status returns its error and keeps the result.
 func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -93,16 +92,16 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed returns why the last initialization failed, or nil if it succeeded or none has ended.
+// WhyFailed returns the error of the last initialization, or nil if it succeeded or none has ended yet.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.why
 }
 
-// Trigger starts an initialization in the background if the status is New. Like the sidecar, it treats every mode
-// other than Sanity as Full. ctx bounds only the call: the initialization runs until it is done or Close is called.
-// The error is that of ctx, or reports that the Recovery is closed.
+// Trigger starts an initialization in the background if the status is New. Like the sidecar, Trigger treats every
+// mode other than Sanity as Full. The context bounds only the call: the initialization runs until it ends or Close is
+// called. Trigger returns an error if ctx is done or the Recovery is closed.
 func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -148,8 +147,8 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	r.status, r.config, r.why = result, config, err
 }
 
-// Config returns etcd's configuration as YAML. After an initialization, it returns the validated configuration even
-// if the file has changed since then, so that etcd opens the same directory. Errors contain the name of the file.
+// Config returns etcd's configuration as YAML. After an initialization, Config returns the validated configuration
+// even if the file has changed, so that etcd opens the same directory. Errors contain the file name.
 func (r *Recovery) Config(context.Context) ([]byte, error) {
 	r.mu.Lock()
 	validated := r.config
@@ -161,15 +160,15 @@ func (r *Recovery) Config(context.Context) ([]byte, error) {
 	return config.YAML, err
 }
 
-// initializeMember prepares the data directory of a configuration and returns the YAML to start etcd with. The YAML
-// differs for a member that joins a cluster. If etcd cannot use the configuration, only the data is examined; the
-// lifecycle reports the problem.
+// initializeMember prepares a member's data directory and returns the YAML to start etcd with. A member that joins a
+// cluster gets a modified YAML. If etcd cannot use the configuration, only the data is examined, and the lifecycle
+// reports the error.
 func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // the files may be about to be replaced
+		return yaml, err // the files may be replaced soon
 	case err != nil:
 		return yaml, examine(ctx)
 	}
@@ -193,9 +192,9 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 func memberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
 	member := Member{Config: etcd, DataDir: dataDir, PeerURLs: etcd.AdvertisePeerUrls}
-	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if members are discovered in another way
+	member.Members, _ = types.NewURLsMap(etcd.InitialCluster) // empty if members are found through discovery
 	if listed := member.Members[etcd.Name]; len(member.Members) == 1 && listed != nil {
-		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these; the advertised URLs may differ
+		member.PeerURLs, member.Alone = listed, true // etcd computes IDs from these URLs; the advertised ones may differ
 	}
 	return member
 }
@@ -221,12 +220,12 @@ type runner struct {
 	core    statemachine.Core[Facts]
 	rules   *statemachine.Rules[Facts, Facts]
 	legal   *statemachine.Checker
-	actions map[Action]func() (Event, Facts, error) // without an event, the next action follows; an error is reported as Broke
+	actions map[Action]func() (Event, Facts, error) // an empty event leads to the next action; an error is reported as Broke
 
 	decision Decision // last decision
-	reason   string   // why the run is in its state
+	reason   string   // reason for the current state
 	waitsFor string   // last logged reason for waiting
-	rejected error    // why etcd may not open the data
+	rejected error    // reason why etcd may not open the data
 	members  string   // members of the existing cluster to join; empty if the configuration applies
 }
 
@@ -272,7 +271,7 @@ func newRun(ctx context.Context, e *environment, member Member, examine func(con
 func (r *runner) process() error {
 	for event, facts := Begun, (Facts{}); event != "" && r.core.State != Refused; {
 		if r.ctx.Err() != nil {
-			return fmt.Errorf("recovery was stopped in %s: %w", r.core.State, context.Cause(r.ctx))
+			return fmt.Errorf("recovery was stopped in state %s: %w", r.core.State, context.Cause(r.ctx))
 		}
 		actions, err := r.take(event, facts)
 		if err == nil {
@@ -296,17 +295,17 @@ func (r *runner) process() error {
 // allowStart permits etcd to open the data.
 func (r *runner) allowStart() error {
 	result := r.decision.Result
-	if r.job.outcome.Ended == Restored { // an earlier run may have restored the data; this run then made no decision
+	if r.job.outcome.Ended == Restored { // an earlier run may have restored the data, in which case this run made no decision
 		result = RestoreData
 	}
-	if result == FoundCluster { // checked before the store belongs to the new cluster
+	if result == FoundCluster { // check before the store belongs to the new cluster
 		if err := etcdconf.CheckFounding(r.ctx, r.member.Config); err != nil {
 			return &exitcode.FinalError{Status: exitcode.BadConfig, Err: err}
 		}
 	}
 	err := r.backups.writeIdentity(result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
-		warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which was not restored: to use them, stop etcd-wrapper and move them to %s",
+		warning := fmt.Sprintf("created a new cluster without restoring the earlier data in %s: to use that data, stop etcd-wrapper and move it to %s",
 			copies[len(copies)-1].Path, r.member.DataDir)
 		r.changeProgress(func(p *Progress) { p.Reason, p.Warning = warning, true })
 		r.options.Log.Warn().Msg("recovery: " + warning)
@@ -321,7 +320,7 @@ func (r *runner) allowStart() error {
 	return err
 }
 
-// take handles an event and returns the actions that follow. It follows a decision immediately.
+// take handles an event and returns the actions to perform. Decisions are carried out immediately.
 func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	from := r.core.State
 	decision, err := r.step(event, facts)
@@ -336,7 +335,7 @@ func (r *runner) take(event Event, facts Facts) ([]Action, error) {
 	return decision.Do, err
 }
 
-// step looks up the row for an event, and checks the transition with the fsm library.
+// step finds the row for an event and checks the transition with the fsm library.
 func (r *runner) step(event Event, facts Facts) (statemachine.Decision, error) {
 	core, decision := r.rules.Step(r.core, event, facts)
 	if decision.Row < 0 {
@@ -349,13 +348,13 @@ func (r *runner) step(event Event, facts Facts) (statemachine.Decision, error) {
 	return decision, nil
 }
 
-// join makes etcd start with the members of the cluster.
+// join makes etcd start with the members of the existing cluster.
 func (r *runner) join() (Event, Facts, error) {
 	r.members = r.survey.InitialCluster(r.member.Name)
 	return "", Facts{}, nil
 }
 
-// do executes the actions of a row in order until one returns an event. A test checks that every action has a
+// do performs the actions of a row in order until one of them returns an event. A test checks that every action has a
 // function.
 func (r *runner) do(actions []Action) (Event, Facts, error) {
 	for _, action := range actions {
@@ -379,12 +378,12 @@ func (r *runner) do(actions []Action) (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// quickRetries is the number of requests to peers before pauses grow: members that start together find each other
-// soon.
+// quickRetries is the number of requests to peers before the pauses get longer. Members that start together find each
+// other soon.
 const quickRetries = 10
 
-// pause waits before a request is repeated. Peers that have answered are asked again soon: they update their member
-// lists one after the other.
+// pause waits before a request is repeated. Peers that have answered are queried again soon, because they update
+// their member lists one after the other.
 func (r *runner) pause(action Action) {
 	times := r.retries + r.searches + 1
 	if action == PacePeers {
@@ -400,7 +399,7 @@ func (r *runner) pause(action Action) {
 	r.retries++
 }
 
-// report logs a step, and records why a run is refused.
+// report logs a step and records the reason for a refusal.
 func (r *runner) report(from State, event Event, facts Facts, decision statemachine.Decision) {
 	row, reason := r.rules.Row(decision.Row), decision.Why
 	switch {
@@ -435,30 +434,30 @@ func (r *runner) report(from State, event Event, facts Facts, decision statemach
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
 }
 
-// Ways out for stores whose statements cannot be used.
+// Ways out for stores whose metadata cannot be used.
 const (
-	putNameBack = "restore that object, for instance from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
-		"move the whole folder away to continue from the previous generation"
-	believe = "add the key to the file of --backup-trusted-keys, or to --backup-identities; or, if the signer is unknown, delete the object, and for a generation.json everything in its folder"
+	putNameBack = "restore the object, for example from an earlier version in the bucket; or, if the backups in its folder are unwanted or of unknown origin, " +
+		"move the whole folder elsewhere to continue from the previous generation"
+	believe = "add the key to the --backup-trusted-keys file or to --backup-identities; or, if the signer is unknown, delete the object (for generation.json, delete its whole folder)"
 )
 
-// waysOut lists the ways out of refusals that are not decisions. For other events the cause contains it.
+// waysOut lists the ways out of refusals that are not decisions. For other events, the error contains the way out.
 var waysOut = map[Event]string{
-	RoomLacking: "enlarge the volume, or remove files that are not needed",
-	Unbuildable: "name an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows them",
-	Grown:       "name all members in initial-cluster; or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
-	Diverged: "if the disk has corrupted it, move the data directory away to restore from the store; if the data is a copy to keep, " +
-		"point --backup-store at another location, or start once with --adopt and the ID of the store's cluster",
-	Unproved: "name an earlier target with --restore-to and --restore-id",
+	RoomLacking: "enlarge the volume or delete files that are not needed",
+	Unbuildable: "choose an earlier target with --restore-to and --restore-id; etcd-wrapper backup list shows the targets",
+	Grown:       "list all members in initial-cluster or, if the others are gone for good, start with --restore-to=latest and a --restore-id",
+	Diverged: "if the disk corrupted the data, move the data directory aside to restore it from the store; if the data is a copy that you want to keep, " +
+		"point --backup-store at another location or start once with --adopt and the ID of the store's cluster",
+	Unproved: "choose an earlier target with --restore-to and --restore-id",
 }
 
-// wayOut returns what the user should do after a step of the machine, or "".
+// wayOut returns what the user should do after a step, or "".
 func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	switch {
 	case errors.Is(err, archive.ErrNameless):
 		return putNameBack
 	case errors.Is(err, archive.ErrUnsigned):
-		return "set the flag; or create the data directory with etcd-wrapper restore and use a separate --backup-store for the new cluster"
+		return "set the flag, or create the data directory with etcd-wrapper restore and use a separate --backup-store for the new cluster"
 	case errors.Is(err, syscall.EROFS):
 		return "mount the volume read-write"
 	case row.From != Decide:
@@ -473,14 +472,14 @@ func (r *runner) wayOut(row *statemachine.Row, err error) string {
 	return way
 }
 
-// rejection returns the error for data that etcd must not open: a sentence that includes the way out and wraps the
-// error of the volume or the store. It is final unless the process should try again.
+// rejection returns the error for data that etcd must not open. The error wraps that of the volume or the store, and
+// is final unless the process should try again.
 func rejection(event Event, sentence string, cause error) error {
 	err := bootstrap.Mark(errors.New(sentence), cause)
 	if event == Broke {
 		return err
 	}
-	status := exitcode.EtcdFailed // the user must fix a different problem
+	status := exitcode.EtcdFailed // the user must fix something other than the configuration
 	if event == Decline {
 		status = exitcode.BadConfig
 	}

@@ -17,7 +17,7 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
-// A store that never responds must not delay valid data longer than a store that fails.
+// A store that hangs must not delay valid data longer than a store that fails.
 func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
@@ -58,7 +58,7 @@ func TestRestoreThatWasDoneIsLoggedOnce(t *testing.T) {
 	for range 2 {
 		require.NoError(t, w.prepare(r))
 	}
-	assert.Equal(t, 1, strings.Count(w.log.String(), "restore \\\"drop\\\" was done before"))
+	assert.Equal(t, 1, strings.Count(w.log.String(), "restore \\\"drop\\\" has already been done"))
 }
 
 func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
@@ -90,7 +90,7 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 	for name, test := range map[string]struct {
 		action func(*world)
-		has    archive.Identity // the identity that the volume reports
+		has    archive.Identity // identity of the data on the volume
 	}{
 		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
 		"broken": {losses["broken"], archive.Identity{}},

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// The validation of a large database takes longer than a quorum without data waits.
+// Validating a large database takes longer than a quorum without data waits.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
@@ -27,26 +27,26 @@ func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 type fakePeers struct {
 	listing  PeerState
 	cluster  uint64
-	id       string  // cluster ID that the peers report; empty if they report none
-	of       int     // generation that the peers report
-	other    uint64  // ID of the peer that answers
-	own      uint64  // ID of this member in the peers' list; 0 if its volume does not know it
-	inTheWay []error // errors that block a replacement, one for each of the next responses
+	id       string  // cluster ID reported by the peers; empty if they report none
+	of       int     // generation reported by the peers
+	other    uint64  // ID of the peer that responds
+	own      uint64  // ID of this member in the peers' list; 0 for an ID that is not on its volume
+	inTheWay []error // errors that block a replacement, one per response
 	outdated error
 	silent   int    // number of responses without a quorum
 	fail     string // when the next change fails: "before" it is made, or "after"
 	changes  []string
-	told     bool // this member published its state before its first query
+	told     bool // whether this member published its state before its first query
 	holds    peers.Volume
 	run      int                        // number of running peers
 	reach    int64                      // highest revision of the running peers
-	noQuorum bool                       // too many members wait without data
-	older    int                        // number of peers without etcd whose data is older than the store's
-	voters   int                        // voters in the volume's cluster, as a peer reports them
-	hears    func(peers.Self) PeerState // computes the response from this member's report; nil for a constant response
+	noQuorum bool                       // whether too many members are waiting without data
+	older    int                        // number of peers that are not running etcd and have older data than the store
+	voters   int                        // number of voters in the volume's cluster according to a peer
+	hears    func(peers.Self) PeerState // returns the response to this member's report; nil if the response is constant
 	size     int64                      // size of the peers' databases
-	late     bool                       // a peer has not uploaded the data that only its volume has
-	brought  bool                       // Uploaded in this member's last report
+	late     bool                       // whether a peer has not uploaded the data that only its volume has
+	brought  bool                       // value of Uploaded in this member's last report
 }
 
 func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {
@@ -100,7 +100,7 @@ func (o *fakePeers) change(what string, to PeerState) error {
 	return nil
 }
 
-// ofThree returns a member of a cluster of three, and its peers.
+// ofThree returns a member of a three-member cluster, and its peers.
 func ofThree(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w := newFilledWorld(t)

@@ -32,109 +32,109 @@ import (
 // Options configure a Recovery. Config, VolumeDir and Validate are required.
 type Options struct {
 	Config    etcdconf.Source           // source of etcd's configuration, which names the data directory
-	Archive   *archive.Archive          // nil without a store: then only peers can provide other data
-	Owner     func(token string) string // returns the store's expected owner, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
-	Adopt     string                    // value of --adopt: the ID of the cluster to adopt once, with /N to end generation N; empty if none
-	VolumeDir string                    // directory of the record
+	Archive   *archive.Archive          // nil without a store, in which case only peers can provide other data
+	Owner     func(token string) string // returns the expected owner of the store, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
+	Adopt     string                    // value of --adopt: ID of the cluster to adopt once, with /N to end generation N; empty if not set
+	VolumeDir string                    // directory of the recovery record
 	Never     bool                      // --recover=never
 	Request   *Request                  // restore to perform once; nil if none is requested
 	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
 	Validate  datadir.Validation        // validates a data directory
-	// Inspect checks a fetched database before it is opened for changes; see restore.Options. It may be nil.
+	// Inspect checks a fetched database before it is opened for writing; see restore.Options. Inspect may be nil.
 	Inspect func(ctx context.Context, path string) error
-	// Flush uploads the part of a closed etcd's database that the store lacks. It is nil if that is impossible.
+	// Flush uploads the part of a closed database that the store lacks. Flush is nil if nothing can be uploaded.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
-	// FlushSpool uploads the segments queued on the volume, and may be repeated. It skips segments that the data
-	// already covers: those of the same identity up to revision reach. An empty identity means that there is no data.
-	// It is nil without a store.
+	// FlushSpool uploads the segments queued on the volume and may be repeated. Segments that the data already
+	// includes are skipped: those with the same identity up to revision reach. An empty identity means that there is
+	// no data. FlushSpool is nil without a store.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // queue of segments; empty if there is none
-	// Died returns the reason for etcd's crash at the last start, or "" if it did not crash. It may be nil.
+	// Died returns the reason for etcd's crash at the last start, or "" if etcd did not crash. Died may be nil.
 	Died func() string
-	// Lost reports whether an earlier run served data from the data directory, according to the records on the
-	// volume. It may be nil.
+	// Lost reports whether, according to the records on the volume, an earlier run served data from the data
+	// directory. Lost may be nil.
 	Lost func(dataDir string) bool
-	// Ended receives the outcome of each run that had something to restore. It may be nil.
+	// Ended receives the outcome of each run that had to restore something. Ended may be nil.
 	Ended func(Result)
 
 	Log zerolog.Logger
 }
 
-// A Request is a restore that the user requests.
+// A Request is a restore requested by the user.
 type Request struct {
 	Target archive.Target
-	ID     string // identifies the restore, which is performed only once
+	ID     string // ID of the restore, which is performed only once
 }
 
 // A Member is the member that etcd's configuration describes.
 type Member struct {
 	*embed.Config
 	DataDir  string
-	PeerURLs types.URLs    // advertised
-	Alone    bool          // initial-cluster names no other member
-	Members  types.URLsMap // from initial-cluster
+	PeerURLs types.URLs    // advertised peer URLs
+	Alone    bool          // whether initial-cluster names no other member
+	Members  types.URLsMap // members in initial-cluster
 	Peers    Peers         // the other members; nil if the configuration lists none
 }
 
-// Peers are the other members of the cluster. Package peers asks them over the network.
+// Peers are the other members of the cluster. Package peers queries them over the network.
 type Peers interface {
-	// Query asks the other members how they list this one.
+	// Query asks the other members how they list this member.
 	Query(ctx context.Context, self peers.Self) peers.Survey
-	// Publish reports the state of this member to the others. Query does so as well.
+	// Publish reports the state of this member to the other members, as Query does.
 	Publish(self peers.Self)
-	// Remove removes this member's old identity from the cluster. It may be repeated.
+	// Remove removes this member's old identity from the cluster and may be repeated.
 	Remove(ctx context.Context, survey *peers.Survey) error
-	// Add adds this member to the cluster as a learner. It may be repeated.
+	// Add adds this member to the cluster as a learner and may be repeated.
 	Add(ctx context.Context, survey *peers.Survey) error
 }
 
-// An environment holds what all runs of a Recovery share. Tests replace parts of it.
+// An environment holds everything that the runs of a Recovery share. Tests replace parts of it.
 type environment struct {
 	options    Options
 	progress   atomic.Pointer[Progress]              // nil before the first run
 	checkRoom  func(seed.Seed, restore.Source) error // checks the free space
 	now        func() time.Time
 	wait       func(ctx context.Context, times int) // waits between two requests to the store or the peers
-	lateMounts time.Duration                        // how long a lost cluster of several waits for volumes
+	lateMounts time.Duration                        // how long a multi-member cluster without data waits for volumes
 	serveAfter time.Duration                        // how long a member with valid data waits for an unreachable store
 	idleTime   time.Duration                        // how long a generation must be idle before it is replaced
-	interrupt  func(Action) error                   // for tests: an error ends the run before an action
+	interrupt  func(Action) error                   // test hook: an error ends the run before an action
 
-	logged   bool // whether it was logged that the requested restore is already done
+	logged   bool // whether the log already reports that the requested restore was done earlier
 	replaced bool // whether the data that crashed etcd at the last start was moved
 }
 
-// A session holds what the parts of one run share.
+// A session holds the values that the parts of a run share.
 type session struct {
 	*environment
 	ctx       context.Context
 	member    Member
-	facts     *Facts       // of the machine
+	facts     *Facts       // facts of the state machine
 	survey    peers.Survey // last answers from the other members
-	id        string       // identifies this run
-	requested bool         // a restore is requested and not done yet
-	retries   int          // consecutive requests without an answer from the store or a quorum of the peers
+	id        string       // ID of this run
+	requested bool         // whether a requested restore has not been done yet
+	retries   int          // consecutive requests without an answer from the store or from a quorum of the peers
 	searches  int          // number of searches for a missing object
 }
 
 func (s *session) isValid() bool { return s.facts.Volume == VolumeValid }
 
-// owner returns the owner name of this member's cluster.
+// owner returns the owner of this member's cluster.
 func (s *session) owner() string { return s.options.Owner(s.member.InitialClusterToken) }
 
 const (
-	patience = 2 * time.Minute  // limits a request to the store, an upload of the volume's data, or a claim
-	brief    = 10 * time.Second // limits a request to the store that may stay unanswered
+	patience = 2 * time.Minute  // timeout of a request to the store, an upload from the volume, or a claim
+	brief    = 10 * time.Second // timeout of a request to the store that may fail
 
 	firstPause   = 1500 * time.Millisecond
 	longestPause = 23 * time.Second
-	moment       = 300 * time.Millisecond // wait before repeating a request that was answered
+	moment       = 300 * time.Millisecond // pause before repeating a request that was answered
 
-	comparing = 10 * time.Second // how long valid data waits to be compared with the store
-	settling  = 10 * time.Second // how long a cluster whose volumes are all empty waits for late mounts
+	comparing = 10 * time.Second // how long valid data waits for a comparison with the store
+	settling  = 10 * time.Second // how long a cluster with only empty volumes waits for late mounts
 )
 
-// longestWait returns the longest pause of backOff in whole seconds. It grows by half with each attempt.
+// longestWait returns the longest pause of backOff in whole seconds. The pause grows by half with each attempt.
 func longestWait(times int) time.Duration {
 	pause := firstPause
 	for range min(times, 20) {
@@ -143,8 +143,8 @@ func longestWait(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before the next attempt, given the number of failed attempts, or until ctx is done. Pauses are
-// randomized so that members that start together do not all send their requests at the same moment.
+// backOff waits before the next attempt, depending on the number of failed attempts, or until ctx is done. Pauses are
+// randomized so that members that start together do not send their requests at the same moment.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {
@@ -153,20 +153,20 @@ func backOff(ctx context.Context, times int) {
 	_ = clock.Sleep(ctx, pause)
 }
 
-// Progress describes a run for users.
+// Progress describes a run to the user.
 type Progress struct {
 	State      State // empty before the first run
 	Since      time.Time
-	Reason     string  // why the run is in that state, as a sentence
-	Uncompared bool    // etcd may open the data, but it is unknown whether the store has newer data
-	Warning    bool    // etcd may open the data, and Reason is a warning
-	Loss       string  // describes in numbers what is lost or undone; empty if nothing is restored
+	Reason     string  // reason for the state, as a sentence
+	Uncompared bool    // whether etcd may open the data although the store may have newer data
+	Warning    bool    // whether Reason is a warning although etcd may open the data
+	Loss       string  // description of what is lost or undone, in numbers; empty if nothing is restored
 	Bytes      int64   // bytes rebuilt so far
 	Of         int64   // expected total of Bytes; 0 if unknown
 	Rate       float64 // bytes per second
 }
 
-// Left returns the estimated remaining time of the build at the current rate; 0 if unknown.
+// Left estimates the remaining time of the build at the current rate. The result is 0 if it is unknown.
 func (p Progress) Left() time.Duration {
 	if p.Rate <= 0 || p.Of <= p.Bytes {
 		return 0
@@ -177,7 +177,7 @@ func (p Progress) Left() time.Duration {
 // Restores reports whether the run is restoring or has restored something.
 func (p Progress) Restores() bool { return p.Loss != "" }
 
-// Progress returns the progress of the current or last run. It may be called from any goroutine.
+// Progress returns the progress of the current or last run. It is safe for concurrent use.
 func (e *environment) Progress() Progress {
 	if now := e.progress.Load(); now != nil {
 		return *now
@@ -192,30 +192,30 @@ func (e *environment) changeProgress(change func(*Progress)) {
 	e.progress.Store(&now)
 }
 
-// A Result describes the end of a run that had something to restore.
+// A Result describes the outcome of a run that had to restore something.
 type Result struct {
-	Cause string // the state of the volume, Wanted or Unfinished
+	Cause string // a VolumeState, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
-	Lost  int64  // known lost revisions, not counting those that the user chose to undo
+	Lost  int64  // number of known revisions that were lost, except for those that the user chose to undo
 }
 
-// Outcomes, and causes that are not states of the volume.
+// Outcomes, and causes that are not a VolumeState.
 const (
-	Restored   = "restored"   // from the store
-	Rejoined   = "rejoined"   // with the data of the other members
-	Denied     = "refused"    // the user has to act
-	Wanted     = "requested"  // by --restore-to
-	Unfinished = "unfinished" // an interrupted run was completed
+	Restored   = "restored"   // restored from the store
+	Rejoined   = "rejoined"   // replaced with the data of the other members
+	Denied     = "refused"    // refused until the user acts
+	Wanted     = "requested"  // requested with --restore-to
+	Unfinished = "unfinished" // completed an interrupted run
 )
 
 const (
 	recordFile   = "recovery.json"
 	recordFormat = 1
-	maxRecord    = 64 << 10 // maximum bytes of the file
-	maxDone      = 100      // number of restore IDs; the store has them all
+	maxRecord    = 64 << 10 // maximum size of the file in bytes
+	maxDone      = 100      // maximum number of restore IDs on the volume; the store keeps all of them
 )
 
-// A journal is the record that recovery stores durably on the volume.
+// A journal is the record that recovery keeps on the volume.
 type journal struct {
 	Format int           `json:"format"`
 	Claim  *restoreClaim `json:"claim,omitempty"` // what may be claimed and is not installed yet
@@ -224,7 +224,7 @@ type journal struct {
 	Refused *mismatch `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
 }
 
-// A restoreClaim describes a restore, so that a later run can complete it.
+// A restoreClaim describes a restore in enough detail for a later run to complete it.
 type restoreClaim struct {
 	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
 	Reservation int64              `json:"reservation"`   // the revision
@@ -234,7 +234,7 @@ type restoreClaim struct {
 	At          time.Time          `json:"at"`
 }
 
-// A mismatch records that the data was compared with the store and rejected. It must be compared again before it is
+// A mismatch records that a comparison with the store rejected the data. The data must be compared again before it is
 // served, even if the store is unreachable by then.
 type mismatch struct {
 	DataDir string    `json:"data_dir"`
@@ -244,8 +244,8 @@ type mismatch struct {
 	Last    int64     `json:"last,omitempty"`  // the last of these
 }
 
-// RecordMismatch records on the volume that a directory's data does not match the store, for example because the
-// generation of a running etcd has ended. It must be called after etcd is closed.
+// RecordMismatch records on the volume that the data in a directory does not match the store, for example because the
+// generation of a running etcd has ended. RecordMismatch must be called after etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
 	refused := &mismatch{DataDir: seed.ResolvePath(dataDir), Why: why.Error(), At: e.now().UTC()}
 	if rows, ok := errors.AsType[*relation.RowsError](why); ok {
@@ -254,8 +254,8 @@ func (e *environment) RecordMismatch(dataDir string, why error) error {
 	return e.updateRecord(func(r *journal) { r.Refused = refused })
 }
 
-// readRecord returns the record, or an empty one if there is none. The error for an unreadable record contains the
-// way out.
+// readRecord returns the record, or an empty one if there is none. If the record is unreadable, the error contains
+// the way out.
 func (e *environment) readRecord() (r journal, err error) {
 	path := filepath.Join(e.options.VolumeDir, recordFile)
 	content, err := disk.ReadHere(path, maxRecord)
@@ -266,16 +266,15 @@ func (e *environment) readRecord() (r journal, err error) {
 		err = json.Unmarshal(content, &r)
 	}
 	if err == nil && r.Format != recordFormat {
-		err = fmt.Errorf("it has format %d, and this program reads %d", r.Format, recordFormat)
+		err = fmt.Errorf("unsupported format %d (supported: %d)", r.Format, recordFormat)
 	}
 	if err != nil {
-		return journal{}, fmt.Errorf("cannot read %s, the record of recovery: %w; move the file away to start recovery again", path, err)
+		return journal{}, fmt.Errorf("cannot read the recovery record %s: %w; move the file aside to start recovery from scratch", path, err)
 	}
 	return r, nil
 }
 
-// updateRecord writes the record only if something changes, so that a full volume does not prevent the removal of
-// built data.
+// updateRecord writes the record only if it has changed, so that recovery can remove built data from a full volume.
 func (e *environment) updateRecord(change func(*journal)) error {
 	before, err := e.readRecord()
 	r := before
@@ -288,7 +287,7 @@ func (e *environment) updateRecord(change func(*journal)) error {
 		err = disk.Replace(path, append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write %s, the record of recovery: %w", path, err)
+		return fmt.Errorf("cannot write the recovery record %s: %w", path, err)
 	}
 	return nil
 }

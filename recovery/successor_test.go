@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// The data lists the member that wrote the backups as removed.
+// The data records that the member that wrote the backups was removed.
 func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w, o := soleVoter(t)
 	o.noQuorum = true
@@ -30,8 +30,8 @@ func TestSoleVoterStartsNextToBackupsOfARemovedMember(t *testing.T) {
 	w.requireStarts()
 }
 
-// soleVoter returns a member of three whose data is from a time when it was the only voter, and whose peers do not
-// respond.
+// soleVoter returns a member of a three-member cluster whose peers do not respond and whose data is from a time when
+// it was the only voter.
 func soleVoter(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
@@ -40,14 +40,14 @@ func soleVoter(t *testing.T) (*world, *fakePeers) {
 	return w, o
 }
 
-// backUpAs stores a full snapshot of the volume, as another member.
+// backUpAs stores a full snapshot of the volume as the given member.
 func (w *world) backUpAs(member string) {
 	w.t.Helper()
 	w.found(at)
 	w.uploadFullAs(member, ours, 1, at)
 }
 
-// A damaged volume is replaced without a comparison, even in the run after a crash.
+// A damaged volume is replaced without a comparison, even in the first run after a crash.
 func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := newFilledWorld(t)
 	w.advanceStore()

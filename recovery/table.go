@@ -9,123 +9,123 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Table is the transition table, with a row for each state of a group. It must not be changed at run time.
+// Table is the transition table. Rows of a group are expanded to one row per state. Table must not be modified.
 var Table = statemachine.Expand(written)
 
 const always = statemachine.Always
 
-// working groups the states whose work may fail because of the volume or a bug in this program.
+// working groups the states whose work can fail because of the volume or a bug.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing groups the states in which the store may turn out to have less than it announced.
+// weighing groups the states in which the store may turn out to have less data than it listed.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
-// Actions that several rows share.
+// Actions used by several rows.
 var (
 	deciding = []Action{DecideNow}
 	askPeers = []Action{AskThePeers}
 )
 
 // written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
-// guard; the first row whose guard is true applies. Elsewhere answers events without a row. The table does not
-// decide what happens to a volume: the rules in decide.go do, and their results are the events of Decide. A row
-// only carries out a decision.
+// guard. The first row whose guard holds applies. Elsewhere answers events that have no row. The table does not
+// decide what happens to a volume: the rules in decide.go do, and the table carries out their results, which are the
+// events of Decide.
 var written = statemachine.Entries{
-	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after its claim"},
-	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},
-	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress: start with --backup-store; or, if the data directory is still there, move recovery.json away to continue with it"},
-	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "a restore was interrupted and continues with the data directory that it built"},
-	{Resume, InstallFound, always, Install, []Action{Remember}, "a restore was installed and is now recorded"},
+	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been interrupted after it claimed a generation"},
+	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is pending; validating the data directory"},
+	{Resume, ClaimFound, NoStore, Refused, nil, "a restore was interrupted, and only the store shows its progress: start with --backup-store or, if the data directory still exists, move recovery.json aside to keep that directory"},
+	{Resume, ClaimFound, always, Prove, []Action{ProveData}, "resuming an interrupted restore with the data directory that it built"},
+	{Resume, InstallFound, always, Install, []Action{Remember}, "recording an interrupted restore that is already installed"},
 
 	{Examine, Examined, always, Decide, deciding, "the state of the volume is known"},
 
 	{Decide, StartEtcd, always, Ready, nil, "etcd may open the data directory as it is"},
 	{Decide, FoundCluster, always, Ready, nil, "etcd creates a new cluster"},
-	{Decide, ConsultPeers, always, AskPeers, askPeers, "the other members may know more"},
-	{Decide, ConsultStore, always, AskStore, []Action{FlushSpool, AskTheStore}, "the store may have more"},
-	{Decide, Wait, PeersHeard, AskPeers, []Action{PacePeers}, "the peers are asked again after a pause"},
-	{Decide, Wait, always, AskStore, []Action{PaceStore}, "the store is asked again after a pause"},
-	{Decide, FlushFirst, always, Flush, []Action{TellLoss, FlushVolume}, "revisions that only the volume has are uploaded before it is replaced"},
-	{Decide, RestoreData, Several, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the store has the data that all members lack, including uploads from their volumes"},
+	{Decide, ConsultPeers, always, AskPeers, askPeers, "the other members may have newer data"},
+	{Decide, ConsultStore, always, AskStore, []Action{FlushSpool, AskTheStore}, "the store may have newer data"},
+	{Decide, Wait, PeersHeard, AskPeers, []Action{PacePeers}, "asking the peers again after a pause"},
+	{Decide, Wait, always, AskStore, []Action{PaceStore}, "asking the store again after a pause"},
+	{Decide, FlushFirst, always, Flush, []Action{TellLoss, FlushVolume}, "uploading the revisions that only the volume has before its data is replaced"},
+	{Decide, RestoreData, Several, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the store has the data to restore, including uploads from all members' volumes"},
 	{Decide, RestoreData, always, MakeRoom, []Action{TellLoss, MeasureRoom}, "the store has data that the volume lacks"},
-	{Decide, Rejoin, InItsPlace, GiveWay, []Action{TellReturn, SetVolumeAside}, "the volume's data is preserved, and the others provide all data"},
+	{Decide, Rejoin, InItsPlace, GiveWay, []Action{TellReturn, SetVolumeAside}, "preserving the data on the volume before the other members' data replaces it"},
 	{Decide, Rejoin, StillListed, Leave, []Action{TellReturn, RemoveMember}, "the member has lost its log, so it must not vote under its old identity"},
-	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddMember}, "the cluster adds the member, as a learner if possible: a learner does not count for the quorum"},
-	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects the member, which gets its data from the others"},
+	{Decide, Rejoin, NotListed, Enter, []Action{TellReturn, AddMember}, "adding this member to the cluster, as a learner if possible because learners do not count toward the quorum"},
+	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects this member, which will get its data from the others"},
 	{Decide, AdoptStore, always, Adopt, []Action{TakeStore}, "--adopt names the store's cluster"},
-	{Decide, Refuse, always, Refused, nil, "the user has to act"},
+	{Decide, Refuse, always, Refused, nil, "user action is required"},
 	{Decide, Decline, always, Refused, nil, "the request cannot be carried out"},
 
-	{AskPeers, PeersTold, always, Decide, deciding, "the peers have answered"},
-	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause has ended"},
+	{AskPeers, PeersTold, always, Decide, deciding, "the peers have responded"},
+	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause is over"},
 
 	{Adopt, Taken, always, Ready, nil, "the store has a generation for the data"},
-	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed and is retried unless another process was first"},
+	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed; retrying unless another process has adopted the store"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the data directory was moved"},
-	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the cluster has changed its members"},
-	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "the membership may not have changed, so the peers are asked again"},
+	{statemachine.Group{Leave, Enter}, Changed, always, AskPeers, askPeers, "the membership of the cluster has changed"},
+	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "the membership may not have changed; asking the peers again"},
 
-	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "the store has answered"},
+	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "the store has responded"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose queued segments that cannot be uploaded"},
-	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause has ended"},
+	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "the pause is over"},
 
-	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded, and the members are restored once all have done so"},
-	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the volume was uploaded as far as possible, and is preserved in any case"},
-	{weighing, Missing, always, AskStore, []Action{PaceStore}, "an object that the store refers to is missing, perhaps because it is listed late or is being merged, so it is searched again before anything older is restored"},
-	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable, so it is read again and the backup is fetched again"},
-	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for the restored data next to the old data, so the fetched data was removed"},
-	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for the restored data next to the old data"},
+	{Flush, Flushed, Several, AskPeers, askPeers, "the volume was uploaded; the restore starts once all members have uploaded theirs"},
+	{Flush, Flushed, always, MakeRoom, []Action{FindEnd, TellLoss, MeasureRoom}, "the volume was uploaded as far as possible and will be preserved"},
+	{weighing, Missing, always, AskStore, []Action{PaceStore}, "an object in the store is missing, possibly because of a delayed listing or a merge; searching again before restoring an older backup"},
+	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store became unreachable; reading it and fetching the backup again"},
+	{statemachine.Group{MakeRoom, Build}, RoomLacking, always, Refused, nil, "the volume has no room for both the restored data and the old data, so the fetched data was removed"},
+	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "the volume has room for both the restored data and the old data"},
 
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory was built next to the old one"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},
-	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration names only this member, but the backups are from a cluster of several members, which may still run"},
+	{Build, Grown, always, Refused, []Action{DropUnfinished}, "the configuration lists only this member, but the backups are from a multi-member cluster that may still be running"},
 
 	{Prove, Proved, always, Claim, []Action{NotePosition, ClaimGeneration}, "the restored data is valid"},
-	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "the restored data is invalid and is never opened"},
-	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume has data that differs from its backups, and nothing was moved"},
+	{Prove, Unproved, always, Refused, []Action{ForgetClaim}, "the restored data is invalid and will not be opened"},
+	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "nothing was moved because the data on the volume differs from its backups"},
 
-	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store has a generation for the restored data, which may replace the old data"},
-	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "the built data directory is outdated, so recovery starts over"},
-	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "the store may not have created the generation, so it is read again"},
-	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "a cluster is replaced only after every member has responded once more"},
-	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause has ended"},
+	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store has a generation for the restored data; replacing the old data"},
+	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "the built data directory is outdated; starting recovery over"},
+	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "the store may not have created the generation; reading it again"},
+	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "waiting for every member to respond once more before the cluster is replaced"},
+	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "the pause is over"},
 
 	{SetAside, Moved, always, Install, []Action{InstallData, Remember}, "the data directory was moved"},
 
-	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore is complete, and another one is requested"},
+	{Install, Installed, StillAsked, Examine, []Action{ValidateVolume}, "an interrupted restore was completed, and another one is requested"},
 	{Install, Installed, always, Ready, nil, "the restored data is installed"},
 
-	{working, Broke, always, Refused, nil, "recovery is retried and continues from here"},
+	{working, Broke, always, Refused, nil, "retrying recovery from this step"},
 }
 
-// Elsewhere answers events that have no row in Table. An event that ends a state's work is accepted only in that
+// Elsewhere answers events that have no row in Table. An event that ends the work of a state is accepted only in that
 // state. Ready ignores every event.
 var Elsewhere = statemachine.RejectByDefault(Table)
 
-// pause describes the wait between two unanswered requests.
-const pause = "at most 30 s"
+// pause describes the pause between two unanswered requests.
+const pause = "up to 30s"
 
-// States describes every state, in the order of a run.
+// States describes the states in the order in which a run reaches them.
 var States = []statemachine.StateInfo{
-	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "the disk's"},
-	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database takes long"},
-	{Name: Decide, Meaning: "decide by the table what happens to the volume", Bound: statemachine.ByCalls, Deadline: "at once"},
-	{Name: AskPeers, Meaning: "ask the other members how they list this one, and what prevents its replacement", Bound: statemachine.ByCalls, Deadline: "some seconds for a request, " + pause + " between requests"},
-	{Name: GiveWay, Meaning: "preserve data that the other members replace", Bound: statemachine.ByCalls, Deadline: "the disk's"},
-	{Name: Leave, Meaning: "remove the old identity from the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
+	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database can take a while"},
+	{Name: Decide, Meaning: "decide what to do with the volume", Bound: statemachine.ByCalls, Deadline: "immediate"},
+	{Name: AskPeers, Meaning: "ask the other members how they list this member and whether it can be replaced", Bound: statemachine.ByCalls, Deadline: "a few seconds per request, " + pause + " between requests"},
+	{Name: GiveWay, Meaning: "preserve the data before the other members' data replaces it", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: Leave, Meaning: "remove this member's old identity from the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
 	{Name: Enter, Meaning: "add this member to the cluster", Bound: statemachine.ByCalls, Deadline: "10s for the request"},
-	{Name: AskStore, Meaning: "upload queued segments, read which cluster the store belongs to and what it contains", Bound: statemachine.ByCalls, Deadline: "2m for each queued segment, 2m for the request, " + pause + " between requests"},
+	{Name: AskStore, Meaning: "upload queued segments and read the cluster and contents of the store", Bound: statemachine.ByCalls, Deadline: "2m per queued segment, 2m for the request, " + pause + " between requests"},
 	{Name: Flush, Meaning: "upload the revisions that only the volume has", Bound: statemachine.ByCalls, Deadline: "2m"},
-	{Name: MakeRoom, Meaning: "report what would be lost, compare the free space with what is needed", Bound: statemachine.ByCalls, Deadline: "the disk's"},
-	{Name: Build, Meaning: "fetch the backup and build a data directory next to the old one", Bound: statemachine.ByCalls, Deadline: "none while bytes arrive; a request fails after a minute without any"},
-	{Name: Prove, Meaning: "validate the built data directory in full", Bound: statemachine.ByCalls, Deadline: "none"},
-	{Name: Claim, Meaning: "create the next generation in the store, with a reservation of revisions", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
-	{Name: Adopt, Meaning: "create a generation for the data on the volume, in the store that --adopt names", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
-	{Name: SetAside, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "the disk's"},
-	{Name: Install, Meaning: "rename the restored data directory, record the restore", Bound: statemachine.ByCalls, Deadline: "the disk's"},
+	{Name: MakeRoom, Meaning: "report the expected data loss and check the free space", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: Build, Meaning: "fetch the backup and build a data directory next to the old one", Bound: statemachine.ByCalls, Deadline: "none while data is arriving; a request fails after a minute without data"},
+	{Name: Prove, Meaning: "run a full validation of the built data directory", Bound: statemachine.ByCalls, Deadline: "none"},
+	{Name: Claim, Meaning: "reserve revisions and create the next generation in the store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
+	{Name: Adopt, Meaning: "create a generation for the volume's data in the adopted store", Bound: statemachine.ByCalls, Deadline: "2m for the request, " + pause + " between requests"},
+	{Name: SetAside, Meaning: "preserve the old data directory", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
+	{Name: Install, Meaning: "rename the restored data directory and record the restore", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
 	{Name: Ready, Meaning: "etcd may open the data directory", Bound: statemachine.AtEnd, Deadline: "final"},
-	{Name: Refused, Meaning: "etcd may not; one sentence gives the reason, and nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
+	{Name: Refused, Meaning: "etcd may not open the data directory; nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
 // Diagram configures the drawing of the state machine.
@@ -172,39 +172,39 @@ const (
 	Refused  State = "Refused"
 )
 
-// Events that are not results of a decision. All of them except the first and the timer's end the work of a state.
+// Events that are not decisions. All of them except for the first and Elapsed end the work of a state.
 const (
-	Begun        Event = "begun"              // a run starts; sent once
-	NothingBegun Event = "nothing begun"      // no claimed restore is waiting to be installed
+	Begun        Event = "begun"              // a run has started; sent once
+	NothingBegun Event = "nothing begun"      // no claimed restore has to be installed
 	ClaimFound   Event = "claim found"        // a claimed restore was interrupted, and its data directory exists
 	InstallFound Event = "install found"      // a claimed restore was interrupted after it was installed
 	Examined     Event = "examined"           // the data directory was examined
-	PeersTold    Event = "peers told"         // how the other members list this one, as far as they answered
-	PeersSilent  Event = "peers silent"       // the membership change failed, or a member is missing
+	PeersTold    Event = "peers told"         // the other members have reported how they list this member
+	PeersSilent  Event = "peers silent"       // the membership change failed, or a member did not respond
 	Changed      Event = "members changed"    // this member was removed from or added to the cluster
-	Answered     Event = "answered"           // the state of the store is known: unreachable, in use, or its content
-	StoreSilent  Event = "store silent"       // the store is temporarily unusable
-	Stuck        Event = "stuck"              // queued segments cannot be uploaded, and waiting does not help
-	Missing      Event = "missing"            // an object that the store announced is missing, perhaps only for a moment
-	Flushed      Event = "flushed"            // the store has everything from the volume, or the reason why not is known
+	Answered     Event = "answered"           // the state of the store is known
+	StoreSilent  Event = "store silent"       // the store is temporarily unavailable
+	Stuck        Event = "stuck"              // queued segments cannot be uploaded, and waiting would not help
+	Missing      Event = "missing"            // an object that the store listed is missing, possibly only temporarily
+	Flushed      Event = "flushed"            // the store has everything from the volume that could be uploaded
 	RoomEnough   Event = "room enough"        // the volume has room for the restored data
-	RoomLacking  Event = "room lacking"       // the volume has too little room
+	RoomLacking  Event = "room lacking"       // the volume has too little space
 	Built        Event = "built"              // a data directory was built next to the current one and synced to disk
 	Unbuildable  Event = "unbuildable"        // the backups are damaged
-	Grown        Event = "grown"              // restored a cluster of several with this as its only member
+	Grown        Event = "grown"              // a multi-member cluster would be restored with only this member
 	Proved       Event = "proved"             // the restored data passed validation
 	Unproved     Event = "unproved"           // the restored data failed validation
-	Diverged     Event = "diverged"           // it is valid, but the current data is not an earlier state
-	Taken        Event = "taken"              // the store's next generation was created for the data on the volume
-	Claimed      Event = "claimed"            // the store's next generation was created for this restore, and is empty
-	ClaimLost    Event = "claim lost"         // another process was first, or another member has data
+	Diverged     Event = "diverged"           // the restored data is valid, but the current data is not an earlier state of it
+	Taken        Event = "taken"              // the next generation in the store was created for the data on the volume
+	Claimed      Event = "claimed"            // the next generation in the store was created for this restore and is empty
+	ClaimLost    Event = "claim lost"         // another process was faster, or another member has data
 	Moved        Event = "moved"              // the previous data directory was moved
-	Installed    Event = "installed"          // the restored data is now the data directory, and that is recorded
+	Installed    Event = "installed"          // the restored data is in the data directory, and recovery has recorded that
 	Broke        Event = "broke"              // the volume or this program failed
 	Elapsed      Event = statemachine.Elapsed // the state's timer expired
 )
 
-// Guards, in addition to statemachine.Always. conditions defines them.
+// Guards, in addition to statemachine.Always; see conditions.
 const (
 	NoStore     statemachine.Guard = "no store"
 	Several     statemachine.Guard = "multi-member"
@@ -215,36 +215,36 @@ const (
 	NotListed   statemachine.Guard = "not listed, place free"
 )
 
-// Actions. Those that start with "pace" set the timer; all others may block.
+// Actions. PaceStore and PacePeers set the timer; all others may block.
 const (
 	ReadPosition    Action = "read position"
-	DropUnfinished  Action = "drop unfinished"  // remove data that an attempt built without a claim
-	ForgetClaim     Action = "forget claim"     // drop a claim that belongs to another restore or is no longer useful
+	DropUnfinished  Action = "drop unfinished"  // remove data that was built but not claimed
+	ForgetClaim     Action = "forget claim"     // drop a claim that is no longer useful or belongs to another restore
 	ValidateVolume  Action = "validate volume"  //
 	DecideNow       Action = "decide"           // apply the decision rules
 	AskThePeers     Action = "ask the peers"    //
-	TellReturn      Action = "tell return"      // report which members the data comes from
+	TellReturn      Action = "tell return"      // log which members provide the data
 	RemoveMember    Action = "remove member"    // remove this member's old identity from the cluster
 	AddMember       Action = "add member"       // add this member to the cluster
-	AdoptCluster    Action = "adopt cluster"    // start in the existing cluster, with the members that the peers list
-	TakeStore       Action = "take store"       // end the newest generation, create one for the volume's data
+	AdoptCluster    Action = "adopt cluster"    // start in the existing cluster with the members that the peers list
+	TakeStore       Action = "take store"       // end the newest generation and create one for the data on the volume
 	AskTheStore     Action = "ask the store"    //
-	TellLoss        Action = "tell loss"        // report the number of lost revisions
+	TellLoss        Action = "tell loss"        // log the number of lost revisions
 	FlushSpool      Action = "flush spool"      // upload the segments queued on the volume
 	FlushVolume     Action = "flush volume"     // upload data that exists only on the volume
-	FindEnd         Action = "find end"         // read the end of the backups again, after volumes have uploaded data
+	FindEnd         Action = "find end"         // read the end of the backups again after volumes have uploaded data
 	MeasureRoom     Action = "measure room"     //
-	EndAdopted      Action = "end adopted"      // end the generation named by the user, before it is restored
+	EndAdopted      Action = "end adopted"      // end the generation that the user named before restoring it
 	BuildData       Action = "build data"       // build the restored data next to the data directory
-	ProveData       Action = "prove data"       // validate the restored data like any data directory
+	ProveData       Action = "prove data"       // validate the restored data
 	NotePosition    Action = "note position"    // notify the peers, then record the claim durably
 	ClaimGeneration Action = "claim generation" // reserve revisions and create the generation
 	SetVolumeAside  Action = "set volume aside" // rename the data directory to its preserved copy
 	InstallData     Action = "install data"     // rename the restored data to the data directory
 	Remember        Action = "remember"         // record durably that the restore is done
 
-	PaceStore Action = "pace store" // ask the store again later
-	PacePeers Action = "pace peers" // ask the peers again later
+	PaceStore Action = "pace store" // query the store again later
+	PacePeers Action = "pace peers" // query the peers again later
 )
 
 // A VolumeState describes the data on this member's volume.
@@ -252,51 +252,52 @@ type VolumeState string
 
 // States of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // no data, or an etcd that had not stored anything yet
-	VolumeLost    VolumeState = "lost"             // empty, but a run served data from here earlier
-	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open it, or cannot read all of it
-	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
+	VolumeEmpty   VolumeState = "empty"            // no data, or data of an etcd that has not stored anything yet
+	VolumeLost    VolumeState = "lost"             // empty, although an earlier run served data from it
+	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or fully read the data
+	VolumeValid   VolumeState = "valid"            // no data is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, but the store or the other members have newer data
 	VolumeStored  VolumeState = "stored"           // valid, and uploaded to the store as far as possible
-	VolumeRefused VolumeState = "refused before"   // valid, but rejected earlier; not compared again yet
-	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store was not asked
+	VolumeRefused VolumeState = "refused before"   // valid, but rejected earlier and not compared again yet
+	VolumeUnnamed VolumeState = "names no cluster" // valid data of a plain etcd; the store was not queried yet
 )
 
-// A PeerState describes how the other members list this one, or is one of the constants below.
+// A PeerState describes how the other members list this member. Its values are those of peers.Membership and the
+// constants below.
 type PeerState = peers.Membership
 
-// States of the other members. The last eight require equal responses from a quorum, or responses from all members.
+// States of the other members. The last eight require equal responses from a quorum or responses from all members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
-	PeersItself    PeerState = "none, joins"        // like none, but joins, with an empty volume
-	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster and names no other member
+	PeersItself    PeerState = "none, joins"        // a single-member cluster that joins, with an empty volume
+	PeersUnnamed   PeerState = "not named"          // the configuration creates a cluster and names no other member
 	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
 	PeersUnasked   PeerState = "not asked"          //
-	PeersNotAgreed PeerState = "not all ask"        // not every member requests the restore that is requested here
-	PeersJustLost  PeerState = "all lost, just now" // all data has been lost for less than 10 s
-	PeersStillLost PeerState = "all lost, still"    // all data is still lost after the store was asked
-	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
-	PeersBusy      PeerState = "run, not now"       // a quorum runs, but something prevents this member from rejoining
+	PeersNotAgreed PeerState = "not all ask"        // not all members request the same restore
+	PeersJustLost  PeerState = "all lost, just now" // all members have been without data for less than 10s
+	PeersStillLost PeerState = "all lost, still"    // all members are still without data after the store was queried
+	PeersUnstored  PeerState = "volumes hold more"  // "all lost, still" or "all ask", but a member has not yet uploaded what only its volume has
+	PeersBusy      PeerState = "run, not now"       // a quorum is running, but this member cannot rejoin yet
 )
 
-// A StoreState describes how the volume relates to the store, or is one of the constants below. relation.Ours stands
-// for all relations in which there is a backup to restore.
+// A StoreState describes how the volume relates to the store. Its values are those of relation.Relation and the
+// constants below; relation.Ours stands for every relation in which there is a backup to restore.
 type StoreState = relation.Relation
 
 // States of a store.
 const (
-	StoreNone       StoreState = "none"            // --backup-store is not given
+	StoreNone       StoreState = "none"            // --backup-store is not set
 	StoreUnasked    StoreState = "not asked"       //
 	StoreAway       StoreState = "away"            // unreachable, access denied, or wrong URL
 	StoreLongAway   StoreState = "away for 10 s"   // unreachable for 10 s
-	StoreInUse      StoreState = "in use"          // another process has written to it recently and may continue
-	StoreBare       StoreState = "ours, no backup" // names this cluster, but lacks the requested backup
-	StoreUnverified StoreState = "not verified"    // damaged, but no name suggests that the volume lacks data
-	StoreDamaged    StoreState = "damaged"         // its statements are damaged
-	StoreLocked     StoreState = "keys lacking"    // signed or encrypted with keys that were not given
+	StoreInUse      StoreState = "in use"          // another process has written to the store recently and may continue
+	StoreBare       StoreState = "ours, no backup" // belongs to this cluster but lacks the requested backup
+	StoreUnverified StoreState = "not verified"    // damaged, but no object name suggests that the volume lacks data
+	StoreDamaged    StoreState = "damaged"         // the store's metadata is damaged
+	StoreLocked     StoreState = "keys lacking"    // signed or encrypted with keys that are not configured
 )
 
-// isKnown reports whether the content of the store is known.
+// isKnown reports whether the contents of the store are known.
 func isKnown(s StoreState) bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
@@ -304,24 +305,24 @@ func isKnown(s StoreState) bool {
 // A RequestKind is the kind of restore that the user requests.
 type RequestKind string
 
-// The requests.
+// The request kinds.
 const (
 	AskedNothing RequestKind = "auto"    // --recover=auto
 	AskedNever   RequestKind = "never"   // --recover=never
-	AskedRestore RequestKind = "restore" // --restore-to, whatever --recover says
+	AskedRestore RequestKind = "restore" // --restore-to, regardless of --recover
 )
 
-// Results of a decision. They are also events of the machine, which carries them out.
+// Decisions, which are also events of the state machine.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd creates a new cluster
 	ConsultPeers Event = "ask the peers" //
 	ConsultStore Event = "ask the store" //
-	Wait         Event = "wait"          // wait, then ask the peers again if they have answered, otherwise the store
+	Wait         Event = "wait"          // wait, then query the peers again if they have answered, or the store otherwise
 	FlushFirst   Event = "flush"         // upload the volume's data before it is replaced
-	RestoreData  Event = "restore"       // from the store
-	Rejoin       Event = "rejoin"        // with the data of the other members
+	RestoreData  Event = "restore"       // restore from the store
+	Rejoin       Event = "rejoin"        // rejoin with the data of the other members
 	AdoptStore   Event = "adopt"         // create a generation for the data on the volume
-	Refuse       Event = "refuse"        // the user has to act
-	Decline      Event = "decline"       // the request cannot be carried out
+	Refuse       Event = "refuse"        // refuse to start until the user acts
+	Decline      Event = "decline"       // reject the requested restore
 )

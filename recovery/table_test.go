@@ -14,7 +14,7 @@ import (
 
 var program = statemachine.NewRules[Facts](Table, Elsewhere, Ready)
 
-// The golden file shows the rows of the table; this test shows the facts on which their guards depend.
+// The golden file covers the rows of the table. This test covers the facts on which the guards depend.
 func TestGuards(t *testing.T) {
 	withPeers := VolumeFacts{Peers: true}
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
 	}
 }
 
-// A waiting state must have a timer, and any other state must start with an action.
+// A waiting state must set a timer, and every other state must start with an action.
 func TestEveryStateHasWorkOrATimer(t *testing.T) {
 	for _, row := range Table {
 		if row.To != Ready && row.To != Refused {
@@ -80,7 +80,7 @@ func TestEveryStateHasWorkOrATimer(t *testing.T) {
 }
 
 func TestEveryRefusalNamesTheWayOut(t *testing.T) {
-	explained := map[Event]bool{ClaimFound: true, Stuck: true} // the row or the cause already contains the way out
+	explained := map[Event]bool{ClaimFound: true, Stuck: true} // the row or the error already contains the way out
 	refused := map[Event]bool{}
 	for _, row := range Table {
 		if row.To == Refused && row.On != Broke && row.From != Decide {

@@ -23,22 +23,22 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// Suffixes of names next to the data directory. restoredSuffix marks a complete data directory that is not installed
-// yet; unfinishedSuffix follows it while the directory is built.
+// Suffixes of directories next to the data directory. The suffix restoredSuffix marks a complete data directory that
+// is not installed yet; unfinishedSuffix is appended to it during the build.
 const (
 	restoredSuffix   = ".restored"
 	unfinishedSuffix = ".restoring"
 )
 
-// A localVolume is this member's volume: the data directory in use, and what is built next to it.
+// A localVolume is this member's volume: the data directory and everything built next to it.
 type localVolume struct {
 	*session
 	examine  func(context.Context) error
-	served   bool             // a run served data from the data directory, according to the records on the volume
-	damage   error            // why the data is damaged; nil if it is not
-	position datadir.Position // zero if it was not read
+	served   bool             // whether, according to the records on the volume, a run served data from the data directory
+	damage   error            // damage of the data; nil if there is none
+	position datadir.Position // zero if the position was not read
 	identity archive.Identity // cluster that the data belongs to
-	refused  *mismatch        // an earlier rejection of the data by a comparison with the store; nil if there was none
+	refused  *mismatch        // earlier rejection of the data by a comparison with the store; nil if there was none
 	held     *os.File         // lock on the built directory; nil if nothing is built
 }
 
@@ -46,7 +46,7 @@ func (v *localVolume) restoredDir() string { return v.member.DataDir + restoredS
 
 func (v *localVolume) dbPath() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
 
-// hasMember reports whether a data directory contains any etcd data.
+// hasMember reports whether a data directory contains etcd data.
 func hasMember(dir string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(dir, "member"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,10 +55,10 @@ func hasMember(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// validate examines the data directory in use.
+// validate examines the data directory.
 func (v *localVolume) validate() (Event, Facts, error) {
 	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
-		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish before the validation, which may take long
+		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // publish first, because the validation can take a while
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
@@ -89,9 +89,9 @@ func (v *localVolume) validate() (Event, Facts, error) {
 	}}, err
 }
 
-// checkRefused records damage if the data was rejected because the disk had changed rows. It ignores data that was
-// rejected for another reason or that the user wants to keep. The error means that the rows currently cannot be
-// read.
+// checkRefused marks the data as damaged if it was rejected earlier because the disk had changed rows. Data that was
+// rejected for another reason, or that the user wants to keep, is ignored. An error means that the rows cannot be
+// read at the moment.
 func (v *localVolume) checkRefused() error {
 	if v.refused == nil || v.refused.Last == 0 || v.options.Adopt != "" {
 		return nil
@@ -106,8 +106,8 @@ func (v *localVolume) checkRefused() error {
 	return nil
 }
 
-// checkRows returns the revisions whose rows differ from etcd's log because the disk has changed them, and an error
-// that contains the first.
+// checkRows returns the revisions whose rows differ from etcd's log because the disk has changed them. The error
+// names the first of these revisions.
 func (v *localVolume) checkRows() (revisions []int64, err error) {
 	if revisions, err = datadir.ChangedRevisions(v.ctx, v.member.DataDir); len(revisions) > 0 {
 		err = fmt.Errorf("revision %d on the volume differs from etcd's log: the disk has corrupted it", revisions[0])
@@ -115,11 +115,11 @@ func (v *localVolume) checkRows() (revisions []int64, err error) {
 	return revisions, err
 }
 
-// readPosition reads the position of the data. Valid data that cannot be read completely must not count as older than
-// it is: it is marked as damaged, or the error reports that it cannot be compared now.
+// readPosition reads the position of the data. Valid data that is not fully readable must not be mistaken for older
+// data, so readPosition marks it as damaged or returns an error.
 func (v *localVolume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
-	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise there is nothing to compare it with
+	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // without a store or peers, there is nothing to compare the position with
 		v.position, err = datadir.ReadPosition(v.member.DataDir)
 	}
 	switch {
@@ -132,10 +132,10 @@ func (v *localVolume) readPosition(exists bool) (err error) {
 	return nil
 }
 
-// readIdentity reads which cluster the data belongs to, and whether a requested restore must still be performed.
+// readIdentity reads which cluster the data belongs to, and whether a requested restore still has to be done.
 func (v *localVolume) readIdentity() (err error) {
 	if v.identity, err = archive.ReadIdentity(v.member.DataDir); err != nil {
-		return fmt.Errorf("%w; move that file away, and start with --adopt and the ID in the store's cluster.json", err)
+		return fmt.Errorf("%w; move the file aside and start with --adopt and the cluster ID from the store's cluster.json", err)
 	}
 	r, err := v.readRecord()
 	v.requested = v.options.Request != nil && !slices.Contains(r.Done, v.options.Request.ID)
@@ -145,16 +145,15 @@ func (v *localVolume) readIdentity() (err error) {
 	return err
 }
 
-// logDone logs once that a requested restore is skipped because it was performed before.
+// logDone logs once that a requested restore is skipped because it was done earlier.
 func (v *localVolume) logDone() {
 	if v.options.Request != nil && !v.requested && !v.logged {
-		v.options.Log.Info().Msgf("recovery: restore %q was done before and is not repeated; another restore needs another --restore-id", v.options.Request.ID)
+		v.options.Log.Info().Msgf("recovery: restore %q has already been done; to restore again, set a new --restore-id", v.options.Request.ID)
 		v.logged = true
 	}
 }
 
-// removeUnfinished removes the directories of an unsuccessful attempt. They contain only copies of data in the
-// store.
+// removeUnfinished removes the directories of a failed attempt, which contain only copies of data in the store.
 func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinishedSuffix, v.restoredDir()} {
@@ -162,15 +161,15 @@ func (v *localVolume) removeUnfinished() (Event, Facts, error) {
 		if errors.Is(err, seed.ErrInUse) {
 			return "", Facts{}, err
 		}
-		_ = held.Close() // even if it does not exist
+		_ = held.Close() // it may not exist
 		if err := os.RemoveAll(path); err != nil {
-			return "", Facts{}, fmt.Errorf("cannot remove leftovers of an earlier attempt: %w", err)
+			return "", Facts{}, fmt.Errorf("cannot remove files from an earlier attempt: %w", err)
 		}
 	}
 	return "", Facts{}, nil
 }
 
-// lock locks the built directory for this process until release.
+// lock locks the built directory until release is called.
 func (v *localVolume) lock() (err error) {
 	v.release()
 	v.held, err = seed.Lock(v.restoredDir())
@@ -178,11 +177,11 @@ func (v *localVolume) lock() (err error) {
 }
 
 func (v *localVolume) release() {
-	_ = v.held.Close() // it was not written to
+	_ = v.held.Close() // nothing was written to the file
 	v.held = nil
 }
 
-// preserve moves the data directory aside unless that is already done.
+// preserve renames the data directory unless an earlier run has already done so.
 func (v *localVolume) preserve(name string) (Event, Facts, error) {
 	err := cmp.Or(v.checkRename(), v.checkUnchanged())
 	if err == nil {
@@ -216,27 +215,28 @@ func moveData(dir, name string) error {
 	return disk.Rename(dir, name)
 }
 
-// checkRename returns what prevents a rename from replacing the data directory.
+// checkRename returns an error if the data directory cannot be replaced by renaming.
 func (v *localVolume) checkRename() error {
 	if strings.HasPrefix(seed.ResolvePath(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
-		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
+		return fmt.Errorf("the data directory %s is the root of the volume and cannot be replaced; set data-dir to a subdirectory", v.member.DataDir)
 	}
 	return seed.CheckPath(v.member.DataDir)
 }
 
-// checkUnchanged verifies that the data directory is the one that was examined, and that no process has it open.
+// checkUnchanged returns an error if the data directory has changed since it was examined or if a process has it
+// open.
 func (v *localVolume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
-		return errors.Join(err, errors.New("data has appeared there since the volume was examined"))
+		return errors.Join(err, errors.New("data appeared in the directory after the volume was examined"))
 	}
 	if bootstrap.LockModeOf(v.dbPath()) == bootstrap.Writing {
-		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.dbPath())
+		return fmt.Errorf("%w: a running etcd has %s open; stop that etcd", seed.ErrInUse, v.dbPath())
 	}
 	return nil
 }
 
-// preserved returns the copies next to the data directory and the spool, oldest first. It omits the newest copy of
-// each if mustStay returns true for it.
+// preserved returns the copies of the data directory and the spool, oldest first. The newest copy of each is left out
+// if mustStay returns true for it.
 func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
 		copies := disk.PreservedCopies(path)
@@ -249,8 +249,9 @@ func (v *localVolume) preserved(mustStay func(newest disk.PreservedCopy) bool) (
 	return all
 }
 
-// freeSpace deletes preserved copies, oldest first, until the source fits. No other code deletes them. It keeps the
-// newest copy until a later backup was verified, and spends at most limit on asking the store for that.
+// freeSpace deletes preserved copies, oldest first, until the source fits on the volume. No other code deletes
+// preserved copies. The newest copy is kept until a later backup has been verified, and asking the store for that
+// takes at most limit.
 func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
@@ -260,7 +261,7 @@ func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) erro
 	ctx, cancel := context.WithTimeout(v.ctx, limit)
 	defer cancel()
 	for _, old := range v.preserved(func(newest disk.PreservedCopy) bool { return !v.isVerifiedSince(ctx, newest.At) }) {
-		v.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: deleting a preserved copy because the volume has no room for it")
+		v.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: deleting a preserved copy to free space on the volume")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
 		}
@@ -271,7 +272,7 @@ func (v *localVolume) freeSpace(source restore.Source, limit time.Duration) erro
 	return err
 }
 
-// isVerifiedSince reports whether a restore test has passed for a backup newer than the given time.
+// isVerifiedSince reports whether a backup newer than the given time has passed a restore test.
 func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	if v.options.Archive == nil {
 		return false
@@ -285,28 +286,28 @@ func (v *localVolume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// roomTimeout bounds the time for which a member that restores nothing waits for the store's answer before it keeps
-// the copies.
+// roomTimeout is the timeout of the request to the store if nothing is restored. Without an answer, the copies are
+// kept.
 const roomTimeout = 5 * time.Second
 
-// prepareStart frees space before etcd starts with valid data, if the volume could not hold a second copy of the
-// database: a defragmentation requires that much, and etcd exits if the volume is full. It also warns about
-// problems that would affect a later restore.
+// prepareStart frees space before etcd starts with valid data if a second copy of the database would not fit on the
+// volume. A defragmentation needs that space, and etcd exits if the volume is full. prepareStart also warns about
+// problems that would make a later restore fail.
 func (v *localVolume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {
 		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a member without a database gets it from its peers
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a member without a database gets one from its peers
 		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
 	}
 	if v.options.Never {
 		return
 	}
 	if err := v.checkRename(); err != nil {
-		v.options.Log.Warn().Err(err).Msg("recovery: lost or damaged data could not be restored automatically")
+		v.options.Log.Warn().Err(err).Msg("recovery: automatic recovery of lost or damaged data would fail")
 	}
 	if at := seed.MountedWithin(v.member.DataDir); at != "" {
-		v.options.Log.Warn().Msgf("recovery: %s is a mount point: if the data is replaced, the next start will find part of the old data there; mount the volume above the data directory", at)
+		v.options.Log.Warn().Msgf("recovery: %s is a mount point, so part of the old data would remain there after a restore; mount the volume above the data directory", at)
 	}
 }

@@ -30,7 +30,7 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	assert.Empty(t, o.changes)
 }
 
-// A sanity validation may not detect the damage.
+// A sanity validation may miss the damage.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
 	w.damage()
@@ -44,7 +44,7 @@ func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	assert.Empty(t, w.preserved())
 }
 
-// The data is valid, so etcd must start without waiting for the store.
+// etcd must start with the valid data without waiting for the store.
 func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	w := newFilledWorld(t)
 	w.verify()
@@ -110,8 +110,8 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 
 func TestDataInUseAreNotMoved(t *testing.T) {
 	for message, of := range map[string]struct{ lose, happens func(*world) }{
-		"data has appeared":   {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
-		"a running etcd has ": {(*world).damage, func(w *world) { locked(t, w.database()) }},
+		"data appeared in the": {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
+		"a running etcd has ":  {(*world).damage, func(w *world) { locked(t, w.database()) }},
 	} {
 		w := newFilledWorld(t)
 		of.lose(w)

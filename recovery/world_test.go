@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 // ours is the ID of the test cluster.
 const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// A world is a volume with the data of a closed etcd, and a store.
+// A world is a store and a volume with the data of a closed etcd.
 type world struct {
 	t       *testing.T
 	volume  string
@@ -55,12 +55,12 @@ type world struct {
 	archive *archive.Archive
 	options Options
 	log     bytes.Buffer
-	clock   time.Time        // advances in pauses after setClock
-	now     func() time.Time // nil means the machine's clock
+	clock   time.Time        // if set by setClock, advances only during pauses
+	now     func() time.Time // nil for the system clock
 	wait    func(context.Context, int)
 	still   time.Duration // idle time before a generation may be replaced; 0 disables the wait
-	late    time.Duration // time that a lost cluster of several members waits for its volumes
-	needed  int64         // number of bytes that the last check of free space requested
+	late    time.Duration // how long a multi-member cluster without data waits for its volumes
+	needed  int64         // number of bytes required by the last check of the free space
 	room    int           // number of preserved copies that fit on the volume; negative means unlimited
 }
 
@@ -89,7 +89,7 @@ func newFilledWorld(t *testing.T) *world {
 	return w
 }
 
-// fill runs an etcd that writes one key to the volume, and backs the data up.
+// fill runs an etcd that writes one key to the volume, and then backs up the volume.
 func (w *world) fill() {
 	w.t.Helper()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
@@ -109,7 +109,7 @@ func (w *world) uploadFull(cluster string) {
 	w.uploadFullAs("", cluster, 1, time.Now())
 }
 
-// uploadFullAs stores a full snapshot of the volume as the given member, with the given time.
+// uploadFullAs stores a full snapshot of the volume with the given member and time.
 func (w *world) uploadFullAs(member, cluster string, generation int, made time.Time) {
 	w.t.Helper()
 	stands := positionOf(w.t, w.member.DataDir)
@@ -123,7 +123,7 @@ func (w *world) uploadFullAs(member, cluster string, generation int, made time.T
 	require.NoError(w.t, err)
 }
 
-// found initializes the store for the data, as the backup writer does.
+// found initializes the store for the data, like the backup writer.
 func (w *world) found(created time.Time) {
 	w.t.Helper()
 	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.InitialClusterToken, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
@@ -162,7 +162,7 @@ func (w *world) put(keys ...string) {
 	}
 }
 
-// keys returns the keys on the volume and its revision.
+// keys returns the keys and the revision on the volume.
 func (w *world) keys() (keys []string, revision int64) {
 	w.t.Helper()
 	server, err := datadirtest.Start(w.member.DataDir)
@@ -183,14 +183,14 @@ func (w *world) requireKeys(want ...string) {
 	require.Equal(w.t, want, keys)
 }
 
-// setClock makes the clock advance only in pauses, by the given amount for each pause.
+// setClock makes the clock advance only during pauses, by the given amount per pause.
 func (w *world) setClock(each time.Duration) {
 	w.clock = at
 	w.now = func() time.Time { return w.clock }
 	w.wait = func(context.Context, int) { w.clock = w.clock.Add(each) }
 }
 
-// recovery returns a Recovery that does not wait unless a test configures it.
+// recovery returns a Recovery that does not wait unless a test enables waiting.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
 	r.lateMounts, r.idleTime, r.wait = w.late, w.still, w.wait
@@ -221,7 +221,7 @@ func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
 
-// requireStarts checks that etcd can open the volume unchanged with the configured members.
+// requireStarts checks that etcd can open the volume unchanged, with the configured members.
 func (w *world) requireStarts() {
 	w.t.Helper()
 	start, err := w.start(nil)
@@ -249,7 +249,7 @@ func (w *world) prepare(r *Recovery) error {
 // examine validates the data directory.
 func (w *world) examine(ctx context.Context) error {
 	if _, err := os.Stat(filepath.Join(w.member.DataDir, "member", "wal")); errors.Is(err, fs.ErrNotExist) {
-		return nil // etcd had not stored anything
+		return nil // etcd has not stored anything
 	}
 	_, err := datadir.Verify(ctx, w.member.DataDir, bootstrap.Full)
 	return err
@@ -271,13 +271,13 @@ func (w *world) lose() {
 	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
 }
 
-// losses list the ways in which a volume loses its data.
+// losses maps the ways in which a volume can lose its data to functions.
 var losses = map[string]func(*world){
 	"broken": (*world).damage,
 	"empty":  (*world).lose,
 }
 
-// copyVolume copies the data directory for rollBack.
+// copyVolume copies the data directory so that rollBack can restore it.
 func (w *world) copyVolume() {
 	w.t.Helper()
 	w.older = filepath.Join(w.t.TempDir(), "older")
@@ -291,8 +291,8 @@ func (w *world) rollBack() {
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd checks the result of a restore: a new cluster with the keys, a revision above every earlier one, the
-// given number of preserved copies, and no unfinished directories. Another run must change nothing.
+// requireEnd checks the result of a restore: a new cluster with the given keys, a revision above every earlier one,
+// the given number of preserved copies, and no unfinished directories. A second run must change nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")
@@ -323,7 +323,7 @@ func (w *world) preserved() []string {
 	return found
 }
 
-// leftovers returns unfinished directories.
+// leftovers returns the unfinished directories.
 func (w *world) leftovers() []string {
 	w.t.Helper()
 	found, err := filepath.Glob(w.member.DataDir + ".restor*")
@@ -341,7 +341,7 @@ func (w *world) preservedCopies() (paths []string) {
 	return paths
 }
 
-// flipBit changes the last value on the volume, simulating a faulty disk.
+// flipBit changes the last value on the volume to simulate a faulty disk.
 func (w *world) flipBit() {
 	w.t.Helper()
 	w.updateDatabase(func(tx *bolt.Tx) error {
@@ -353,7 +353,7 @@ func (w *world) flipBit() {
 	})
 }
 
-// updateDatabase changes the closed database.
+// updateDatabase changes the database while etcd is closed.
 func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	w.t.Helper()
 	db, err := bolt.Open(w.database(), 0o600, nil)
@@ -362,8 +362,8 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 	require.NoError(w.t, db.Update(change))
 }
 
-// refuse records that a writer rejected the data in the directory whose name is that of the data directory with a
-// suffix. Revisions first to last differ from those in the store; if last is 0, no rows were compared.
+// refuse records that a writer rejected the data in a directory, whose name is that of the data directory with a
+// suffix. The revisions first to last differ from those in the store. If last is 0, no rows were compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
 	why := errors.New("another copy of this data continues its backups")
@@ -404,7 +404,7 @@ func (w *world) uploadSegment() format.Object {
 	return object
 }
 
-// objects returns the names of the store's objects with a prefix.
+// objects returns the names of the objects with a prefix.
 func (w *world) objects(prefix string) (names []string) {
 	w.t.Helper()
 	for object, err := range w.store.List(w.t.Context(), prefix, "") {
@@ -443,7 +443,7 @@ func (w *world) manifest() string {
 	return archive.ManifestName(1, head.Full.Name())
 }
 
-// statusOf returns the exit status of a refusal, or 0 if recovery retries.
+// statusOf returns the exit status for a refusal, or 0 if recovery retries.
 func (w *world) statusOf(err error) exitcode.Code {
 	w.t.Helper()
 	require.Error(w.t, err)
@@ -502,7 +502,7 @@ func (w *world) emptyStore() {
 	w.options.Archive = w.archive
 }
 
-// joinedBy adds members to the closed database.
+// joinedBy adds members to the database while etcd is closed.
 func (w *world) joinedBy(ids ...string) {
 	w.t.Helper()
 	w.updateDatabase(func(tx *bolt.Tx) error {
@@ -518,7 +518,7 @@ func (w *world) joinedBy(ids ...string) {
 	})
 }
 
-// leave records in the closed database that the member was removed from the cluster, as etcd does.
+// leave records in the closed database, as etcd would, that the member was removed from the cluster.
 func (w *world) leave() {
 	w.t.Helper()
 	id := []byte(hex(positionOf(w.t, w.member.DataDir).MemberID))
@@ -527,7 +527,7 @@ func (w *world) leave() {
 	})
 }
 
-// verify records a passed restore test of the newest full snapshot.
+// verify records a successful restore test of the newest full snapshot.
 func (w *world) verify() {
 	w.t.Helper()
 	full := w.newestFull()

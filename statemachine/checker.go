@@ -8,13 +8,13 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// Checker verifies the decisions of Rules with a looplab/fsm machine that is made from the same table. It refuses any
-// move that is not an edge of the table. No other file uses the library. A Checker is not safe for concurrent use.
+// Checker verifies the decisions of Rules with a looplab/fsm machine built from the same table. Transitions that are
+// not in the table are rejected. No other file uses that library. A Checker is not safe for concurrent use.
 type Checker struct {
 	machine *fsm.FSM
 }
 
-// NewChecker returns a Checker for a table, in the initial state.
+// NewChecker returns a Checker for a table in the initial state.
 func NewChecker(table []Row, initial State) *Checker {
 	events := make(fsm.Events, 0, len(table))
 	for i := range table {
@@ -24,17 +24,17 @@ func NewChecker(table []Row, initial State) *Checker {
 	return &Checker{machine: fsm.NewFSM(string(initial), events, nil)}
 }
 
-// Take moves the machine along the edge of a row. It fails if the machine is not in the state that the row starts
-// from, which is a bug.
+// Take makes the transition of a row. It returns an error if the machine is not in the row's From state, which is a
+// bug.
 func (l *Checker) Take(row *Row) error {
-	// A cancelled context would block the library's machine forever.
+	// A canceled context would block the library's machine forever.
 	err := l.machine.Event(context.Background(), row.Edge())
-	// The library reports a move into the same state as an error.
+	// The library returns an error for a transition to the same state.
 	if _, stayed := errors.AsType[fsm.NoTransitionError](err); stayed && !row.Moves() {
 		return nil
 	}
 	if err == nil && l.machine.Current() != string(row.To) {
-		err = errors.New("the table has two rows under one name")
+		err = errors.New("the table has two rows with the same name")
 	}
 	if err != nil {
 		return fmt.Errorf("illegal transition from %s to %s: %w", l.machine.Current(), row.To, err)

@@ -11,7 +11,7 @@ import (
 // The library silently replaces an edge with a later one of the same name.
 func TestChecker_refusesTwoRowsUnderOneName(t *testing.T) {
 	table := []statemachine.Row{{From: "closed", On: "knocked", To: "open"}, {From: "closed", On: "knocked", To: "locked"}}
-	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows under one name")
+	assert.ErrorContains(t, statemachine.NewChecker(table, "closed").Take(&table[0]), "two rows with the same name")
 	assert.NoError(t, statemachine.NewChecker(table, "closed").Take(&table[1]))
 	assert.Error(t, statemachine.NewChecker(table, "open").Take(&table[1]), "it starts from another state")
 }

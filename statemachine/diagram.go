@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Diagram describes a machine for rendering.
+// Diagram describes how to draw a state machine.
 type Diagram struct {
 	Name     string // name of the graph
 	Source   string // command that prints the graph
@@ -15,11 +15,11 @@ type Diagram struct {
 	States   []StateInfo
 	Initial  State
 	Final    State
-	Shapes   map[State]string // Graphviz attributes of states that need a special look
-	Aside    State            // arrows to this state are drawn in a lighter color, because they lead away from the goal
+	Shapes   map[State]string // Graphviz attributes of states with a special appearance
+	Aside    State            // state whose incoming edges are drawn in a lighter color because they lead away from the goal
 	Defaults []Default
-	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded
-	// because no small library produces a comparable layout. A test of the machine fails when it is outdated.
+	// Picture is the SVG that Graphviz generated from DOT. Its first line identifies the DOT, and a test fails if the
+	// picture is outdated. Picture is embedded because no small library produces a comparable layout.
 	Picture string
 }
 
@@ -31,27 +31,27 @@ type StateInfo struct {
 	Deadline string `json:"deadline"` // the same for users: what ends a visit, or why nothing does
 }
 
-// Bound classifies what limits the duration of a visit to a state.
+// Bound specifies what limits the time in a state.
 type Bound string
 
-// The bounds.
+// Values of Bound.
 const (
-	ByTimer Bound = "timer" // the state's timer is set during the whole visit
-	ByCalls Bound = "calls" // each call has its own deadline; between calls the timer is set
-	NoBound Bound = "none"  // the state's work may take forever; without work the timer is set
-	AtEnd   Bound = "end"   // nothing happens after it
+	ByTimer Bound = "timer" // the timer of the state is always set
+	ByCalls Bound = "calls" // each call has its own deadline, and the timer is set between calls
+	NoBound Bound = "none"  // the work in the state has no deadline; the timer is set while there is no work
+	AtEnd   Bound = "end"   // the final state
 )
 
-// Elapsed is the event that the state's timer has run out. All machines share it.
+// Elapsed is the event that the timer of a state has expired. All machines use it.
 const Elapsed Event = "elapsed"
 
-// edge collects all rows that lead from one state to another, which are drawn as one arrow.
+// edge collects all rows between the same two states, which are drawn as one arrow.
 type edge struct {
 	from, to State
 	groups   []reasonGroup
 }
 
-// reasonGroup collects the rows of an edge that share actions and reason.
+// reasonGroup collects the rows of an edge that have the same actions and reason.
 type reasonGroup struct {
 	events   []string // events with their guards
 	actions  []Action
@@ -59,7 +59,7 @@ type reasonGroup struct {
 	why      string
 }
 
-// edges groups the table into edges, in the order of the table.
+// edges groups the rows into edges, in the order of the table.
 func (d *Diagram) edges() []*edge {
 	var folded []*edge
 	for i := range d.Table {
@@ -86,7 +86,7 @@ func (a *edge) add(row *Row, deadline string) {
 	})
 }
 
-// deadline returns the deadline of the state in which the row answers Elapsed, or "" for other events.
+// deadline returns the deadline of the row's state if the row handles Elapsed, or "" otherwise.
 func (d *Diagram) deadline(row *Row) string {
 	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
 	if row.On != Elapsed || at < 0 {
@@ -95,7 +95,8 @@ func (d *Diagram) deadline(row *Row) string {
 	return d.States[at].Deadline
 }
 
-// DOT returns the table as a Graphviz graph. Rows that keep a state are listed inside the state. The output is stable.
+// DOT returns the table as a Graphviz graph. Rows that do not change the state are listed inside the state. The
+// output is deterministic.
 func (d *Diagram) DOT() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
@@ -122,10 +123,10 @@ digraph %s {
   begin [shape=circle, style=filled, fillcolor=black, label="", width=0.2];
 `
 
-// wrapAt is the width of texts in the picture, in characters.
+// wrapAt is the line width of texts in the picture, in characters.
 const wrapAt = 34
 
-// dotState returns the label of a state: its name, its meaning and the rows that keep it.
+// dotState returns the label of a state: the name, the meaning and the rows that do not change the state.
 func dotState(state StateInfo, folded []*edge) string {
 	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
 		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
@@ -145,7 +146,7 @@ func (d *Diagram) dotAttributes(a *edge) string {
 	return ""
 }
 
-// join concatenates the texts of a list's elements.
+// join concatenates the texts of the elements of a list.
 func join[T any](list []T, separator string, text func(T) string) string {
 	texts := make([]string, len(list))
 	for i, each := range list {
@@ -154,7 +155,7 @@ func join[T any](list []T, separator string, text func(T) string) string {
 	return strings.Join(texts, separator)
 }
 
-// dot returns a label with the events and guards, the deadline, the reason and the actions, one below the other.
+// dot returns a label that lists the events and guards, the deadline, the reason and the actions.
 func (g reasonGroup) dot() string {
 	label := "<b>" + escape(g.events) + "</b>"
 	if g.deadline != "" {
@@ -190,8 +191,8 @@ func wrap(text string) []string {
 	return append(lines, line)
 }
 
-// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. It has events and guards
-// only, to be readable without zooming.
+// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. To stay readable, the
+// diagram shows only events and guards.
 func (d *Diagram) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
@@ -206,7 +207,7 @@ func (d *Diagram) Mermaid() string {
 	return b.String()
 }
 
-// JSON returns the table, the states and the defaults as a document.
+// JSON returns the states, the table and the defaults as a JSON document.
 func (d *Diagram) JSON() string {
 	document := struct {
 		States      []StateInfo `json:"states"`
@@ -217,14 +218,14 @@ func (d *Diagram) JSON() string {
 	return string(text) + "\n"
 }
 
-// SVG returns the picture. States have the id "state_NAME", edges the id "edge_FROM_TO".
+// SVG returns the picture. The ID of a state is "state_NAME", and the ID of an edge is "edge_FROM_TO".
 func (d *Diagram) SVG() string {
 	_, svg, _ := strings.Cut(d.Picture, "\n")
 	return svg
 }
 
-// Matrix lists the answers to every event in every state. It is committed, so that a change of behaviour appears in a
-// review as a change of its lines.
+// Matrix lists the answer to every event in every state. The list is committed so that reviewers see every change of
+// behavior.
 func (r *Rules[F, P]) Matrix(states []StateInfo) string {
 	var b strings.Builder
 	b.WriteString(matrixHeader)
@@ -237,12 +238,12 @@ func (r *Rules[F, P]) Matrix(states []StateInfo) string {
 	return b.String()
 }
 
-const matrixHeader = `What the machine answers in every state to every event. Generated by "make dot". Do not edit.
+const matrixHeader = `The machine's answer to every event in every state. Generated by "make dot". Do not edit.
 
-A guarded answer counts only if no earlier one of the same event does.
+For each event, the first answer whose guard holds applies.
 `
 
-// linesOf returns one line for each answer of a state to an event.
+// linesOf returns one line for each possible answer to an event in a state.
 func (r *Rules[F, P]) linesOf(at key) string {
 	indices := r.byKey[at]
 	if len(indices) == 0 {

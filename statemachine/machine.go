@@ -12,31 +12,31 @@ type State string
 // States returns the state alone.
 func (s State) States() []State { return []State{s} }
 
-// Event names something that happened outside a machine. The machine answers every event in every state.
+// Event names something that happened outside the machine. A machine answers every event in every state.
 type Event string
 
-// Guard names a condition over a machine's facts.
+// Guard names a condition on the facts of a machine.
 type Guard string
 
 // Always is the guard of the last row for a state and an event.
 const Always Guard = ""
 
-// Action names something that a machine's driver does.
+// Action names something that the driver of a machine does.
 type Action string
 
-// Answer classifies the response of a machine to an event.
+// Answer classifies how a machine responds to an event.
 type Answer string
 
-// The answers.
+// Values of Answer.
 const (
-	Move   Answer = "move"   // change the state
-	Stay   Answer = "stay"   // keep the state, but perform the row's actions
-	Ignore Answer = "ignore" // the event is legal here but changes nothing
-	Reject Answer = "reject" // the event is impossible here and is logged as a bug
+	Move   Answer = "move"   // go to another state and perform the actions of the row
+	Stay   Answer = "stay"   // stay in the state and perform the actions of the row
+	Ignore Answer = "ignore" // do nothing, because the event is harmless in this state
+	Reject Answer = "reject" // log a bug, because the event is impossible in this state
 )
 
-// Row is one transition: in From, if On happens and When holds, go To and Do the actions. Why is the reason, a
-// sentence for users. Rows contain only names, so that they can be compared, drawn and mutated.
+// Row is a transition: in state From, if event On occurs and guard When holds, go to state To and perform the actions
+// Do. Why is the reason to show to users. Rows contain only names, so they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -46,8 +46,8 @@ type Row struct {
 	Why  string   `json:"why"`
 }
 
-// Edge names the row among those with the same From. The name includes the guard, because a second row for the same
-// event and source would silently replace the first in looplab/fsm.
+// Edge names the row among those with the same From. The name includes the guard, because looplab/fsm would silently
+// replace the first of two rows with the same source and event.
 func (row *Row) Edge() string {
 	if row.When == Always {
 		return string(row.On)
@@ -58,7 +58,7 @@ func (row *Row) Edge() string {
 // Moves reports whether the row leads to another state.
 func (row *Row) Moves() bool { return row.From != row.To }
 
-// Transition is a row that was taken, or a change of readiness, as the status document shows it.
+// Transition is an entry of the history in the status document: a row that was taken or a change of readiness.
 type Transition struct {
 	At           time.Time `json:"at"`
 	From         State     `json:"from"`
@@ -70,7 +70,7 @@ type Transition struct {
 	AfterSeconds float64   `json:"after_seconds"` // duration of the visit to From
 }
 
-// TransitionCount counts how often a row was taken since the process started.
+// TransitionCount counts how often a row was taken since the start of the process.
 type TransitionCount struct {
 	From    State     `json:"from"`
 	Event   Event     `json:"event"`
@@ -88,14 +88,14 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// LateEvents are ignored in the states that have no row for them. Why is the reason.
+// LateEvents are ignored in states that have no row for them, because of Why.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectByDefault returns the defaults of a machine whose events end the work of a state. Such an event is only
-// possible where a row expects it, unless it is listed as late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state. In a state without a row
+// for it, such an event is impossible unless it is listed as late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -107,7 +107,7 @@ func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 		}
 	}
 	for i := range answers {
-		answers[i].Why = "only " + strings.Join(awaits[answers[i].On], ", ") + " awaits it"
+		answers[i].Why = "expected only in " + strings.Join(awaits[answers[i].On], ", ")
 		for _, ignored := range late {
 			if slices.Contains(ignored.On, answers[i].On) {
 				answers[i].Answer, answers[i].Why = Ignore, ignored.Why
@@ -117,7 +117,7 @@ func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	return answers
 }
 
-// Source is the origin of a row in a table: a State or a Group.
+// Source is the From of a row: a State or a Group.
 type Source interface{ States() []State }
 
 // Group is a set of states that share a row.
@@ -126,11 +126,11 @@ type Group []State
 // States returns the states of the group, in the order of a run.
 func (g Group) States() []State { return g }
 
-// Stays as the To of a row in Entries means that the row keeps its state. It is not itself a state.
+// Stays is the To of a row in Entries that does not change the state. Stays is not a state itself.
 const Stays = State("")
 
-// Entries are the rows of a table in source form: a row may start in a group. The row type is unnamed, so that tables
-// can omit the names of the fields.
+// Entries are the rows of a table as written in the source, where a row may start in a group of states. The row type
+// is unnamed so that tables can omit the field names.
 type Entries []struct {
 	From Source
 	On   Event
@@ -154,20 +154,21 @@ func Expand(entries Entries) (table []Row) {
 	return table
 }
 
-// Facts hold everything that the guards of a machine depend on. F is the implementing type, P the payload of an event.
+// Facts hold everything that the guards of a machine depend on. F is the type that implements Facts, and P is the
+// payload of an event.
 type Facts[F, P any] interface {
-	// Holds reports whether a guard's condition is true. Always holds; an unknown guard never does.
+	// Holds reports whether a guard is true. The guard Always is always true, and an unknown guard is never true.
 	Holds(guard Guard) bool
-	// Learn returns the facts updated with the payload of an event. It runs before the table is consulted.
+	// Learn returns the facts updated with the payload of an event. The machine calls Learn before it looks up a row.
 	Learn(event Event, payload P) F
-	// Conclude returns the facts updated after the transition.
+	// Conclude returns the facts updated after a transition.
 	Conclude(from State, event Event, to State, payload P) F
 }
 
-// Conditions define the guards as conditions over facts.
+// Conditions map guards to conditions on facts.
 type Conditions[F any] map[Guard]func(F) bool
 
-// Evaluate reports whether a guard's condition is true. Always holds; an unknown guard never does.
+// Evaluate reports whether a guard is true. The guard Always is always true, and an unknown guard is never true.
 func (c Conditions[F]) Evaluate(guard Guard, facts F) bool {
 	condition, known := c[guard]
 	return guard == Always || known && condition(facts)
@@ -182,13 +183,13 @@ type Core[F any] struct {
 // Decision is the answer to one event.
 type Decision struct {
 	Answer Answer
-	Row    int // index of the row in the table, or -1 if there was none
+	Row    int // index of the row in the table, or -1 if no row matched
 	To     State
 	Do     []Action
 	Why    string
 }
 
-// Rules are a table prepared for lookups. They are immutable and may be shared.
+// Rules are a table prepared for lookups. Rules are immutable and safe for concurrent use.
 type Rules[F Facts[F, P], P any] struct {
 	rows     []Row
 	final    State
@@ -203,8 +204,8 @@ type key struct {
 	event Event
 }
 
-// NewRules builds rules from a table, and from the default answers where the table has no row. In the final state
-// every event is ignored.
+// NewRules builds rules from a table and the default answers for events without a row. The final state ignores every
+// event.
 func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final State) *Rules[F, P] {
 	rules := &Rules[F, P]{rows: table, final: final, byKey: map[key][]int{}, defaults: map[Event]Default{}}
 	for i, row := range table {
@@ -218,10 +219,10 @@ func NewRules[F Facts[F, P], P any](table []Row, elsewhere []Default, final Stat
 	return rules
 }
 
-// Row returns the row of the table that made a decision.
+// Row returns the row with the given index, such as the one in a Decision.
 func (r *Rules[F, P]) Row(index int) *Row { return &r.rows[index] }
 
-// Step returns the machine after the event, and the decision about it.
+// Step returns the machine after an event, and the decision that was made.
 func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision) {
 	facts := c.Facts.Learn(event, payload)
 	decision := r.match(c.State, event, facts)
@@ -247,7 +248,7 @@ func (r *Rules[F, P]) match(state State, event Event, facts F) Decision {
 
 func (r *Rules[F, P]) defaultFor(state State, event Event) (Answer, string) {
 	if state == r.final {
-		return Ignore, "the end is reached"
+		return Ignore, "the machine has reached its final state"
 	}
 	if answer, known := r.defaults[event]; known {
 		return answer.Answer, answer.Why

@@ -65,7 +65,7 @@ func TestRestore(t *testing.T) {
 			assert.NoFileExists(t, plan.DataDir+".snapshot")
 
 			_, err = restore(t.Context(), plan)
-			require.ErrorContains(t, err, "it is not empty")
+			require.ErrorContains(t, err, "the directory is not empty")
 		})
 	}
 }

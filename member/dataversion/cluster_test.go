@@ -101,7 +101,7 @@ func TestDowngrade_canceledForANewMember(t *testing.T) {
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
 	added.ours(dataversion.Of3_5, cluster(all[0], added), "existing")
-	added.awaitWord("waits until its peers finish a downgrade")
+	added.awaitWord("waiting for a downgrade of the cluster to finish")
 	id := all.add(added)
 	all[0].awaitWord(`"phase":"letting go"`)
 	all.promote(t, id)

@@ -27,8 +27,8 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Remove removes this member from the cluster, provided that the survey is still valid. It requires a quorum and
-// may be repeated.
+// Remove removes this member from the cluster if the survey is still valid. Remove requires a quorum and may be
+// repeated.
 func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		i := slices.IndexFunc(members, func(m *etcdserverpb.Member) bool { return m.ID == uint64(s.Own.ID) })
@@ -37,7 +37,7 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 		}
 		voting := slices.DeleteFunc(slices.Clone(members), func(m *etcdserverpb.Member) bool { return m.IsLearner })
 		if !members[i].IsLearner && len(voting) < minVoters {
-			return fmt.Errorf("the cluster has only %d voting members now", len(voting))
+			return fmt.Errorf("the cluster now has only %d voting members", len(voting))
 		}
 		if members[i].IsLearner {
 			promoted, err := hasLease(ctx, client, maintenance.PromoteLease(p.config.Name))
@@ -45,7 +45,7 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 				err = grantLease(ctx, client, maintenance.ManualLease(p.config.Name), maintenance.ManualLeaseTTL)
 			}
 			if err != nil {
-				return fmt.Errorf("cannot read whether this learner should be promoted: %w", err)
+				return fmt.Errorf("cannot determine whether this learner should be promoted: %w", err)
 			}
 		}
 		_, err := client.MemberRemove(ctx, uint64(s.Own.ID))
@@ -53,9 +53,8 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 	})
 }
 
-// Add adds this member to the cluster, unless it was already added. It requires a quorum and may be repeated. The
-// member is added as a learner, which is promoted once it has caught up, or stays a learner if a user had added it
-// as one.
+// Add adds this member to the cluster as a learner unless it has already been added. The learner is promoted once it
+// has caught up, but stays a learner if a user had added it as one. Add requires a quorum and may be repeated.
 func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, members []*etcdserverpb.Member) error {
 		for _, m := range members {
@@ -63,7 +62,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 				return nil
 			}
 			if m.IsLearner || len(m.ClientURLs) == 0 {
-				return errors.New("another member is about to join")
+				return errors.New("another member is joining")
 			}
 		}
 		byHand, err := hasLease(ctx, client, maintenance.ManualLease(p.config.Name))
@@ -72,8 +71,9 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all members are voters
-			// With one of these alarms, the cluster grants no leases. Adding a voter to an even number of voters
-			// does not increase the quorum, and clients cannot write, so a voter without data delays no writes.
+			// With either of these alarms, the cluster does not grant leases. Adding a voter to an even number of
+			// voters does not increase the quorum, and a voter without data delays no writes because clients cannot
+			// write.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -82,7 +82,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	})
 }
 
-// hasLease reports whether the cluster has the lease with this ID, which records a fact about a learner.
+// hasLease reports whether the cluster has a lease with this ID. Such leases record facts about learners.
 func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
@@ -92,13 +92,13 @@ func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, err
 func grantLease(ctx context.Context, client *clientv3.Client, id, ttl int64) error {
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: ttl})
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
-		return fmt.Errorf("the cluster grants no lease: %w", err)
+		return fmt.Errorf("cannot get a lease from the cluster: %w", err)
 	}
 	return nil
 }
 
-// Promote makes the survey's own member a voter. It requires a quorum and may be repeated. etcd accepts the
-// promotion once the member has caught up.
+// Promote makes the survey's own member a voter. etcd accepts the promotion once the member has caught up. Promote
+// requires a quorum and may be repeated.
 func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	return p.change(ctx, s, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
 		_, err := client.MemberPromote(ctx, uint64(s.Own.ID))
@@ -106,7 +106,7 @@ func (p *Peers) Promote(ctx context.Context, s *Survey) error {
 	})
 }
 
-// change changes the membership through the client endpoints of the other members.
+// change changes the membership through the client URLs of the other members.
 func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
@@ -118,12 +118,12 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	if err != nil {
 		return p.withHint(fmt.Errorf("cannot connect to the other members: %w", err), config.Username)
 	}
-	defer client.Close() // nothing needs it after this
+	defer client.Close() // nothing depends on the result
 	list, err := client.MemberList(ctx)
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != s.Cluster {
-		err = fmt.Errorf("cluster %x answers instead of %s", list.Header.ClusterId, s.Cluster)
+		err = fmt.Errorf("the response is from cluster %x instead of %s", list.Header.ClusterId, s.Cluster)
 	}
-	for i := 0; err == nil && i < len(list.Members); i++ { // repeats the checks of checkReplacement at the time of the change
+	for i := 0; err == nil && i < len(list.Members); i++ { // repeat the checks of checkReplacement at the time of the change
 		err = p.checkURLs(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
@@ -132,7 +132,7 @@ func (p *Peers) change(ctx context.Context, s *Survey, apply func(context.Contex
 	return p.withHint(p.withCause(context.WithoutCancel(ctx), s, err), config.Username)
 }
 
-// withCause adds the reason why the other members do not respond to a client, because gRPC reports only a timeout.
+// withCause adds the reason why the other members do not respond to a client. gRPC reports only a timeout.
 func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -143,7 +143,7 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 		switch {
 		case cause == nil:
 		case errors.As(cause, &failed) && failed.Op == "remote error":
-			return fmt.Errorf("%w: %w; give a certificate that they accept with --etcd-client-cert-path", err, cause)
+			return fmt.Errorf("%w: %w; set --etcd-client-cert-path to a certificate that the other members accept", err, cause)
 		default:
 			return fmt.Errorf("%w: %w", err, cause)
 		}
@@ -151,9 +151,9 @@ func (p *Peers) withCause(ctx context.Context, s *Survey, err error) error {
 	return err
 }
 
-// endpoints returns the client URLs of the other members, and the user and password to send. A password is sent
-// only over connections that others cannot read, and only to members that the configuration names or whose peers
-// have presented verified certificates. If no URL qualifies, it is not sent.
+// endpoints returns the client URLs of the other members, and the user and password to send to them. A password is
+// sent only over connections that others cannot read, and only to hosts in the configuration or members whose peers
+// have verified certificates. Without such a URL, the user and password are empty.
 func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	for _, m := range voters(s.Others()) {
 		urls = append(urls, m.ClientURLs...)
@@ -161,8 +161,8 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	isPlain := func(raw string) bool { return !strings.HasPrefix(raw, "https:") }
 	verified := len(p.others) > 0 && !p.anyPeer && !slices.ContainsFunc(p.otherURLs(), isPlain)
 	private := slices.DeleteFunc(slices.Clone(urls), func(raw string) bool {
-		// A URL is trusted if its host is in the configuration, or if all peers that returned it have presented
-		// verified certificates.
+		// A URL is trusted if the configuration contains its host or if all peers that returned it have verified
+		// certificates.
 		isTrusted := p.hosts[hostOf(raw)] || verified
 		return p.isReadable(raw) || !isTrusted
 	})
@@ -172,8 +172,7 @@ func (p *Peers) endpoints(s *Survey) (urls []string, user, password string) {
 	return private, p.User, p.Password
 }
 
-// isReadable reports whether a third party could read data sent to a URL, possibly by presenting its own
-// certificate.
+// isReadable reports whether a third party could read data sent to a URL, for example with a certificate of its own.
 func (p *Peers) isReadable(raw string) bool {
 	parsed, err := url.Parse(raw)
 	if err != nil || parsed.Scheme == "https" && !p.anyServer {
@@ -183,52 +182,52 @@ func (p *Peers) isReadable(raw string) bool {
 	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
 
-// authErrors lists etcd's errors for a user that may not change the membership.
+// authErrors lists etcd's errors for a user that is not allowed to change the membership.
 var authErrors = []error{
 	rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
 }
 
-// withHint adds the way out to an authentication error. Text from a member is shortened to the part that users
-// need.
+// withHint adds the way out to an authentication error. Text from other members is shortened.
 func (p *Peers) withHint(err error, user string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
-		return fmt.Errorf("%w: enough voting members have to be connected for 5 s before etcd changes them: start those that do not run, "+
-			"or remove one that is gone for good with etcdctl member remove", remoteError{err})
+		return fmt.Errorf("%w: etcd changes the membership only if enough voting members have been connected for 5s; start the members that are down, "+
+			"or remove a member that is gone for good with etcdctl member remove", remoteError{err})
 	case !slices.ContainsFunc(authErrors, func(each error) bool { return errors.Is(err, each) }):
 		return remoteError{err}
 	case p.User != "" && user == "":
-		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls, or have hosts that the configuration does not name: "+
-			"give them https with certificates, or this member a client certificate whose common name is root: %w", remoteError{err})
+		return fmt.Errorf("authentication is enabled, but ETCDCTL_PASSWORD is only sent over verified https to hosts in the configuration: "+
+			"use certificates for the other members' client URLs, or give this member a client certificate with the common name root: %w", remoteError{err})
 	default:
-		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
-			"or a client certificate whose common name is root: %w", remoteError{err})
+		return fmt.Errorf("authentication is enabled, and only root can change the membership: set ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
+			"or use a client certificate with the common name root: %w", remoteError{err})
 	}
 }
 
 const (
-	// minVoters is the number of voting members that a cluster needs so that one can be replaced: the others are a
-	// quorum, and remain one even if another member fails briefly.
+	// minVoters is the number of voters that a cluster needs before one of them can be replaced. With three voters,
+	// the other two are a quorum and remain one if another member fails briefly.
 	minVoters = 3
-	// quietTime is the required time without a sign of another process that uses this member's data, if the absence
-	// of such a process cannot be proved immediately.
+	// quietTime is the time that must pass without a sign of another process that uses this member's data if there
+	// is no immediate proof that no such process exists.
 	quietTime = time.Minute
-	// silentTime applies instead if this process has the member's address and the only counterevidence is the count
-	// of a silent connection. In that time, a running member would answer many heartbeats or request votes.
+	// silentTime replaces quietTime if this process owns the member's address and the only evidence of another
+	// process is a silent connection. Within this time, a running member would answer many heartbeats or request
+	// votes.
 	silentTime = 10 * time.Second
-	// maxCheckPause is the longest pause between two checks that are considered continuous.
+	// maxCheckPause is the longest pause between two checks that count as continuous.
 	maxCheckPause = time.Minute
 )
 
-// ErrTooFew reports that the cluster has no quorum without this member, so the member cannot be replaced.
-var ErrTooFew = errors.New("the others are no quorum, which is needed to replace this member")
+// ErrTooFew reports that the other members have no quorum, so this member cannot be replaced.
+var ErrTooFew = errors.New("the other members do not form a quorum, so this member cannot be replaced")
 
-// checkReplacement returns what currently prevents this member from being replaced or added.
+// checkReplacement returns the reason why this member cannot be replaced or added at the moment.
 func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*response, waiting []Status) error {
 	if n := len(voters(s.Members)); s.Membership == Started && n < minVoters && !s.Own.IsLearner { // in this case, no other member can be promoted or removed either
-		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
+		return fmt.Errorf("the cluster has %d voting members: %w", n, ErrTooFew)
 	}
 	if err := checkPending(s); err != nil {
 		return err
@@ -247,20 +246,20 @@ func (p *Peers) checkReplacement(ctx context.Context, s *Survey, responses []*re
 	return p.checkDataInUse(ctx, s, waiting)
 }
 
-// checkURLs returns an error if a member has a peer URL that is not in initial-cluster: a hostname may briefly lead
-// to another cluster, which may have a member of the same name.
+// checkURLs returns an error if a member has a peer URL that is not in initial-cluster. A hostname can briefly
+// resolve to another cluster, which may have a member of the same name.
 func (p *Peers) checkURLs(name string, urls []string) error {
 	for _, url := range urls {
 		if !slices.Contains(p.listed, url) {
-			return fmt.Errorf("the cluster that answers has %s at %s, which initial-cluster does not name, so it may be another cluster, and its members are not changed; "+
-				"if it is this one, name that URL in initial-cluster", shorten(name), shorten(url))
+			return fmt.Errorf("the responding cluster has member %s at %s, which is not in initial-cluster, so it may be a different cluster and is not changed; "+
+				"if it is the right cluster, add the URL to initial-cluster", shorten(name), shorten(url))
 		}
 	}
 	return nil
 }
 
-// checkVersions returns an error if the members run different minor versions, because the membership must not
-// change during an upgrade. Members that keep their data readable for an older etcd announce its version and are
+// checkVersions returns an error if the members run different minor versions, because the membership must not change
+// during an upgrade. A member that keeps its data readable for an older etcd reports the older version, which is
 // ignored.
 func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*response) error {
 	for _, r := range responses {
@@ -269,19 +268,19 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 		}
 		var reported version.Versions
 		if _, err := fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
-			return fmt.Errorf("the version of the member at %s is unknown: %w", r.url, err)
+			return fmt.Errorf("cannot read the version of the member at %s: %w", r.url, err)
 		}
 		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
-			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: upgrade all members to one version first", r.url, shorten(reported.Server), dataversion.Embedded)
+			return fmt.Errorf("the member at %s runs etcd %s, but this member runs %s: upgrade all members to the same version first", r.url, shorten(reported.Server), dataversion.Embedded)
 		}
 	}
 	return nil
 }
 
-// checkDataInUse returns an error if this member's data may be in use by another process. It is not in use if the
-// other members have no connection to it and everything that they send arrives here: then no process can use the
-// data while this one is running. If one of the two cannot be determined, there must be no counterevidence for a
-// minute or, if another member counts a connection that stays silent, for ten seconds.
+// checkDataInUse returns an error if another process may be using this member's data. No process can use the data if
+// the other members are not connected to one and everything that they send arrives here. If one of these conditions
+// cannot be verified, there must be no evidence of another process for a minute, or for ten seconds if the only
+// evidence is a silent connection of another member.
 func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status) error {
 	now := p.now()
 	unsure := p.checkConnections(ctx, s, waiting)
@@ -302,18 +301,18 @@ func (p *Peers) checkDataInUse(ctx context.Context, s *Survey, waiting []Status)
 	if unsure == nil || now.Sub(p.quietSince) >= needed {
 		return nil
 	}
-	return fmt.Errorf("whether another process has its data is being checked for %v: %w", needed, unsure)
+	return fmt.Errorf("checking for %v whether another process is using this member's data: %w", needed, unsure)
 }
 
-var errConnected = errors.New("it is connected to a process that has this member's data; stop that process")
+var errConnected = errors.New("connected to another process that has this member's data; stop that process")
 
 // errSilent reports a connection on which nothing arrives.
-var errSilent = errors.New("it is connected but receives nothing")
+var errSilent = errors.New("connected to this member but receives nothing from it")
 
-// checkConnections asks the other members whether they are connected to this member, which etcd's metrics show. A
-// member that once received a snapshot counts each connection twice, so it may count a connection that has ended.
-// On a real connection, heartbeats or vote requests arrive sooner or later; unsure is returned for a silent one.
-// Members that have reported that they run no etcd have no connections.
+// checkConnections reads from etcd's metrics whether the other members are connected to this member. A member that
+// once received a snapshot counts each connection twice, so its count may include a connection that has ended.
+// Heartbeats or vote requests eventually arrive on a real connection, so checkConnections returns unsure for a silent
+// one. A member that is not running etcd has no connections.
 func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Status) (unsure error) {
 	silent := error(nil)
 	for _, m := range s.Others() {
@@ -323,7 +322,7 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 		}
 		page, err := p.fetchPage(ctx, m, "/metrics")
 		if err != nil {
-			unsure = fmt.Errorf("%s does not report its connections: %w", nameOf(m), err)
+			unsure = fmt.Errorf("cannot read the connections of %s: %w", nameOf(m), err)
 			continue
 		}
 		count := metric(page, fmt.Sprintf("etcd_network_active_peers{Local=%q,Remote=%q}", m.ID, s.Own.ID))
@@ -334,16 +333,16 @@ func (p *Peers) checkConnections(ctx context.Context, s *Survey, waiting []Statu
 		received := metric(page, fmt.Sprintf("etcd_network_peer_received_bytes_total{From=%q}", s.Own.ID))
 		if before, known := p.received[m.ID]; !known || before != received {
 			p.received[m.ID] = received
-			return fmt.Errorf("%s reports that %w", nameOf(m), errConnected)
+			return fmt.Errorf("%s is %w", nameOf(m), errConnected)
 		}
-		silent = fmt.Errorf("%s reports that %w", nameOf(m), errSilent)
+		silent = fmt.Errorf("%s is %w", nameOf(m), errSilent)
 	}
 	return cmp.Or(unsure, silent)
 }
 
 // fetchPage reads a page from one of a member's client URLs.
 func (c *connections) fetchPage(ctx context.Context, m Member, path string) (text string, err error) {
-	err = errors.New("it has no client URL")
+	err = errors.New("the member has no client URL")
 	for _, url := range m.ClientURLs {
 		if _, err = fetch(ctx, c.client, strings.TrimSuffix(url, "/")+path, &text); err == nil {
 			return text, nil
@@ -352,16 +351,16 @@ func (c *connections) fetchPage(ctx context.Context, m Member, path string) (tex
 	return "", err
 }
 
-// metric returns the value of a metric with its labels, or "" if the page lacks it.
+// metric returns the value of a metric with labels, or "" if it is not on the page.
 func metric(page, name string) string {
 	_, rest, _ := strings.Cut("\n"+page, "\n"+name+" ")
 	value, _, _ := strings.Cut(rest, "\n")
 	return value
 }
 
-// checkLog returns an error if the volume lacks entries that this member has confirmed to the leader, which means
-// that it was rolled back. etcd would panic (tocommit is out of range) or violate raft's guarantees. The
-// information is lost when the leader changes, so nil proves nothing.
+// checkLog returns an error if the volume was rolled back and lacks entries that this member has acknowledged to the
+// leader. etcd would panic (tocommit is out of range) or violate raft's guarantees. A new leader does not have this
+// information, so nil proves nothing.
 func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 	if s.Membership != Started || self.Index == 0 {
 		return nil
@@ -379,35 +378,35 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 			continue
 		}
 		if confirmed := published.Raft.Progress[s.Own.ID.String()].Match; confirmed > self.Index {
-			return fmt.Errorf("their log ends at entry %d, but this member has confirmed entry %d to %s", self.Index, confirmed, nameOf(m))
+			return fmt.Errorf("the log on the volume ends at entry %d, but this member has acknowledged entry %d to %s", self.Index, confirmed, nameOf(m))
 		}
 	}
 	return nil
 }
 
 const (
-	// DowngradeWait bounds the time for which a new member waits until its peers have canceled a downgrade. They
-	// check once a second, and an election takes a few seconds more.
+	// DowngradeWait bounds the time that a new member waits for its peers to cancel a downgrade. The peers check once a
+	// second, and an election takes a few seconds more.
 	DowngradeWait = time.Minute
-	// downgradePoll is the pause between two polls for the end of a downgrade.
+	// downgradePoll is the interval at which a new member checks whether the downgrade has ended.
 	downgradePoll = 500 * time.Millisecond
 )
 
-// AwaitVersion waits until etcd would admit this member, which has no data, to the running cluster that it joins,
-// and returns the cluster version. The error is final if a peer runs an etcd that this one must not join; otherwise
-// a downgrade was enabled for longer than bound, or ctx is done. report is called once, with the reason for
-// waiting. If no peer is reachable, AwaitVersion immediately returns a zero version, because etcd detects that as
-// well and explains it better.
+// AwaitVersion waits until the running cluster would admit this member, which has no data, and returns the cluster
+// version. The error is final if a peer runs a version of etcd that this member must not join. Any other error means
+// that a downgrade was in progress for longer than bound or that ctx is done. AwaitVersion calls report once, with
+// the reason for waiting. If no peer is reachable, AwaitVersion returns a zero version immediately, because etcd
+// reports that better.
 func (p *Peers) AwaitVersion(ctx context.Context, bound time.Duration, report func(reason string)) (dataversion.Version, error) {
-	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("it has lasted for %s", bound))
+	wait, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the downgrade has not finished within %s", bound))
 	defer cancel()
 	for first := true; p.isDowngrading(ctx); first = false {
 		if first {
-			report("waits until its peers finish a downgrade, during which etcd admits no new members")
+			report("waiting for a downgrade of the cluster to finish; etcd admits no new members during a downgrade")
 		}
 		if clock.Sleep(wait, downgradePoll) != nil {
-			return dataversion.Version{}, fmt.Errorf("cannot join during a downgrade of the cluster, when etcd admits no new member: %w; "+
-				"end it with `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
+			return dataversion.Version{}, fmt.Errorf("cannot join the cluster while it is being downgraded: %w; "+
+				"to cancel the downgrade, run `etcdctl downgrade cancel` on one of the members", context.Cause(wait))
 		}
 	}
 	var highest, oldest dataversion.Version // a peer that was down may not know the cluster version
@@ -430,8 +429,8 @@ func (p *Peers) otherURLs() []string {
 	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(p.others))...)))
 }
 
-// isDowngrading reports whether a downgrade is enabled, according to the first peer that responds. That peer asks
-// its leader, so one response is sufficient.
+// isDowngrading reports whether a downgrade is in progress according to the first peer that responds. One response is
+// enough, because that peer asks its leader.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// newPeer returns a peer that reports a downgrade for the given number of requests, or forever if the number is
-// negative.
+// newPeer returns a peer that reports a downgrade in progress for the given number of requests, or forever if the
+// number is negative.
 func newPeer(version, cluster string, holds int64) http.Handler {
 	left := atomic.Int64{}
 	left.Store(holds)
@@ -33,7 +33,7 @@ func newPeer(version, cluster string, holds int64) http.Handler {
 	return mux
 }
 
-// newJoining returns the Peers of a member that joins them.
+// newJoining returns the Peers of a member that joins the given peers.
 func newJoining(t *testing.T, peers ...http.Handler) *Peers {
 	t.Helper()
 	config := embed.NewConfig()
@@ -59,7 +59,7 @@ func TestAwaitVersion_untilADowngradeEnds(t *testing.T) {
 	v, err := newJoining(t, unavailable, newPeer("3.6.16", "3.5.0", 2)).AwaitVersion(t.Context(), time.Minute, report)
 	require.NoError(t, err)
 	require.Equal(t, dataversion.Of3_5, v)
-	require.Equal(t, []string{"waits until its peers finish a downgrade, during which etcd admits no new members"}, reasons, "once")
+	require.Equal(t, []string{"waiting for a downgrade of the cluster to finish; etcd admits no new members during a downgrade"}, reasons, "once")
 }
 
 func TestAwaitVersion_withoutADowngrade(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAwaitVersion_withoutADowngrade(t *testing.T) {
 func TestAwaitVersion_peersThatAreTooOld(t *testing.T) {
 	t.Parallel()
 	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// The peers have not decided on a version yet, because this member has not started.
+		// The peers have not agreed on a cluster version yet because this member has not started.
 		p := newJoining(t, unavailable, newPeer("3.6.16", "3.6.0", 0), newPeer(server, "3.0.0", 0))
 		_, err := p.AwaitVersion(t.Context(), time.Minute, func(string) { t.Error("it waits") })
 		assert.Equal(t, refused, exitcode.StatusOf(err, exitcode.Clean) == exitcode.BadConfig, "%s: %v", server, err)
@@ -100,7 +100,7 @@ func TestRequestOwnURLs(t *testing.T) {
 	here, err := url.Parse(at.URL)
 	require.NoError(t, err)
 	w.peers.config.ListenPeerUrls, w.peers.urls = []url.URL{*here}, []string{at.URL}
-	require.ErrorContains(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls), "cannot listen for its peers", "somebody else does")
+	require.ErrorContains(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls), "cannot listen on the peer URLs", "somebody else does")
 	at.Close()
 	require.NoError(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls))
 	require.NoError(t, w.peers.requestOwnURLs(t.Context(), w.peers.urls), "it has let go")
@@ -109,7 +109,7 @@ func TestRequestOwnURLs(t *testing.T) {
 	other.peers.config.ListenPeerUrls, other.peers.urls = w.peers.config.ListenPeerUrls, w.peers.urls
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot listen")
 	other.peers.config.ListenPeerUrls = nil
-	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "another process responds at")
+	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "another process is responding at")
 	w.peers.Close()
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "cannot reach itself")
 }
@@ -119,6 +119,6 @@ func TestQuery_cannotListen(t *testing.T) {
 	require.NoError(t, all[0].serve())
 	all[1].config.ListenPeerUrls = all[0].config.ListenPeerUrls
 	c := all[1].Query(t.Context(), Self{Volume: Nothing})
-	assert.ErrorContains(t, c.Missing, "cannot listen for its peers")
+	assert.ErrorContains(t, c.Missing, "cannot listen on the peer URLs")
 	assert.ErrorContains(t, c.Missing, "m-2 does not respond")
 }

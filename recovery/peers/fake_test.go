@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// fake is another member that serves peers and clients at one address.
+// fake is another member that serves peers and clients at the same address.
 type fake struct {
 	*httptest.Server
 
@@ -29,8 +29,8 @@ type fake struct {
 	runs    string
 	metrics string
 	vars    string
-	call    *Status     // status that it reports without a running etcd; nil if etcd is running
-	away    atomic.Bool // closes every connection but keeps the port, which another test could reuse
+	call    *Status     // status reported while etcd is not running; nil if etcd is running
+	away    atomic.Bool // whether to close every connection but keep the port, which another test could reuse
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -56,7 +56,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// town is a cluster of fake members, with the member that queries them.
+// town is a cluster of fake members and the member that queries them.
 type town struct {
 	*testing.T
 
@@ -142,7 +142,7 @@ func ofTwo(t *testing.T) *town {
 	return w
 }
 
-// volume describes a member whose log ends with entry 100.
+// volume describes a member whose log ends at entry 100.
 func volume(cluster, member uint64, voters int) Self {
 	return Self{Position: datadir.Position{ClusterID: cluster, MemberID: member, Voters: voters, Index: 100}, Volume: Data}
 }

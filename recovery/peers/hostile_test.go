@@ -16,7 +16,7 @@ import (
 
 const hostile = "\x1b[2Jall is well\r\n"
 
-// Member names are written to the log, published, and written to etcd's configuration.
+// Member names appear in the log, in published documents and in etcd's configuration.
 func TestQuery_invalidMembers(t *testing.T) {
 	for name, spoil := range map[string]func(list []Member) []Member{
 		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
@@ -102,7 +102,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		urls, goes []string
-		with       bool // the password
+		with       bool // whether the password is sent
 	}{
 		"over TLS":                      {[]string{"https://a:2379", "https://b:2379"}, []string{"https://a:2379", "https://b:2379"}, true},
 		"within this machine":           {[]string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, []string{"http://127.0.0.1:2379", "http://[::1]:1", "http://localhost:2"}, true},
@@ -126,7 +126,7 @@ func TestEndpoints_readablePassword(t *testing.T) {
 	assert.Empty(t, user)
 }
 
-// Verified peers may list any client URL. With auto-tls, a different process could receive the password.
+// Verified peers may list any client URL, but with auto-tls a different process could receive the password.
 func TestEndpoints_verifiedPeers(t *testing.T) {
 	for _, test := range []struct {
 		peer, client       string // URL of the queried peer, and the client URL that it lists
@@ -153,9 +153,9 @@ func TestEndpoints_verifiedPeers(t *testing.T) {
 func TestWithHint_authentication(t *testing.T) {
 	p := &Peers{connections: connections{Options: Options{User: "root", Password: "secret"}}}
 	for _, is := range authErrors {
-		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
-		require.ErrorContains(t, p.withHint(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
-		require.ErrorContains(t, (&Peers{}).withHint(is, ""), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is only sent over verified https")
+		require.ErrorContains(t, p.withHint(is, "root"), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, (&Peers{}).withHint(is, ""), "set ETCDCTL_USER=root and ETCDCTL_PASSWORD")
 	}
 	assert.NotContains(t, p.withHint(errors.New("no"), "").Error(), "ETCDCTL")
 }
@@ -164,6 +164,6 @@ func TestWithHint_unhealthyCluster(t *testing.T) {
 	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
 		err := (&Peers{}).withHint(is, "")
 		require.ErrorIs(t, err, is)
-		assert.ErrorContains(t, err, "start those that do not run, or remove one that is gone for good")
+		assert.ErrorContains(t, err, "start the members that are down, or remove a member that is gone for good")
 	}
 }

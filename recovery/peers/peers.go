@@ -47,17 +47,17 @@ import (
 const (
 	requestTimeout = 3 * time.Second // timeout of a request to one member
 	changeTimeout  = 10 * time.Second
-	maxResponse    = 4 << 20 // bytes of a response; a metrics page has several hundred thousand
+	maxResponse    = 4 << 20 // maximum size of a response in bytes; a metrics page has several hundred thousand
 )
 
-// Options configure how to reach the other members, in addition to etcd's configuration.
+// Options configure access to the other members, in addition to etcd's configuration.
 type Options struct {
-	CertFile, KeyFile string // client certificate and key; etcd's own if empty
-	User, Password    string // user that may change the membership, if authentication is enabled
+	CertFile, KeyFile string // client certificate and key; if empty, those of etcd are used
+	User, Password    string // user that may change the membership if authentication is enabled
 }
 
-// NewOptions uses the user and password from etcdctl's environment or, without them, root with rootPassword if that
-// is set.
+// NewOptions takes the user and password from etcdctl's environment variables. If they are not set, NewOptions uses
+// root and rootPassword, unless that is empty.
 func NewOptions(certFile, keyFile, rootPassword string) Options {
 	user, password, both := strings.Cut(os.Getenv("ETCDCTL_USER"), ":")
 	if !both {
@@ -69,37 +69,37 @@ func NewOptions(certFile, keyFile, rootPassword string) Options {
 	return Options{CertFile: certFile, KeyFile: keyFile, User: user, Password: password}
 }
 
-// Peers are the other members of a member's cluster. Its methods must not be called concurrently.
+// Peers are the other members of a member's cluster. Peers is not safe for concurrent use.
 type Peers struct {
 	connections
 
 	urls      []string            // this member's peer URLs
-	process   string              // identifies this process
-	server    *statusServer       // nil until it is listening
+	process   string              // random ID of this process
+	server    *statusServer       // nil until the server is listening
 	others    map[string][]string // peer URLs of the other members by name
-	listed    []string            // peer URLs in initial-cluster, and the URLs that this member advertises
-	hosts     map[string]bool     // hosts of these URLs, and those at which this member serves clients
-	initialID uint64              // ID of this member if the cluster is created as configured
+	listed    []string            // peer URLs in initial-cluster and those that this member advertises
+	hosts     map[string]bool     // hosts of these URLs and of the client URLs that this member advertises
+	initialID uint64              // ID of this member in a cluster created from the configuration
 
-	checkOwnURLs          func(ctx context.Context, urls []string) error // returns an error if peers might reach a different process under the member's URLs
+	checkOwnURLs          func(ctx context.Context, urls []string) error // returns an error if the member's URLs might lead peers to a different process
 	now                   func() time.Time
-	received              map[types.ID]string // bytes that the connected members have received from this member
-	quietSince, checkedAt time.Time           // since when no process with the member's data was seen, and when that was last checked
+	received              map[types.ID]string // bytes that connected members have received from this member
+	quietSince, checkedAt time.Time           // time since which no process with this member's data was seen, and time of the last check
 }
 
-// connections are the connections of this member to the others, as a peer and as a client of etcd.
+// connections connect this member to the others, both as a peer and as a client of etcd.
 type connections struct {
 	Options
 
 	config             *embed.Config
 	peer, client       *http.Client
-	loadedCAs          string // contents of the CA files, because TLS reads them only once
+	loadedCAs          string // contents of the CA files, which TLS reads only once
 	peerTLS            transport.TLSInfo
-	anyPeer, anyServer bool // etcd creates these certificates itself and verifies none, because of auto-tls
+	anyPeer, anyServer bool // whether etcd uses auto-tls, with certificates that are not verified
 }
 
-// New returns the other members in etcd's configuration, or nil if there are none. The error means that its
-// certificates cannot be used.
+// New returns the other members in etcd's configuration, or nil if there are none. An error means that the
+// certificates in the configuration cannot be used.
 func New(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
 	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
@@ -140,11 +140,11 @@ func (c *connections) readCAs() (contents string) {
 	return contents
 }
 
-// reloadCAs reconnects if CA files were replaced. An unusable file is retried later.
+// reloadCAs reconnects if the CA files have changed. A file that cannot be used is tried again later.
 func (p *Peers) reloadCAs() {
 	if current := p.readCAs(); current != p.loadedCAs && p.dial() == nil {
 		p.loadedCAs = current
-		p.Close() // the listener uses these files, too
+		p.Close() // the listener uses the same files
 	}
 }
 
@@ -157,12 +157,12 @@ func hostOf(raw string) string {
 	return parsed.Hostname()
 }
 
-// dial creates two clients, one that acts as a peer and one that acts as a client of etcd.
+// dial creates one client that acts as a peer and one that acts as a client of etcd.
 func (c *connections) dial() error {
 	c.peerTLS.InsecureSkipVerify = c.anyPeer
 	peer, err := newClient(c.peerTLS)
 	if err != nil {
-		return fmt.Errorf("cannot use the certificates for peers: %w", err)
+		return fmt.Errorf("cannot use the peer certificates: %w", err)
 	}
 	etcd := c.config.ClientTLSInfo
 	pair := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: c.anyServer}
@@ -174,13 +174,13 @@ func (c *connections) dial() error {
 	}
 	client, err := newClient(pair)
 	if err != nil {
-		return fmt.Errorf("cannot use the certificates for clients: %w", err)
+		return fmt.Errorf("cannot use the client certificates: %w", err)
 	}
 	c.peer, c.client = peer, client
 	return nil
 }
 
-// newClient returns a client that does not follow redirects, because a different server is not the queried member.
+// newClient returns a client that does not follow redirects, because they would lead to a different member.
 func newClient(info transport.TLSInfo) (*http.Client, error) {
 	roundTripper, err := transport.NewTransport(info, requestTimeout)
 	if err != nil {
@@ -190,7 +190,7 @@ func newClient(info transport.TLSInfo) (*http.Client, error) {
 	return &http.Client{Transport: roundTripper, Timeout: requestTimeout, CheckRedirect: stay}, nil
 }
 
-// Close closes all connections and releases the address that etcd needs.
+// Close closes all connections and releases the address that etcd will listen on.
 func (p *Peers) Close() {
 	if p.server != nil {
 		p.server.close()
@@ -200,8 +200,8 @@ func (p *Peers) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// newSelfSignedCertificate returns a certificate like the ones that etcd creates with auto-tls. It encrypts but
-// proves nothing, so it is not stored and contains no name.
+// newSelfSignedCertificate returns a certificate like those that etcd creates with auto-tls. The certificate encrypts
+// but authenticates nothing, so it has no name and is not stored.
 func newSelfSignedCertificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -212,12 +212,11 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}, err
 }
 
-// statusPath is the path at which a member that does not run etcd yet reports its status to the other members and
-// to itself. etcd does not use it.
+// statusPath is the path at which a member reports its status while etcd is not running. etcd does not use this path.
 const statusPath = "/etcd-wrapper/call"
 
-// A statusServer responds at this member's peer address while the member queries the others. It answers all other
-// requests as unavailable, so that rafthttp retries.
+// A statusServer listens at this member's peer address while the member queries the others. It answers all other
+// requests with 503 so that rafthttp retries them.
 type statusServer struct {
 	http.Server
 	serving sync.WaitGroup
@@ -229,13 +228,13 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(s.status.Load()) // the caller has disconnected
+	_ = json.NewEncoder(w).Encode(s.status.Load()) // an error means that the caller has disconnected
 }
 
 // Publish reports the state of this member to the other members, as Query does.
 func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener, the other members cannot read it
 
-// publish starts the server if that is possible. Otherwise it returns the reason.
+// publish starts the server or returns the reason why that is impossible.
 func (p *Peers) publish(self Self) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -257,7 +256,7 @@ func (p *Peers) serve() error {
 		listener, err := p.listen(each)
 		if err != nil {
 			s.close()
-			return fmt.Errorf("this member cannot listen for its peers: %w", err)
+			return fmt.Errorf("cannot listen on the peer URLs: %w", err)
 		}
 		s.serving.Go(func() { _ = s.Serve(listener) }) // returns when the server is closed
 	}
@@ -265,7 +264,7 @@ func (p *Peers) serve() error {
 	return nil
 }
 
-// listen listens as etcd will. With auto-tls, it uses a self-signed certificate.
+// listen listens like etcd. With auto-tls, it uses a self-signed certificate.
 func (c *connections) listen(address url.URL) (net.Listener, error) {
 	plain, speaksTLS := strings.CutSuffix(address.Scheme, "s")
 	if !c.anyPeer || !speaksTLS {
@@ -288,8 +287,8 @@ func (s *statusServer) close() {
 	s.serving.Wait()
 }
 
-// requestOwnURLs checks that the peer URLs of this member, from the configuration and from the other members, lead
-// to this process.
+// requestOwnURLs checks that all peer URLs of this member, from its configuration and from the other members, lead to
+// this process.
 func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	if err := p.serve(); err != nil {
 		return err
@@ -297,17 +296,17 @@ func (p *Peers) requestOwnURLs(ctx context.Context, urls []string) error {
 	for _, url := range urls {
 		var status Status
 		if _, err := fetch(ctx, p.peer, url+statusPath, &status); err != nil {
-			return fmt.Errorf("this member cannot reach itself at the address that its peers use: %w", err)
+			return fmt.Errorf("this member cannot reach itself at its peer URL: %w", err)
 		}
 		if status.Process != p.process {
-			return fmt.Errorf("another process responds at %s", url)
+			return fmt.Errorf("another process is responding at %s", url)
 		}
 	}
 	return nil
 }
 
-// Query queries every other member. From the first call until Close, it also answers their queries. It returns
-// within a few seconds, or when ctx is done.
+// Query queries every other member. From the first call until Close, this member also answers their queries. Query
+// returns within a few seconds or when ctx is done.
 func (p *Peers) Query(ctx context.Context, self Self) Survey {
 	p.reloadCAs()
 	var notListening []string
@@ -315,7 +314,7 @@ func (p *Peers) Query(ctx context.Context, self Self) Survey {
 		notListening = []string{err.Error()}
 	}
 	responses, waiting, missing := p.queryAll(ctx, p.others)
-	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured members may suffice
+	others, _, _ := p.queryAll(ctx, p.onlyListed(responses)) // a quorum of the configured members may be enough
 	responses = append(responses, others...)
 	s := p.evaluate(responses)
 	if s.Membership == Unknown {
@@ -335,14 +334,14 @@ func (p *Peers) Query(ctx context.Context, self Self) Survey {
 	return s
 }
 
-// addCounts adds the numbers of members to a survey.
+// addCounts adds member counts to a survey.
 func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting []Status) {
 	for _, r := range responses {
 		if r.cluster == strconv.FormatUint(self.ClusterID, 16) {
 			s.Running, s.Voters = s.Running+1, max(s.Voters, len(voters(r.members)))
 		}
 	}
-	without, with := 0, 0 // members without and with data that could form a quorum of this cluster
+	without, with := 0, 0 // members without and with data that could be part of a quorum of this cluster
 	for _, status := range waiting {
 		if status.Volume == Older {
 			s.Older++
@@ -357,7 +356,7 @@ func (p *Peers) addCounts(s *Survey, self Self, responses []*response, waiting [
 	s.NoQuorumElsewhere = without > 0 && with == 0 && len(p.others)-without < quorum
 }
 
-// formatID formats an ID as etcd does; 0 becomes "".
+// formatID formats an ID like etcd, except that 0 becomes "".
 func formatID(id uint64) string {
 	if id == 0 {
 		return ""
@@ -365,7 +364,7 @@ func formatID(id uint64) string {
 	return strconv.FormatUint(id, 16)
 }
 
-// onlyListed returns the members that a response lists but the configuration does not.
+// onlyListed returns the members that are in a response but not in the configuration.
 func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	more, asked := map[string][]string{}, slices.Concat(slices.Collect(maps.Values(p.others))...)
 	for _, r := range responses {
@@ -378,7 +377,7 @@ func (p *Peers) onlyListed(responses []*response) map[string][]string {
 	return more
 }
 
-// queryAll queries members in parallel for their member list or, if they run no etcd, for their status.
+// queryAll requests, in parallel, the member list of each member, or its status if etcd is not running there.
 func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (responses []*response, waiting []Status, missing []string) {
 	var mu sync.Mutex
 	var requests sync.WaitGroup
@@ -406,9 +405,9 @@ func (p *Peers) queryAll(ctx context.Context, members map[string][]string) (resp
 	return responses, waiting, missing
 }
 
-// listMembers returns the first response from one of a member's URLs.
+// listMembers returns the first response from a member's URLs.
 func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*response, error) {
-	err := errors.New("it has no URL")
+	err := errors.New("the member has no URL")
 	for _, url := range urls {
 		r := &response{name: name, url: url}
 		if r.cluster, err = fetch(ctx, p.peer, url+"/members", &r.members); err != nil {
@@ -419,12 +418,12 @@ func (p *Peers) listMembers(ctx context.Context, name string, urls []string) (*r
 		if err = validate(r.members); err == nil && noID == nil {
 			return r, nil
 		}
-		err = fmt.Errorf("ignoring the response from %s: %w", url, cmp.Or(err, errors.New("it names no cluster")))
+		err = fmt.Errorf("ignoring the response from %s: %w", url, cmp.Or(err, errors.New("the response has no cluster ID")))
 	}
 	return nil, err
 }
 
-// readStatus requests the status of a member that runs no etcd.
+// readStatus requests the status of a member that is not running etcd.
 func (p *Peers) readStatus(ctx context.Context, name string, urls []string, status *Status) bool {
 	return slices.ContainsFunc(urls, func(url string) bool {
 		_, err := fetch(ctx, p.peer, url+statusPath, status)
@@ -432,7 +431,7 @@ func (p *Peers) readStatus(ctx context.Context, name string, urls []string, stat
 	})
 }
 
-// fetch reads a document and the ID of the cluster that sent it.
+// fetch reads a document and the cluster ID of its sender.
 func fetch(ctx context.Context, client *http.Client, url string, document any) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -455,29 +454,28 @@ func fetch(ctx context.Context, client *http.Client, url string, document any) (
 		return "", err
 	}
 	if err := json.NewDecoder(body).Decode(document); err != nil {
-		return "", fmt.Errorf("%s: the response cannot be read", url)
+		return "", fmt.Errorf("%s: cannot decode the response", url)
 	}
 	return response.Header.Get("X-Etcd-Cluster-ID"), nil
 }
 
-// openedRevision publishes the revision of the data with which a member was started, for the other members, next to
-// etcd's own metrics. etcd shows only applied revisions; without a quorum, its log may have more.
+// openedRevision publishes the revision of the data with which this member was started. etcd's own metrics include
+// only applied revisions, but without a quorum its log may have more.
 var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_revision",
-	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
+	Help: "Highest revision that etcd's data could reach when it was opened, from the database and the write-ahead log; 0 if unknown.",
 })
 
-// openedCluster publishes the cluster and generation of the data for the other members. etcd computes its cluster
-// ID from the configuration, so another cluster may have the same ID.
+// openedCluster publishes the cluster and the generation of the data. etcd derives its cluster ID from the
+// configuration, so two clusters can have the same one.
 var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_cluster",
-	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
+	Help: "Cluster and generation that etcd's data belongs to; always 1.",
 }, []string{"cluster", "generation"})
 
 func init() { prometheus.MustRegister(openedRevision, openedCluster) } //nolint:gochecknoinits // etcd serves the default registry
 
-// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster to which the
-// data belongs.
+// PublishOpened publishes the cluster and the highest revision of the data that etcd is about to open.
 func PublishOpened(revision int64, identity archive.Identity) {
 	openedRevision.Set(float64(revision))
 	openedCluster.Reset()
@@ -488,13 +486,13 @@ func PublishOpened(revision int64, identity archive.Identity) {
 
 var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// queryIdentity requests the cluster and generation in the store, and the size of their data, from the running
-// members. The error means that their identities differ.
+// queryIdentity asks the running members for the cluster and generation of their data and for its size. An error
+// means that the members have different identities.
 func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	for _, m := range s.Others() {
 		page, err := p.fetchPage(ctx, m, "/metrics")
 		if err != nil {
-			continue // another member may know it
+			continue // another member may know the identity
 		}
 		s.Size = max(s.Size, maxMetric(page, "etcd_mvcc_db_total_size_in_bytes"))
 		labels := openedClusterLine.FindStringSubmatch(page)
@@ -502,7 +500,7 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 			continue
 		}
 		if s.ID != "" && s.ID != labels[1] {
-			return fmt.Errorf("the others belong to different clusters: %s to %s, and another one to %s", nameOf(m), labels[1], s.ID)
+			return fmt.Errorf("the other members belong to different clusters: %s belongs to %s, but another member to %s", nameOf(m), labels[1], s.ID)
 		}
 		generation, _ := strconv.Atoi(labels[2]) // the label contains only digits
 		s.ID, s.Generation = labels[1], max(s.Generation, generation)
@@ -510,8 +508,8 @@ func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
 	return nil
 }
 
-// queryRevisions requests, without a quorum, the revisions of running members of the volume's cluster, which
-// requires no vote, and describes them.
+// queryRevisions returns a clause with the revision of each running member of the volume's cluster if there is no
+// quorum. Reading a revision requires no quorum.
 func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
 	for _, r := range responses {
 		if s.Membership != Claimed || self.ClusterID == 0 || r.cluster != formatID(self.ClusterID) {
@@ -520,17 +518,17 @@ func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, respon
 		page, err := p.fetchPage(ctx, r.own(), "/metrics")
 		revision := maxMetric(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
 		if revision == 0 {
-			err = cmp.Or(err, errors.New("its metrics do not show it"))
+			err = cmp.Or(err, errors.New("no revision in the metrics"))
 			clauses = append(clauses, fmt.Sprintf("the revision of %s is unknown (%v)", r.name, remoteError{err}))
 			continue
 		}
 		s.Revision = max(s.Revision, revision)
-		clauses = append(clauses, fmt.Sprintf("%s has revision %d", r.name, revision))
+		clauses = append(clauses, fmt.Sprintf("%s is at revision %d", r.name, revision))
 	}
 	return clauses
 }
 
-// maxMetric returns the largest value of several metrics on a page, or 0 if it has none.
+// maxMetric returns the largest value of the named metrics on a page, or 0 if the page has none of them.
 func maxMetric(page string, names ...string) (largest int64) {
 	for _, name := range names {
 		if value, err := strconv.ParseFloat(metric(page, name), 64); err == nil {

@@ -55,7 +55,7 @@ func TestQuery_membership(t *testing.T) {
 	}
 }
 
-// A member that replaced a configured one appears only in the responses.
+// A member that replaced a configured member appears only in responses.
 func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 	w := newTown(t)
 	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
@@ -72,22 +72,22 @@ func TestQuery_blocked(t *testing.T) {
 			joins := member(0xc3, "m-3", "http://127.0.0.1:1/none")
 			joins.IsLearner = true
 			w.list = append(w.list, joins)
-		}, "m-3 is a learner"},
+		}, "m-3 is still a learner"},
 		"a member that initial-cluster does not name": {func(w *town) {
 			w.list[0] = member(0xc0, "m-0", "http://m-0.another-namespace")
-		}, "m-0 at http://m-0.another-namespace, which initial-cluster does not name, so it may be another cluster"},
-		"this one's name at another address": {func(w *town) { w.list[2] = member(own, "m-2", "http://m-2.another-namespace") }, "it may be another cluster, and its members are not changed"},
-		"the only other one that votes":      {func(w *town) { w.list[1].IsLearner = true }, "of 2 voting members the others are no quorum"},
+		}, "m-0 at http://m-0.another-namespace, which is not in initial-cluster, so it may be a different cluster"},
+		"this one's name at another address": {func(w *town) { w.list[2] = member(own, "m-2", "http://m-2.another-namespace") }, "it may be a different cluster and is not changed"},
+		"the only other one that votes":      {func(w *town) { w.list[1].IsLearner = true }, "the cluster has 2 voting members: the other members do not form a quorum"},
 		"another version":                    {func(w *town) { w.fakes[1].runs = "3.5.21" }, "runs etcd 3.5.21"},
 		"an older one that it announces":     {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
 		"an older one that has a vendor":     {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
 		"no version":                         {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
-		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 reports that it is connected"},
+		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 is connected to another process"},
 		"one of the past":                    {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
 		"one of another's":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"another member's address": {func(w *town) {
 			w.peers.checkOwnURLs = func(context.Context, []string) error { return errors.New("another process responds") }
-		}, "being checked for 1m0s: another process responds"},
+		}, "checking for 1m0s whether another process is using this member's data: another process responds"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,18 +103,18 @@ func TestCheckPending(t *testing.T) {
 	added := member(0xc3, "", "http://127.0.0.1:1/none")
 	added.ClientURLs = nil
 	c := Survey{Membership: Started, Members: append(w.list, added), Own: w.list[2]}
-	require.ErrorContains(t, checkPending(&c), "none was added and has not started yet")
+	require.ErrorContains(t, checkPending(&c), "none was added but has not started yet")
 	c = Survey{Membership: Unlisted, Members: append(w.list[:2:2], added)}
-	require.ErrorContains(t, checkPending(&c), "none was added and has not started yet")
+	require.ErrorContains(t, checkPending(&c), "none was added but has not started yet")
 }
 
-// The other member has everything that both members agreed on, but it cannot change the cluster alone.
+// The other member has everything that both members agreed on but cannot change the cluster alone.
 func TestQuery_memberOfTwo(t *testing.T) {
 	w := ofTwo(t)
 	c := w.ask()
 	assert.Equal(t, Started, c.Membership)
 	require.ErrorIs(t, c.Blocked, ErrTooFew)
-	assert.EqualError(t, c.Blocked, "of 2 voting members the others are no quorum, which is needed to replace this member")
+	assert.EqualError(t, c.Blocked, "the cluster has 2 voting members: the other members do not form a quorum, so this member cannot be replaced")
 }
 
 // After `etcdctl member add` without --learner, there is no quorum until the second member has started.
@@ -127,7 +127,7 @@ func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
 }
 
-// This member is not among the two voters, so one of them is not a quorum.
+// This member is not one of the two voters, so a single voter is not a quorum.
 func TestQuery_twoOtherVoters(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
@@ -137,14 +137,14 @@ func TestQuery_twoOtherVoters(t *testing.T) {
 func TestQuery_dataInUseElsewhere(t *testing.T) {
 	type step struct {
 		after        time.Duration
-		count, bytes int // number of connections, and of bytes received over them
+		count, bytes int // number of connections, and number of bytes received over them
 		free         bool
 	}
 	for name, test := range map[string]struct {
 		answersHere error
 		steps       []step
 	}{
-		// One minute without a sign of another process is sufficient proof.
+		// One minute without a sign of another process is enough.
 		"for a minute": {errors.New("no such host"), []step{
 			{0, 0, 0, false},
 			{30 * time.Second, 0, 0, false},
@@ -152,14 +152,14 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{20 * time.Second, 0, 0, false},
 			{50 * time.Second, 0, 0, false},
 			{10 * time.Second, 0, 0, true},
-			{2 * time.Minute, 0, 0, false}, // no member was queried for too long
+			{2 * time.Minute, 0, 0, false}, // the last check was too long ago
 		}},
-		// After sending a snapshot to a member, etcd counts each existing connection to it twice, but subtracts
-		// only one when the connection ends.
+		// After etcd has sent a snapshot to a member, it counts each existing connection twice but subtracts only one
+		// when the connection ends.
 		"while something comes": {nil, []step{
 			{0, 1, 100, false},
 			{3 * time.Second, 1, 100, false},
-			{3 * time.Second, 1, 101, false}, // something came
+			{3 * time.Second, 1, 101, false}, // bytes were received
 			{3 * time.Second, 1, 101, false},
 			{9 * time.Second, 1, 101, false},
 			{1 * time.Second, 1, 101, true},
@@ -185,14 +185,14 @@ func TestQuery_outdatedVolume(t *testing.T) {
 		"it was not":                       {volume(0xabc, own, 3), func(*town) {}, ""},
 		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "the data belongs to m-1, another member of the cluster: volumes were mixed up"},
 		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "the data belongs to member c9, which was replaced by c2"},
-		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "from when only this member had a vote; 3 members have one now"},
-		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "from when only this member had a vote; 2 members have one now"},
+		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "it lists this member as the only voter, but the cluster has 3 voting members"},
+		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "it lists this member as the only voter, but the cluster has 2 voting members"},
 		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "the data belongs to member c9, which was replaced by c2"},
 		"added, and cut off as it began":   {volume(0xabc, own, 3), func(w *town) { w.list = unstarted(own)(w.list) }, ""},
 		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "the data belongs to member c2, which is no longer in the cluster"},
 		"of another cluster":               {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
 		"of one that was renamed":          {volume(0xabc, 0xc1, 3), func(w *town) { w.list = without(w.list) }, ""},
-		"behind its own word":              {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
+		"behind its own word":              {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has acknowledged entry 101 to m-1"},
 		"not behind it":                    {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 100) }, ""},
 		"behind another's word":            {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(0xc0, 101) }, ""},
 	} {

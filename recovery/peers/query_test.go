@@ -33,10 +33,10 @@ func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	err := w.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
 	require.ErrorContains(t, err, server.URL)
 	require.ErrorContains(t, err, "certificate required")
-	require.ErrorContains(t, err, "give a certificate that they accept with --etcd-client-cert-path")
+	require.ErrorContains(t, err, "set --etcd-client-cert-path to a certificate that the other members accept")
 }
 
-// The other members use the URLs in their list. The process at such a URL may have this member's data.
+// The other members use the URLs in their list, where another process with this member's data may be listening.
 func TestQuery_checksTheListedURLs(t *testing.T) {
 	w := newTown(t)
 	elsewhere := httptest.NewServer(nil) // etcd or a compatible server
@@ -48,13 +48,13 @@ func TestQuery_checksTheListedURLs(t *testing.T) {
 	here.Close()
 	w.peers.config.ListenPeerUrls, w.peers.urls, w.peers.checkOwnURLs = []url.URL{*at}, []string{here.URL}, w.peers.requestOwnURLs
 	w.peers.listed = append(w.peers.listed, elsewhere.URL, here.URL)
-	require.ErrorContains(t, w.ask().Blocked, "this member cannot reach itself at the address that its peers use: "+elsewhere.URL)
+	require.ErrorContains(t, w.ask().Blocked, "this member cannot reach itself at its peer URL: "+elsewhere.URL)
 	w.list[2] = member(own, "m-2", here.URL)
 	w.now = w.now.Add(time.Second)
 	require.NoError(t, w.ask().Blocked)
 }
 
-// Two of five members have lost their volumes, and neither can show its metrics to the other.
+// Two of five members have lost their volumes and cannot show their metrics to each other.
 func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
 		w := newTown(t)
@@ -67,20 +67,20 @@ func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	w := newTown(t)
 	w.add(0xc3, "m-3")
 	w.add(0xc4, "m-4").away.Store(true)
-	requireSays(t, w.ask().Blocked, "being checked for 1m0s: m-4")
+	requireSays(t, w.ask().Blocked, "checking for 1m0s whether another process is using this member's data: cannot read the connections of m-4")
 }
 
-// The higher revision of the database and the log counts.
+// The higher of the revisions in the database and in the log counts.
 func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	for name, test := range map[string]struct {
 		metrics string
 		reach   int64
 		message string
 	}{
-		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has revision 1201"},
-		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has revision 1234567"},
+		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 is at revision 1201"},
+		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 is at revision 1234567"},
 		"what its log held, as well": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
-		"nothing":                    {"# nothing\n", 0, "the revision of m-0 is unknown (its metrics do not show it)"},
+		"nothing":                    {"# nothing\n", 0, "the revision of m-0 is unknown (no revision in the metrics)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTown(t)
@@ -97,7 +97,7 @@ func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	}
 }
 
-// told returns a metric that etcd serves together with its own metrics.
+// told returns a metric that etcd serves along with its own metrics.
 func told(t *testing.T, name string) *dto.Metric {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
@@ -116,7 +116,7 @@ func TestPublishOpened_revision(t *testing.T) {
 	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
 }
 
-// etcd computes its cluster ID from the configuration, so two clusters may have the same ID.
+// etcd derives its cluster ID from the configuration, so two clusters can have the same ID.
 func TestPublishOpened_identity(t *testing.T) {
 	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
@@ -131,5 +131,5 @@ func TestPublishOpened_identity(t *testing.T) {
 	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
 	assert.Equal(t, int64(77e6), w.ask().Size)
 	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
-	require.ErrorContains(t, w.ask().Blocked, "the others belong to different clusters")
+	require.ErrorContains(t, w.ask().Blocked, "the other members belong to different clusters")
 }

@@ -18,16 +18,16 @@ import (
 // Membership describes how the other members list this member.
 type Membership string
 
-// Values of Membership. Only values that are supported by a quorum of equal responses lead to changes.
+// Values of Membership. Membership changes require a value that a quorum of equal responses supports.
 const (
-	Unknown  Membership = "not all there"  // there is no quorum, and no cluster other than the configured one is known
-	Claimed  Membership = "no quorum"      // a cluster is known, but without a quorum of equal responses
+	Unknown  Membership = "not all there"  // no quorum, and no cluster is known except the configured one
+	Claimed  Membership = "no quorum"      // a cluster is known, but there is no quorum of equal responses
 	Founding Membership = "never had data" // no cluster is known, and all members respond and have no data
-	Partial  Membership = "some never had" // no cluster is known, and no member has data, but some already run, for the first time as far as they know
-	Gone     Membership = "all lost"       // no cluster is known, all members respond, and the data of some is unusable
+	Partial  Membership = "some never had" // no cluster is known and no member has data, but some members are already running for the first time
+	Gone     Membership = "all lost"       // no cluster is known, all members respond, and some have unusable data
 	Asking   Membership = "all ask"        // no cluster is known, and all members respond and request the same restore
-	Expected Membership = "expect it"      // this member has never started, in a new cluster that includes it
-	Added    Membership = "added it"       // this member has never started, and was added to a running cluster
+	Expected Membership = "expect it"      // this member has never started and is part of a new cluster
+	Added    Membership = "added it"       // this member has never started and was added to a running cluster
 	Started  Membership = "know it"        // this member has run in the cluster
 	Unlisted Membership = "do not list it" // the cluster does not list this member
 )
@@ -40,14 +40,14 @@ type Member = membership.Member
 
 // Self describes the querying member.
 type Self struct {
-	datadir.Position // position of the volume; zero if it has no data
+	datadir.Position // position of the data on the volume; zero if there is none
 
-	Volume   Volume // reported to the other members while no etcd is running here
+	Volume   Volume // reported to the other members while etcd is not running
 	Restore  string // ID of the requested restore; empty if there is none
-	Uploaded bool   // the store has everything that only the volume had, as far as possible
+	Uploaded bool   // whether the store has everything that only the volume had, as far as possible
 }
 
-// Status is the report of a member that runs no etcd.
+// Status is reported by a member that is not running etcd.
 type Status struct {
 	Name     string `json:"name"`
 	Process  string `json:"process"` // random ID of the process
@@ -60,51 +60,52 @@ type Status struct {
 // Volume describes the data on a member's volume.
 type Volume string
 
-// The values.
+// Values of Volume.
 const (
 	Nothing  Volume = "nothing"
 	Ruins    Volume = "ruins" // unusable data
-	Older    Volume = "older" // data that is older than the store's
+	Older    Volume = "older" // data that is older than the data in the store
 	Data     Volume = "data"
-	Restores Volume = "restores" // data to be restored from a store, once that is permitted
+	Restores Volume = "restores" // data that is about to be restored from the store
 )
 
 // Survey is the result of querying the other members.
 type Survey struct {
 	Membership Membership
-	Cluster    string // etcd ID of the cluster, hexadecimal; empty without a quorum
-	// ID is the cluster's ID in its store, as reported by running members with a store; empty if there are none.
-	// Generation belongs to it.
+	Cluster    string // etcd's cluster ID in hexadecimal; empty without a quorum
+	// ID and Generation identify the data in the store, according to the running members that have a store. ID is
+	// empty if there are no such members.
 	ID         string
 	Generation int
 	Members    []Member // members of the cluster, including this one
 	Own        Member   // this member as the other members list it
-	// Outdated describes why the data on the volume is not the last data of this member. It is nil if there is no
-	// evidence of that.
+	// Outdated is the reason why the data on the volume is not the latest data of this member, or nil if nothing
+	// suggests that.
 	Outdated error
-	// Blocked describes what currently prevents this member from being replaced or added; nil if nothing does.
+	// Blocked is the reason why this member cannot be replaced or added at the moment, or nil.
 	Blocked error
-	// Uploaded reports whether all other members that run no etcd have uploaded everything that only their volumes
-	// had.
+	// Uploaded reports whether all other members that are not running etcd have uploaded everything that only their
+	// volumes had.
 	Uploaded bool
-	// Missing lists the members that did not respond, or whose response prevents a decision, with the reasons; nil
-	// if there are none.
+	// Missing lists the members that did not respond or whose response prevents a decision, with the reasons. Missing
+	// is nil if there are none.
 	Missing error
-	// Running is the number of other members that run an etcd of the volume's cluster, and Voters the number of its
-	// voting members according to them.
+	// Running is the number of other members that run etcd in the volume's cluster. Voters is the number of voters of
+	// that cluster according to them.
 	Running, Voters int
 	// Revision is the highest known revision of a running member.
 	Revision int64
 	// NoQuorumElsewhere reports that the other members cannot form a quorum of the volume's cluster without this
-	// one, because too many of them are waiting without its data.
+	// member, because too many of them are waiting without data.
 	NoQuorumElsewhere bool
-	// Size is the size, in bytes, of the largest database that a running member reports.
+	// Size is the size in bytes of the largest database that a running member reports.
 	Size int64
-	// Older is the number of members that run no etcd and whose data is older than the store's.
+	// Older is the number of members that are not running etcd and have older data than the store.
 	Older int
 }
 
-// InitialCluster returns the members in the format of etcd's initial-cluster, for the member with the given name.
+// InitialCluster returns the members in the format of etcd's initial-cluster. The name ownName is used for this
+// member.
 func (s *Survey) InitialCluster(ownName string) string {
 	var pairs []string
 	for _, m := range s.Members {
@@ -122,12 +123,12 @@ func (s *Survey) InitialCluster(ownName string) string {
 	return strings.Join(pairs, ",")
 }
 
-// Others returns the members of the cluster without this one.
+// Others returns the members of the cluster except this one.
 func (s *Survey) Others() []Member {
 	return slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool { return m.ID == s.Own.ID })
 }
 
-// response is the report of one member.
+// response is the member list that a member reported.
 type response struct {
 	name    string // name of the member in the configuration
 	url     string // requested URL
@@ -135,13 +136,13 @@ type response struct {
 	members []Member
 }
 
-// content returns the same text for equal responses.
+// content returns a text that is the same for equal responses.
 func (r *response) content() string {
-	text, _ := json.Marshal(r.members) // cannot fail, because it was decoded from JSON
+	text, _ := json.Marshal(r.members) // cannot fail: the members were decoded from JSON
 	return r.cluster + string(text)
 }
 
-// own returns the member that responded, according to its own list, or the zero value if it is not listed.
+// own returns the member that sent the response, or the zero value if its own list does not include it.
 func (r *response) own() (own Member) {
 	for _, m := range r.members {
 		if m.Name == r.name || slices.Contains(m.PeerURLs, r.url) {
@@ -151,8 +152,8 @@ func (r *response) own() (own Member) {
 	return own
 }
 
-// findQuorum returns the response given by a quorum of its own cluster. It returns nil if there is none, or if two
-// such responses contradict each other.
+// findQuorum returns the response on which a quorum of its own cluster agrees. The result is nil if there is no such
+// response or if two of them contradict each other.
 func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	votes := map[string]int{}
 	for _, r := range responses {
@@ -171,8 +172,8 @@ func (p *Peers) findQuorum(responses []*response) (agreed *response) {
 	return agreed
 }
 
-// requiredVotes returns the required number of equal responses: a quorum or, if this member is one of two voters,
-// the other voter, which has everything that both ever agreed on.
+// requiredVotes returns the number of equal responses that are required: a quorum or, if this member is one of two
+// voters, only the other voter, which has everything that both have agreed on.
 func (p *Peers) requiredVotes(members []Member) int {
 	count := len(voters(members))
 	if own, listed := p.findSelf(members); listed && !own.IsLearner && count == 2 {
@@ -185,8 +186,8 @@ func voters(members []Member) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.IsLearner })
 }
 
-// findSelf returns this member's entry in a list: the one with its name or, because a member that never started has
-// no name, the one with one of its peer URLs.
+// findSelf finds this member in a list by its name or, because a member that has never started has no name, by one of
+// its peer URLs.
 func (p *Peers) findSelf(members []Member) (own Member, listed bool) {
 	hasOwnURL := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isSelfURL) }
 	i := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.config.Name || m.Name == "" && hasOwnURL(m) })
@@ -238,10 +239,10 @@ func (p *Peers) membershipIn(r *response) Membership {
 	}
 }
 
-// isStarted reports whether a member has ever served, because only then it has client URLs.
+// isStarted reports whether a member has ever started, which is when it registers its client URLs.
 func isStarted(m Member) bool { return len(m.ClientURLs) > 0 }
 
-// nameOf returns the name of a member for users.
+// nameOf returns a name of the member to show to users.
 func nameOf(m Member) string {
 	switch {
 	case m.Name != "":
@@ -253,25 +254,25 @@ func nameOf(m Member) string {
 	}
 }
 
-// checkPending returns an error if another member is about to join, because only one member may join at a time.
+// checkPending returns an error if another member is joining. Members must join one at a time.
 func checkPending(s *Survey) error {
 	for _, m := range s.Members {
 		switch {
 		case m.ID == s.Own.ID && s.Membership != Unlisted:
 		case m.IsLearner:
-			return fmt.Errorf("%s is a learner that has no vote yet, and members join one at a time; check that it catches up, or remove it with etcdctl member remove", nameOf(m))
+			return fmt.Errorf("%s is still a learner, and members join one at a time; make sure that it catches up, or remove it with etcdctl member remove", nameOf(m))
 		case !isStarted(m):
-			return fmt.Errorf("%s was added and has not started yet, and members join one at a time; start it, or remove it with etcdctl member remove", nameOf(m))
+			return fmt.Errorf("%s was added but has not started yet, and members join one at a time; start it or remove it with etcdctl member remove", nameOf(m))
 		}
 	}
 	return nil
 }
 
-// ErrMixedUp reports a volume that contains the data of another member.
+// ErrMixedUp reports that the volume has the data of another member.
 var ErrMixedUp = errors.New("volumes were mixed up")
 
-// checkIdentity returns why, according to the member list, the data on a volume is not the last data of this
-// member. Data from a time when this member was the only voter would form a separate cluster.
+// checkIdentity returns an error if, according to the member list, the data on the volume is not the latest data of
+// this member. A member that was the only voter in its data would form a separate cluster.
 func checkIdentity(self Self, s *Survey) error {
 	listed, count := s.Membership == Started || s.Membership == Added, len(voters(s.Members))
 	if self.MemberID == 0 || formatID(self.ClusterID) != s.Cluster || !listed && s.Membership != Unlisted {
@@ -287,22 +288,22 @@ func checkIdentity(self Self, s *Survey) error {
 	case listed && self.MemberID != uint64(s.Own.ID):
 		return fmt.Errorf("the data belongs to member %x, which was replaced by %s", self.MemberID, s.Own.ID)
 	case self.IsOnlyVoter() && (count > 1 || !listed):
-		return fmt.Errorf("the data dates from when only this member had a vote; %d members have one now", count)
+		return fmt.Errorf("the data is outdated: it lists this member as the only voter, but the cluster has %d voting members", count)
 	case !listed && owner == "":
 		return fmt.Errorf("the data belongs to member %x, which is no longer in the cluster", self.MemberID)
 	}
 	return nil
 }
 
-// describeMissing describes what the responses lack for a decision. It returns nothing if every other member has
-// reported its state and nothing prevents a decision.
+// describeMissing describes what prevents a decision. The result is empty if every other member has reported its
+// state and nothing prevents a decision.
 func (p *Peers) describeMissing(self Self, s *Survey, responses []*response, waiting []Status) (clauses []string) {
 	switch {
 	case s.Membership == Claimed:
 		clauses = append(clauses, p.describeQuorum(responses))
 	case self.Restore != "" || s.Membership == Unknown:
 		for _, r := range responses {
-			clauses = append(clauses, r.name+" runs")
+			clauses = append(clauses, r.name+" is running")
 		}
 	}
 	for _, status := range waiting {
@@ -319,14 +320,14 @@ func (p *Peers) describeQuorum(responses []*response) string {
 	for _, r := range responses {
 		names = append(names, r.name)
 		if r.content() != responses[0].content() {
-			return "the others list different members"
+			return "the other members disagree on the member list"
 		}
 	}
 	members := responses[0].members
-	return fmt.Sprintf("of %d voting members only %s runs, but %d are needed", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
+	return fmt.Sprintf("of %d voting members, only %s responded, but %d are needed", len(voters(members)), strings.Join(names, " and "), p.requiredVotes(members))
 }
 
-// describe describes what in a status prevents a decision, or returns "".
+// describe describes what about the status prevents a decision, or returns "".
 func (s Status) describe(self Self, membership Membership) string {
 	switch {
 	case s.Volume == Restores && self.Volume != Restores:
@@ -336,14 +337,14 @@ func (s Status) describe(self Self, membership Membership) string {
 	case self.Restore != "":
 		return ""
 	case s.Volume == Data:
-		return "has data but does not run etcd yet"
+		return "has data but is not running etcd yet"
 	case membership == Claimed:
-		return "does not run etcd and has no usable data"
+		return "is not running etcd and has no usable data"
 	}
 	return ""
 }
 
-// joinErrors joins clauses to an error, or returns nil if there are none.
+// joinErrors joins the clauses to one error, or returns nil if there are none.
 func joinErrors(clauses []string) error {
 	if len(clauses) == 0 {
 		return nil
@@ -351,12 +352,12 @@ func joinErrors(clauses []string) error {
 	return errors.New(strings.Join(clauses, "; "))
 }
 
-// withoutCluster returns the membership if no etcd reports a cluster other than one that is being created. A
+// withoutCluster returns the membership if no etcd reports a cluster other than the one that is being created. A
 // cluster is created or restored only after every member has reported that it has no usable data, because a missing
 // member may have the data that all others lack.
 func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status) Membership {
 	prevents := func(status Status) bool {
-		if status.Volume == Restores { // the store lets one member restore first
+		if status.Volume == Restores { // the store lets only one member restore
 			return self.Volume != Restores
 		}
 		return self.Restore == "" && !slices.Contains([]Volume{Nothing, Ruins, Older}, status.Volume)
@@ -382,12 +383,12 @@ func (p *Peers) withoutCluster(self Self, founding []*response, waiting []Status
 }
 
 const (
-	maxMembers = 100 // maximum in a response; etcd recommends at most seven
-	maxName    = 256 // bytes of a name or URL in a response; a DNS name has at most 253
-	maxQuote   = 300 // maximum bytes quoted from another process
+	maxMembers = 100 // maximum number of members in a response; etcd recommends at most seven
+	maxName    = 256 // maximum length of a name or URL in a response; a DNS name has at most 253 characters
+	maxQuote   = 300 // maximum number of bytes quoted from another process
 )
 
-// shorten returns text from another process as a single line of readable length.
+// shorten returns text from another process as a single line of limited length.
 func shorten(text string) string {
 	text = printable.Line(text)
 	if len(text) > maxQuote {
@@ -402,19 +403,19 @@ type remoteError struct{ error }
 func (e remoteError) Error() string { return shorten(e.error.Error()) }
 func (e remoteError) Unwrap() error { return e.error }
 
-// validate returns an error if a member list is not safe to show or use. Names and URLs appear in logs, published
+// validate returns an error if a member list is not safe to use. Its names and URLs appear in logs, published
 // documents and etcd's configuration.
 func validate(members []Member) error {
 	if len(members) == 0 || len(members) > maxMembers {
-		return fmt.Errorf("it lists %d members", len(members))
+		return fmt.Errorf("the response lists %d members", len(members))
 	}
 	for _, m := range members {
 		if len(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			return fmt.Errorf("a member has an invalid name: %s", shorten(m.Name))
+			return fmt.Errorf("invalid member name: %s", shorten(m.Name))
 		}
 		for _, raw := range slices.Concat(m.PeerURLs, m.ClientURLs) {
 			if parsed, err := url.Parse(raw); err != nil || len(raw) > maxName || parsed.Host == "" || !strings.HasPrefix(parsed.Scheme, "http") && !strings.HasPrefix(parsed.Scheme, "unix") {
-				return fmt.Errorf("a member has an invalid URL: %s", shorten(raw))
+				return fmt.Errorf("invalid member URL: %s", shorten(raw))
 			}
 		}
 	}

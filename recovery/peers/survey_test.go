@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-// rolled returns three members that run no etcd.
+// rolled returns three members that are not running etcd.
 func rolled(t *testing.T) (all []*Peers) {
 	t.Helper()
 	return rolledWith(t, "http", func(*embed.Config) {})
@@ -37,7 +37,7 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 		require.NoError(t, err)
 		here.Scheme = scheme
 		at, pairs = append(at, here), append(pairs, fmt.Sprintf("m-%d=%s", i, here))
-		// Close the servers only after all members have a port, so that no port is used twice.
+		// The servers are closed only after all members have a port, so that no port is used twice.
 		defer held.Close()
 	}
 	for i := range 3 {
@@ -83,7 +83,7 @@ func TestQuery_sameRestore(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[0], "back"))
 }
 
-// One of two members without data may belong to a growing cluster whose member with the data is restarting.
+// One of two members without data may belong to a growing cluster in which the member with the data is restarting.
 func TestQuery_quorumWithoutData(t *testing.T) {
 	all := rolled(t)
 	now := time.Now()
@@ -117,7 +117,7 @@ func TestQuery_uploaded(t *testing.T) {
 	assert.False(t, ask(all[1], true))
 }
 
-// Without a quorum, the member's list proves nothing, because the member may have data.
+// Without a quorum, the member's list proves nothing because the member may have data.
 func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}
@@ -139,11 +139,11 @@ func TestWithoutCluster(t *testing.T) {
 		{Older, Older, Older, Gone, ""},
 		{Nothing, Nothing, Older, Gone, ""},
 		{Data, Older, Older, Unknown, ""},
-		{Older, Older, Data, Unknown, "m-1 has data but does not run etcd yet"},
+		{Older, Older, Data, Unknown, "m-1 has data but is not running etcd yet"},
 		{Nothing, Nothing, Restores, Unknown, "m-1 is about to restore the backup"},
 		{Restores, Nothing, Restores, Gone, ""},
 		{Restores, Nothing, Nothing, Gone, ""},
-		{Restores, Restores, Data, Unknown, "m-1 has data but does not run etcd yet"},
+		{Restores, Restores, Data, Unknown, "m-1 has data but is not running etcd yet"},
 		{Nothing, Nothing, "", Unknown, ""},
 		{Nothing, Nothing, "what a later version tells", Unknown, ""},
 	} {
@@ -176,10 +176,10 @@ func TestQuery_describesAMinority(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
 	c := w.ask()
-	assert.ErrorContains(t, c.Missing, "of 3 voting members only m-1 runs, but 2 are needed; m-0 does not respond (")
+	assert.ErrorContains(t, c.Missing, "of 3 voting members, only m-1 responded, but 2 are needed; m-0 does not respond (")
 	w = newTown(t)
 	w.alter(0, without)
-	assert.EqualError(t, w.ask().Missing, "the others list different members")
+	assert.EqualError(t, w.ask().Missing, "the other members disagree on the member list")
 }
 
 func TestQuery_countsVoters(t *testing.T) {

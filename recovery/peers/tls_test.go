@@ -19,7 +19,7 @@ import (
 
 func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
-// etcd creates its certificates when it starts. Until then, members use self-signed certificates that are equally
+// etcd creates its certificates when it starts. Before that, members use self-signed certificates, which are equally
 // trustworthy.
 func TestAutoTLS_members(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
@@ -36,7 +36,7 @@ func TestAutoTLS_members(t *testing.T) {
 	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
 }
 
-// The status must be sent encrypted.
+// The status must be encrypted in transit.
 func TestAutoTLS_noPlainText(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
@@ -47,7 +47,7 @@ func TestAutoTLS_noPlainText(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Configured certificates take precedence over auto-tls, including the certificates of the other members.
+// Configured certificates take precedence over auto-tls, including those of the other members.
 func TestAutoTLS_withCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
@@ -85,7 +85,7 @@ func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	}
 }
 
-// Secrets may be renewed while a member waits, but TLS reads the CA bundle only once.
+// Secrets may be renewed while a member is waiting, but TLS reads the CA bundle only once.
 func TestQuery_replacedCAs(t *testing.T) {
 	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
 	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
@@ -105,7 +105,7 @@ func TestQuery_replacedCAs(t *testing.T) {
 		return last
 	}
 	assert.ErrorContains(t, survey().Missing, "unknown authority")
-	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment during a renewal
+	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // the bundle may be empty for a moment while it is renewed
 	survey()
 	renew(right)
 	survey()

@@ -56,7 +56,7 @@ func TestBuild_membersOfOneCluster(t *testing.T) {
 	listed, err := client.MemberList(t.Context())
 	require.NoError(t, err)
 	require.Len(t, listed.Members, 3)
-	require.Eventually(t, func() bool { // followers catch up
+	require.Eventually(t, func() bool { // wait until the followers have caught up
 		return servers[2].Server.KV().Rev() == 502
 	}, patience, 10*time.Millisecond)
 }
@@ -77,7 +77,7 @@ func freeURL(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: listener.Addr().String()}
 }
 
-// Tools read the members from the database, but etcd reads them from the snapshot when it starts.
+// Tools read the members from the database, but etcd reads them from the snapshot at startup.
 func TestBuild_membersInLogAndDatabase(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
@@ -104,7 +104,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
 		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
 	}
-	// kept is the start of the restored database, and highest that of the most recent cluster.
+	// kept is the start of the restored database, and highest is the start of the latest cluster.
 	kept, highest := uint64(100), uint64(100)
 	for generation := uint64(2); generation < 20; generation++ {
 		c := cluster{generation: generation}
@@ -113,7 +113,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 		highest = begins + logDistance/2
 		switch generation % 4 {
 		case 0:
-			kept = highest // a full snapshot was made before the cluster was lost
+			kept = highest // a full snapshot was taken before the cluster was lost
 		case 1:
 			kept = 100 // an operator returns to the first cluster
 		}

@@ -30,7 +30,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// patience bounds every wait on a busy machine.
+// patience is the timeout of every wait, generous enough for a busy machine.
 const patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 const keys = 120
 
-// old returns a snapshot of an etcd whose keys have a lease, and the etcd.
+// old returns an etcd whose keys have a lease, and a snapshot of it.
 func old(t *testing.T) (restore.Source, *embed.Etcd) {
 	server, err := datadirtest.Start(filepath.Join(t.TempDir(), "old.etcd"))
 	require.NoError(t, err)
@@ -72,7 +72,7 @@ func snapshotOf(t *testing.T, server *embed.Etcd) restore.Source {
 	}
 }
 
-// alone returns the seed of a single-member cluster, with the settings of datadirtest.Start.
+// alone returns the seed of a single-member cluster with the settings of datadirtest.Start.
 func alone(dir string) Seed {
 	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
@@ -105,7 +105,7 @@ func TestBuild_singleMember(t *testing.T) {
 	require.Len(t, members.Members, 1)
 }
 
-// requireAccepted runs all checks that a data directory must pass before etcd opens it, including etcd's own.
+// requireAccepted runs all checks that a data directory must pass before etcd opens it, including those of etcd.
 func requireAccepted(t *testing.T, s Seed) {
 	t.Helper()
 	warnings, err := datadir.Verify(t.Context(), s.DataDir, bootstrap.Full)
@@ -170,11 +170,11 @@ func TestBuild_removesAlarms(t *testing.T) {
 func TestBuild_refusals(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
-		`"etcd-9" is not one of the cluster's members`: func(s *Seed) { s.Name = "etcd-9" },
-		`member exists with identical ID`:              func(s *Seed) { s.Members["other"] = s.Members["default"] },
-		`the cluster has no token`:                     func(s *Seed) { s.Token = "" },
-		`it is not empty: it contains something`:       func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
-		`not a directory`:                              func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
+		`"etcd-9" is not a member of the cluster`:           func(s *Seed) { s.Name = "etcd-9" },
+		`member exists with identical ID`:                   func(s *Seed) { s.Members["other"] = s.Members["default"] },
+		`the cluster has no token`:                          func(s *Seed) { s.Token = "" },
+		`the directory is not empty: it contains something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
+		`not a directory`:                                   func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
 	} {
 		s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 		change(&s)

@@ -2,5 +2,5 @@
 
 package seed
 
-// isMountPoint always returns false, because only pods need it.
+// isMountPoint always returns false. Only pods need it, and they run on Linux.
 func isMountPoint(string) bool { return false }

@@ -55,7 +55,7 @@ func TestBuild_symbolicLink(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "member", "wal"))
 }
 
-// Without the lock, a second build could make the first one finish with a mixture of both.
+// Without the lock, two builds could end up with a mixture of both.
 func TestBuild_lockedDirectory(t *testing.T) {
 	plan := alone(filepath.Join(t.TempDir(), "etcd"))
 	source, _ := old(t)

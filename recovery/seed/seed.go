@@ -1,5 +1,5 @@
-// Package seed builds the data directory of a restored cluster: a rebuilt database, and a log and a snapshot that
-// start a new history with it. The cluster has new IDs even if names and URLs are the same, so members of the old
+// Package seed builds the data directory of a restored cluster: a restored database, and a snapshot and a write-ahead
+// log that start a new history. The cluster gets new IDs even if names and URLs stay the same, so members of the old
 // cluster that may still be running elsewhere belong to a different cluster.
 package seed
 
@@ -34,7 +34,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// unfinished is the suffix of a directory that is being built.
+// unfinished is the suffix of a directory during its build.
 const unfinished = ".restoring"
 
 // A Seed describes the data directory to build.
@@ -42,27 +42,27 @@ type Seed struct {
 	DataDir string        // must be absent or empty
 	Name    string        // name of the member that uses the directory
 	Members types.URLsMap // members of the cluster by name, including that member
-	Token   string        // see NewToken; members that each restore the same revision share it
-	// Generation is the new generation; 0 if none is created. The database may be older than the cluster that it
-	// replaces, so only this number shows how often logs were restarted.
+	Token   string        // see NewToken; members that restore the same revision separately use the same token
+	// Generation is the number of the new generation, or 0 if none is created. Only this number shows how often the
+	// cluster was restored, because the database may be older than the cluster that it replaces.
 	Generation int
 }
 
-// A Result describes what was built.
+// A Result describes the data directory that was built.
 type Result struct {
 	restore.Result
 	ClusterID, MemberID uint64
 	Voters              int      // number of voters in the backed-up cluster at that revision
-	Alarms              []string // alarms that were raised in that cluster; the restored cluster has none
+	Alarms              []string // alarms that were raised in that cluster and are not restored
 }
 
-// Build makes the data directory from the source's data. It is made under another name, DATADIR.restoring, and renamed
-// when all of it is on the disk; the remains of an interrupted build are removed first. etcd, or etcd-wrapper, then
-// starts on it as on any other; it no longer needs initial-cluster and the like.
+// Build builds the data directory from the source. It creates the directory as DATADIR.restoring, after removing the
+// remains of an interrupted build, and renames it once everything is synced to disk. etcd or etcd-wrapper can then
+// start with the directory like with any other and does not need settings such as initial-cluster.
 //
-// A database whose pages contradict each other can make bbolt panic in its own goroutine: a caller that must survive
-// that runs Build in a separate process (package child). A data directory that is not empty is refused. Errors are
-// those of restore.Database, or name what is wrong with the members.
+// If pages of the database contradict each other, bbolt can panic in a goroutine of its own. A caller that must
+// survive such a panic runs Build in a separate process (package child). Build returns an error if the data directory
+// is not empty, if the members are invalid, or if restore.Database fails.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
 	s.DataDir = ResolvePath(s.DataDir)
 	var lock *os.File
@@ -73,7 +73,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
-	defer lock.Close() // the file was not written to
+	defer lock.Close() // nothing was written to the file
 	restored, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
@@ -81,17 +81,17 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	return Result{Result: restored, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.votersBefore, Alarms: c.alarms}, nil
 }
 
-// logSize returns the bytes of a new log: one segment, and the next one that etcd allocates in advance.
+// logSize returns the size of a new write-ahead log: one segment, and the next one, which etcd allocates in advance.
 func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 
-// CheckSpace returns a restore.ErrNoRoom with both numbers if the volume has no room for the directory that Build
-// would create.
+// CheckSpace returns restore.ErrNoRoom with both numbers if the volume has no room for the directory that Build would
+// create.
 func (s Seed) CheckSpace(source restore.Source) error {
 	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
 }
 
-// prepare checks that the location is free, and creates an empty directory with the suffix. The directory is locked
-// until the file is closed.
+// prepare checks that the data directory can be created, and creates and locks an empty directory for the build.
+// Closing the returned file releases the lock.
 func (s Seed) prepare() (*os.File, error) {
 	if err := CheckPath(s.DataDir); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (s Seed) prepare() (*os.File, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case len(entries) > 0:
-		return nil, fmt.Errorf("it is not empty: it contains %s", entries[0].Name())
+		return nil, fmt.Errorf("the directory is not empty: it contains %s", entries[0].Name())
 	}
 	dir := s.DataDir + unfinished
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -132,7 +132,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, opti
 		return restore.Result{}, err
 	}
 	if err := c.writeLog(member); err != nil {
-		return restore.Result{}, fmt.Errorf("cannot create the log in %s: %w", member, err)
+		return restore.Result{}, fmt.Errorf("cannot create the write-ahead log in %s: %w", member, err)
 	}
 	if err := s.publish(member); err != nil {
 		return restore.Result{}, fmt.Errorf("cannot rename the finished directory to %s: %w", s.DataDir, err)
@@ -140,7 +140,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, opti
 	return restored, nil
 }
 
-// publish makes the directory durable and renames it to its final name.
+// publish syncs the directory to disk and renames it to its final name.
 func (s Seed) publish(member string) error {
 	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
 		if err := disk.SyncDirectory(dir); err != nil {
@@ -153,11 +153,11 @@ func (s Seed) publish(member string) error {
 	return disk.Rename(s.DataDir+unfinished, s.DataDir)
 }
 
-// maxLinks is the maximum number of symbolic links to follow, as in the kernel.
+// maxLinks is the maximum number of symbolic links to follow, as in the Linux kernel.
 const maxLinks = 40
 
-// ResolvePath returns the actual location of a data directory. It follows a symbolic link, even to a missing
-// target. Directories that are renamed from or to that location are next to it, and therefore on the same volume.
+// ResolvePath returns the actual path of a data directory. It follows symbolic links even if the target does not
+// exist. Directories next to that path are on the same volume, so they can be renamed to it.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {
@@ -177,33 +177,34 @@ func ResolvePath(dataDir string) string {
 	return dataDir
 }
 
-// CheckPath returns why a finished directory cannot be renamed to the path.
+// CheckPath returns an error if a directory cannot be renamed to the path.
 func CheckPath(path string) error {
 	if isMountPoint(path) {
-		return fmt.Errorf("%s is a mount point and cannot be replaced; use a directory below it", path)
+		return fmt.Errorf("%s is a mount point and cannot be replaced; use a subdirectory instead", path)
 	}
 	return nil
 }
 
 // ErrInUse reports that another process has locked the directory.
-var ErrInUse = errors.New("another process uses the data directory")
+var ErrInUse = errors.New("another process is using the data directory")
 
 // Lock locks a directory for this process until the file is closed. Two wrappers with different volumes may use the
-// same data directory, and neither may remove what the other builds. Some file systems do not support locks.
+// same data directory, and neither may remove a directory that the other is building. Some file systems do not
+// support locks.
 func Lock(dir string) (*os.File, error) {
 	lock, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
 	if errors.Is(unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
-		err = fmt.Errorf("%w: it restores data into %s; stop it, or use a different data-dir", ErrInUse, dir)
+		err = fmt.Errorf("%w: it is restoring data to %s; stop that process or use a different data-dir", ErrInUse, dir)
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
 }
 
-// MountedWithin returns a mount point within a data directory, or "" if there is none. Its content stays with the
-// preserved data, and becomes part of the restored data when it is mounted again.
+// MountedWithin returns a mount point within a data directory, or "" if there is none. When a mount point is mounted
+// again, its contents become part of the restored data.
 func MountedWithin(dataDir string) string {
 	for _, part := range []string{"member", "member/wal", "member/snap"} {
 		if at := filepath.Join(dataDir, part); isMountPoint(at) {
@@ -213,8 +214,8 @@ func MountedWithin(dataDir string) string {
 	return ""
 }
 
-// NewToken returns a token that no cluster has used. etcd computes its IDs only from the token and the members'
-// peer URLs.
+// NewToken returns a token that no cluster has used before. etcd computes its IDs only from the token and the peer
+// URLs of the members.
 func NewToken() string { return "restored-" + rand.Text() }
 
 // A cluster is the restored cluster with its IDs.
@@ -222,9 +223,9 @@ type cluster struct {
 	*membership.RaftCluster
 	self         *membership.Member
 	votersBefore int      // number of voters in the backed-up cluster
-	alarms       []string // alarms raised in that cluster
+	alarms       []string // alarms that were raised in that cluster
 	generation   uint64   // number of the new generation; 0 if none is created
-	start        uint64   // index of the snapshot at the start of its log; set with the database
+	start        uint64   // index of the snapshot at the start of the log; set along with the database
 }
 
 // newCluster computes the IDs of the cluster and its members.
@@ -238,12 +239,12 @@ func (s Seed) newCluster() (*cluster, error) {
 	}
 	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
 	if c.self == nil {
-		return nil, fmt.Errorf("%q is not one of the cluster's members", s.Name)
+		return nil, fmt.Errorf("%q is not a member of the cluster", s.Name)
 	}
 	return c, nil
 }
 
-// confState returns raft's list of voters.
+// confState returns the voters in raft's format.
 func (c *cluster) confState() *raftpb.ConfState {
 	state := &raftpb.ConfState{}
 	for _, m := range c.Members() {
@@ -252,8 +253,8 @@ func (c *cluster) confState() *raftpb.ConfState {
 	return state
 }
 
-// rewriteMembers changes the members and the index in the database to those of the new cluster. Alarms are removed
-// with the members that raised them.
+// rewriteMembers replaces the members and the index in the database with those of the new cluster. The alarms are
+// removed because the members that raised them no longer exist.
 func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	c.votersBefore, c.alarms = countVoters(tx), listAlarms(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
@@ -276,12 +277,11 @@ func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
 	return cmp.Or(c.invalidateTokens(tx), c.rewriteMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// authRevisionDistance is added to the revision of users and roles, which never change that often between two
-// backups.
+// authRevisionDistance is added to the auth revision. Users and roles never change that often between two backups.
 const authRevisionDistance = 1 << 20
 
-// invalidateTokens makes etcd reject all tokens signed earlier: a JWT contains the revision of users and roles, and
-// could otherwise remain valid despite a password change made after the restored state.
+// invalidateTokens makes etcd reject all tokens that were signed earlier. A JWT contains the auth revision and could
+// otherwise remain valid after a password change that is not in the restored state.
 func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
@@ -291,7 +291,7 @@ func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, revision))
 }
 
-// decodeNumber decodes a number in a database, or returns 0 if there is none.
+// decodeNumber decodes a number from the database, or returns 0 if there is none.
 func decodeNumber(stored []byte) uint64 {
 	if len(stored) != 8 {
 		return 0
@@ -299,7 +299,7 @@ func decodeNumber(stored []byte) uint64 {
 	return binary.BigEndian.Uint64(stored)
 }
 
-// countVoters counts the voting members in a database. Unreadable entries do not count.
+// countVoters counts the voting members in a database and skips unreadable entries.
 func countVoters(tx *bolt.Tx) (count int) {
 	if members := tx.Bucket(schema.Members.Name()); members != nil {
 		_ = members.ForEach(func(_, value []byte) error {
@@ -313,7 +313,7 @@ func countVoters(tx *bolt.Tx) (count int) {
 	return count
 }
 
-// listAlarms returns each raised alarm once. Unreadable entries are ignored.
+// listAlarms returns each raised alarm once and skips unreadable entries.
 func listAlarms(tx *bolt.Tx) (raised []string) {
 	if bucket := tx.Bucket(schema.Alarm.Name()); bucket != nil {
 		_ = bucket.ForEach(func(key, _ []byte) error {
@@ -345,29 +345,28 @@ func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the first entry in the log. The entry is committed, because every member has the same
-// one.
+// firstTerm is the term of the first log entry, which is committed because every member has the same one.
 const firstTerm = 1
 
-// logDistance is the distance from the start of the replaced log to that of the restored log. etcd's simple tokens
-// contain the index at which they were created, and a request with a token waits until that index is applied, so
-// tokens of the previous log wait that long. No cluster appends that many entries between two backups. Members that
-// each restore a different backup still start at the same index.
+// logDistance is the distance between the start of the replaced log and the start of the restored log. A simple token
+// of etcd contains the index at which it was created, and a request with the token waits until that index is applied,
+// so tokens of the old log effectively wait forever. No cluster appends that many entries between two backups.
+// Members that restore different backups still start at the same index.
 const logDistance = 1 << 40
 
-// commit returns the index of the first entry in the log, after the snapshot.
+// commit returns the index of the first log entry after the snapshot.
 func (c *cluster) commit() uint64 { return c.start + 1 }
 
-// nextStart returns a number for a new cluster, such as the start of its log. It is above anything that the cluster
-// of the database reached, and above those of clusters restored since then, which the database may not know: each
-// of them has advanced by less than a step. It is the same for all members that restore the same data. Only data
-// adopted from a store with more generations may have advanced further.
+// nextStart returns a number for the new cluster, such as the index at which its log starts. The number is higher
+// than any that the backed-up cluster reached, and higher than those of later restored clusters that the database
+// does not know, because each of them has advanced by less than a step. All members that restore the same data
+// compute the same number. Only data adopted from a store with more generations may be ahead of it.
 func (c *cluster) nextStart(reached, step uint64) uint64 {
 	return max(reached/step+1, c.generation) * step
 }
 
-// writeLog starts the log with a snapshot of the database and its members. The empty entry after the snapshot shows
-// etcd immediately that everything committed is applied.
+// writeLog creates a log that starts with a snapshot of the database and its members. An empty entry follows the
+// snapshot, so that etcd knows immediately that every committed entry is applied.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
 	if err != nil {
@@ -389,7 +388,7 @@ func (c *cluster) writeLog(member string) (err error) {
 	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
-// saveSnapshot makes the snapshot file readable only for its owner, because etcd leaves that to the umask.
+// saveSnapshot saves the snapshot with permissions for its owner only. etcd would leave the permissions to the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),

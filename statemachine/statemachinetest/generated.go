@@ -16,13 +16,13 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// update rewrites generated files; "make dot" sets it.
-var update = flag.Bool("update", false, "rewrite the files that are generated")
+// update rewrites generated files. "make dot" sets it.
+var update = flag.Bool("update", false, "rewrite generated files")
 
-// IsUpdate reports whether generated files are being rewritten.
+// IsUpdate reports whether the tests rewrite generated files.
 func IsUpdate() bool { return *update }
 
-// AssertGenerated checks that a committed file equals what is generated now. With -update it writes the file.
+// AssertGenerated asserts that a committed file is up to date. With -update, AssertGenerated writes the file first.
 func AssertGenerated(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
@@ -31,11 +31,11 @@ func AssertGenerated(t *testing.T, path, want string) {
 	is, err := os.ReadFile(path)
 	require.NoError(t, err)
 	if want != string(is) {
-		assert.Fail(t, path+" has drifted from what it is generated from; make dot", firstDifference(string(is), want))
+		assert.Fail(t, path+" is outdated; run make dot", firstDifference(string(is), want))
 	}
 }
 
-// firstDifference returns the first line that differs.
+// firstDifference describes the first line that differs.
 func firstDifference(is, want string) string {
 	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
 	for i := range min(len(old), len(now)) {
@@ -43,15 +43,15 @@ func firstDifference(is, want string) string {
 			return fmt.Sprintf("line %d is  %.300s\nand should be %.300s", i+1, old[i], now[i])
 		}
 	}
-	return fmt.Sprintf("it has %d lines and should have %d", len(old), len(now))
+	return fmt.Sprintf("got %d lines, want %d", len(old), len(now))
 }
 
-// headerFor returns the first line of a picture.
+// headerFor returns the first line of the picture of a graph.
 func headerFor(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }
 
-// AssertCommitted checks that the files generated from a table are up to date: the diagram, the matrix and the picture.
+// AssertCommitted asserts that the diagram, the matrix and the picture of a table are up to date.
 func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Diagram, matrix, diagramPath, matrixPath, picturePath string) {
 	t.Helper()
 	AssertGenerated(t, diagramPath, drawing.DOT())
@@ -59,9 +59,9 @@ func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Diagram, mat
 	m.AssertDiagram(t, picturePath, drawing.DOT(), func(svg string) string { return svg })
 }
 
-// AssertDiagram checks that a committed picture was made of a diagram and shows all states. Its first line identifies
-// the diagram, so that the check needs no Graphviz. With -update, Graphviz lays the diagram out and restyle turns the
-// result into the picture.
+// AssertDiagram asserts that a committed picture was generated from a graph and shows all states. The first line of
+// the picture identifies the graph, so the check does not require Graphviz. With -update, AssertDiagram first renders
+// the graph with Graphviz and restyles the result.
 func (m Machine) AssertDiagram(t *testing.T, path, dot string, restyle func(svg string) string) {
 	t.Helper()
 	if *update {
@@ -76,13 +76,13 @@ func (m Machine) AssertDiagram(t *testing.T, path, dot string, restyle func(svg 
 	}
 }
 
-// graphviz lays a graph out and returns the SVG element alone.
+// graphviz renders a graph and returns its SVG element.
 func graphviz(t *testing.T, dot string) string {
 	t.Helper()
 	layout := exec.CommandContext(t.Context(), "dot", "-Tsvg")
 	layout.Stdin = strings.NewReader(dot)
 	svg, err := layout.Output()
-	require.NoError(t, err, "make dot needs Graphviz for the picture")
+	require.NoError(t, err, "make dot requires Graphviz")
 	_, element, found := strings.Cut(string(svg), "<svg")
 	require.True(t, found)
 	return "<svg" + element

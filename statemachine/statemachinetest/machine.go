@@ -1,5 +1,5 @@
-// Package statemachinetest provides the tests that every table must pass: it is complete, a test notices any change of
-// it, and the files generated from it are up to date.
+// Package statemachinetest provides the tests that every table must pass. The tests check that the table is complete,
+// that every change of it fails a test, and that the generated files are up to date.
 package statemachinetest
 
 import (
@@ -11,12 +11,12 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Machine is a table with its vocabulary.
+// Machine is a table with its states, events and guards.
 type Machine struct {
 	Table     []statemachine.Row
-	Elsewhere []statemachine.Default // must answer every event
+	Elsewhere []statemachine.Default // has an answer to every event
 	States    []statemachine.StateInfo
-	Guards    []statemachine.Guard // exactly the guards that the table uses
+	Guards    []statemachine.Guard // exactly the guards used in the table
 }
 
 // StateNames returns the names of all states, in order.
@@ -50,7 +50,7 @@ func (m Machine) Has(state statemachine.State, event statemachine.Event) bool {
 	return len(m.Rows(state, event)) > 0
 }
 
-// Reachable returns the states that can be reached from a state, itself included.
+// Reachable returns the states that can be reached from a state, including the state itself.
 func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	found := []statemachine.State{from}
 	for i := 0; i < len(found); i++ {
@@ -63,9 +63,8 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and its source form. Of the rows for a state and an event, exactly the last has no
-// guard. The rows are adjacent in the source, because rows in two places would look independent. The Checker accepts
-// each row.
+// AssertConsistent checks a table and its source. For each state and event, only the last row has no guard. These
+// rows are adjacent in the source, because rows in two places would look independent. The Checker accepts every row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()
 	for _, state := range m.StateNames() {
@@ -82,7 +81,7 @@ func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 		for _, from := range entry.From.States() {
 			key := string(from) + ", " + string(entry.On)
 			if before, seen := last[key]; seen {
-				assert.Equal(t, i-1, before, "%s stands in two places", key)
+				assert.Equal(t, i-1, before, "%s has rows in two places", key)
 			}
 			last[key] = i
 		}

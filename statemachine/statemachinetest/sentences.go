@@ -11,32 +11,32 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Sentence is an expectation: in state In with facts Given, event On leads to state To and does Do. It repeats the
-// table on purpose, so that a change of the table needs a change of a sentence. A machine's tests define their own
-// type from it, to omit the names of the fields.
+// Sentence is an expectation: in state In with facts Given, event On leads to state To and the actions Do. Sentences
+// repeat the table on purpose, so that a change of the table requires a change of a sentence. The tests of a machine
+// define a type from Sentence in order to omit the field names.
 type Sentence[F, P any] struct {
 	Story string
 	In    statemachine.Source
 	Given F
 	On    statemachine.Event
 	Told  P
-	To    statemachine.State // statemachine.Stays means the same state
+	To    statemachine.State // statemachine.Stays for the same state
 	Do    []statemachine.Action
 }
 
-// Suite tests the single steps of a machine.
+// Suite tests single steps of a machine.
 type Suite[F statemachine.Facts[F, P], P any] struct {
 	Machine
 	Final     statemachine.State
 	Sentences []Sentence[F, P]
-	Known     []F                                                              // facts under which the only row of an event must apply
-	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // the answer to an event without a row, under Given and Told
+	Known     []F                                                              // facts with which the only row of an event must apply
+	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // expected answer to an event without a row, with Given and Told
 	Given     F
 	Told      P
 }
 
-// Assert checks that the table agrees with the sentences, that every row and guard has a sentence, and that the answers
-// without a row agree with Rest.
+// Assert checks that the table agrees with the sentences, that every row and guard has a sentence, and that events
+// without a row get the answer from Rest.
 func (s Suite[F, P]) Assert(t *testing.T) {
 	t.Helper()
 	rules := s.rules()
@@ -54,13 +54,13 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 			}
 		}
 		name := fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To)
-		assert.True(t, taken, "%s: no sentence takes this row: write one that does", name)
-		assert.True(t, refused, "%s: no sentence is refused by this row's guard: write one that is", name)
+		assert.True(t, taken, "%s: no sentence takes this row; add one", name)
+		assert.True(t, refused, "%s: no sentence fails this row's guard; add one", name)
 	}
 	s.AssertDefaults(t)
 }
 
-// AssertDefaults checks that the answers without a row agree with Rest.
+// AssertDefaults checks that events without a row get the answer from Rest.
 func (s Suite[F, P]) AssertDefaults(t *testing.T) {
 	t.Helper()
 	rules := s.rules()
@@ -77,7 +77,7 @@ func (s Suite[F, P]) rules() *statemachine.Rules[F, P] {
 	return statemachine.NewRules[F, P](s.Table, s.Elsewhere, s.Final)
 }
 
-// check returns the difference between the rules and a sentence in one of its states, or "".
+// check describes how the rules differ from a sentence in one of its states, or returns "".
 func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F, P], from statemachine.State) string {
 	givens := []F{sentence.Given}
 	if len(s.Known) > 0 && len(s.Rows(from, sentence.On)) == 1 {
@@ -90,11 +90,11 @@ func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F,
 		after, decision := rules.Step(statemachine.Core[F]{State: from, Facts: given}, sentence.On, sentence.Told)
 		switch {
 		case decision.Row < 0:
-			return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
+			return fmt.Sprintf("no row matches; the event is %sed", decision.Answer)
 		case after.State != sentence.To || decision.To != sentence.To:
-			return fmt.Sprintf("goes to %s, not to %s", after.State, sentence.To)
+			return fmt.Sprintf("goes to %s, want %s", after.State, sentence.To)
 		case !slices.Equal(decision.Do, sentence.Do):
-			return fmt.Sprintf("does %q, not %q", decision.Do, sentence.Do)
+			return fmt.Sprintf("does %q, want %q", decision.Do, sentence.Do)
 		}
 	}
 	return ""
@@ -105,7 +105,7 @@ func (s Suite[F, P]) checkDefault(rules *statemachine.Rules[F, P], state statema
 	after, decision := rules.Step(before, event, s.Told)
 	switch {
 	case decision.Answer != s.Rest(state, event):
-		return fmt.Sprintf("is answered with %s, not %s; write a row if it can come", decision.Answer, s.Rest(state, event))
+		return fmt.Sprintf("answer is %s, want %s; add a row if the event can occur", decision.Answer, s.Rest(state, event))
 	case !reflect.DeepEqual(before, after) || decision.To != state || len(decision.Do) > 0:
 		return "changes something"
 	case decision.Why == "":

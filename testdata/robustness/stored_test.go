@@ -71,7 +71,7 @@ func (c *cluster) restore() {
 	require.NoError(c, os.Rename(p.DataDir(), r.lost))
 	require.NoError(c, os.RemoveAll(p.Volume))
 	c.restart(0)
-	built := c.runs[0].Log.Matching(harness.Line{"message": "recovery: the data directory was built from the backup"})
+	built := c.runs[0].Log.Matching(harness.Line{"message": "recovery: built a data directory from the backup"})
 	require.Len(c, built, 1)
 	r.ended = time.Since(c.began)
 	r.last, r.first = int64(built[0]["revision"].(float64)), int64(built[0]["continues_above"].(float64))+1

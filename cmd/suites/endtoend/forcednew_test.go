@@ -35,7 +35,7 @@ func TestForceNewCluster_leftInTheFile(t *testing.T) {
 		c.runs[i+1] = p.Start()
 	}
 	for _, run := range c.runs[1:] {
-		run.AwaitLine(harness.Line{"level": "warn", "message": "1 of the 3 members that the data lists, which is no quorum, as after force-new-cluster"})
+		run.AwaitLine(harness.Line{"level": "warn", "message": "only 1 of the 3 members that the data lists, as after force-new-cluster"})
 		run.AwaitLine(harness.Line{"message": "to keep this data, stop the running members"})
 	}
 	alone.Shutdown() // as the messages advise

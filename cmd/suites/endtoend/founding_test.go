@@ -15,9 +15,9 @@ func TestNewCluster_lateLastMember(t *testing.T) {
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
 	first := c.pods[0].Start()
-	first.AwaitLine(harness.Line{"message": "a new cluster is created once every member of initial-cluster is here without data", "level": "warn"})
+	first.AwaitLine(harness.Line{"message": "a new cluster is created once all members of initial-cluster have started without data", "level": "warn"})
 	second := c.pods[1].Start()
-	first.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-2 does not respond"})
+	first.AwaitLine(harness.Line{"message": "waiting for other members, which may have data: etcd-main-2 does not respond"})
 	require.NotEqual(t, 200, first.Readyz())
 	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not respond")
 	for _, run := range []*harness.Run{c.pods[2].Start(), first, second} {

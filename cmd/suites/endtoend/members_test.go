@@ -26,7 +26,7 @@ var fates = map[string]struct {
 	says    string
 	asides  int
 }{
-	"lost": {func(_ *three, p *harness.Pod) { emptyVolume(p) }, "the volume is empty; the member gets its data from ", 0},
+	"lost": {func(_ *three, p *harness.Pod) { emptyVolume(p) }, "the volume is empty; getting the data from ", 0},
 	"broken": {func(_ *three, p *harness.Pod) {
 		harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10)
 	}, "the data on the volume cannot be used: ", 1},
@@ -71,8 +71,8 @@ func TestLostMember_rejoins(t *testing.T) {
 // steps lists the log lines of a rejoin, one per step.
 var steps = []harness.Line{
 	{"message": "the data on the volume cannot be used: "},
-	{"message": "removed this member's old identity"},
-	{"message": "the cluster has added this member again"},
+	{"message": "removed this member's old ID"},
+	{"message": "added this member to the cluster again"},
 	{"from": "AskPeers", "to": "Ready"},
 	{"message": "starting etcd"},
 	{"message": "etcd has joined its cluster"},
@@ -195,7 +195,7 @@ func TestRestore_threeMembers(t *testing.T) {
 	}
 	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
 	first := c.pods[0].Start(flags...)
-	first.AwaitLine(harness.Line{"message": "a restore starts once every member is stopped and requests the same restore"})
+	first.AwaitLine(harness.Line{"message": "waiting until every member has stopped and requests the same restore"})
 	first.Kill()
 	for _, run := range c.restart(flags...) {
 		run.Shutdown()
@@ -231,7 +231,7 @@ func TestLostMember_TLSAndAuthentication(t *testing.T) {
 	last := c.pods[2]
 	c.runs[2].LoseVolume()
 	run := last.Start()
-	run.AwaitLine(harness.Line{"message": "give ETCDCTL_USER=root and ETCDCTL_PASSWORD"})
+	run.AwaitLine(harness.Line{"message": "set ETCDCTL_USER=root and ETCDCTL_PASSWORD"})
 	run.Kill()
 	last.Env = append(last.Env, "ETCDCTL_USER=root", "ETCDCTL_PASSWORD=secret")
 	run = last.StartReady()

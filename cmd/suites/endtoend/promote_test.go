@@ -87,7 +87,7 @@ func TestMemberAddedByUser_rejoinsAsLearner(t *testing.T) {
 	run.LoseVolume()
 
 	run = second.Start()
-	run.AwaitLine(harness.Line{"message": "removed this member's old identity"})
+	run.AwaitLine(harness.Line{"message": "removed this member's old ID"})
 	run.Kill() // the cluster itself remembers the learner
 	run = second.Start()
 	promoteByHand(first, run)
@@ -113,7 +113,7 @@ func TestMemberAddedByRecovery_isPromoted(t *testing.T) {
 	last := c.pods[2]
 	c.runs[2].LoseVolume()
 	run := last.Start()
-	run.AwaitLine(harness.Line{"message": "the cluster has added this member again"})
+	run.AwaitLine(harness.Line{"message": "added this member to the cluster again"})
 	run.LoseVolume()
 	run = last.Start()
 	run.AwaitLine(harness.Line{"message": "this learner was promoted"})

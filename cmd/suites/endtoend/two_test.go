@@ -54,7 +54,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 		message string
 		out     func(c *three)
 	}{
-		"without a store": {false, "start one member that still has it once with force-new-cluster: true", func(c *three) {
+		"without a store": {false, "start a member that still has data once with force-new-cluster: true", func(c *three) {
 			first := c.pods[0]
 			c.runs[0].Kill()
 			first.Config["force-new-cluster"] = true
@@ -88,7 +88,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 			}
 			c.runs[1].LoseVolume()
 			c.runs[1] = c.pods[1].Start()
-			requireExplanation(t, c.runs[1], "of 2 voting members the others are no quorum, which is needed to replace this member")
+			requireExplanation(t, c.runs[1], "the cluster has 2 voting members: the other members do not form a quorum, so this member cannot be replaced")
 			assert.Contains(t, c.runs[1].Status().Recovery.Reason, test.message)
 			test.out(c)
 			for _, run := range c.runs {
@@ -112,8 +112,8 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}
-	requireExplanation(t, c.runs[1], "of 3 voting members only etcd-main-0 runs, but 2 are needed; etcd-main-2 does not run etcd and has no usable data; if the data is lost for good, start one member")
-	requireExplanation(t, c.runs[2], "etcd-main-1 does not run etcd and has no usable data")
+	requireExplanation(t, c.runs[1], "of 3 voting members, only etcd-main-0 responded, but 2 are needed; etcd-main-2 is not running etcd and has no usable data; if the missing data is lost for good, start a member")
+	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 
 // The data of each member agree with those of all others.

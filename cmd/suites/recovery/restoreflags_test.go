@@ -34,7 +34,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 		"two of three are lost, and restored": {3, func(l *restoredCluster) {
 			l.lose(1, 2)
 			l.start(l.members, 1, 2)
-			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and the same new --restore-id")
+			l.requireReason(1, "stop all members, then start all of them with --restore-to=latest and the same new --restore-id")
 			l.restoreAll("twice")
 		}},
 		"one member grows to three": {1, func(l *restoredCluster) {
@@ -48,7 +48,7 @@ func TestLeftoverRestoreFlags_blockNoMember(t *testing.T) {
 		"one of two is lost, and restored": {2, func(l *restoredCluster) {
 			l.lose(1)
 			l.start(l.members, 1)
-			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and the same new --restore-id")
+			l.requireReason(1, "stop all members, then start all of them with --restore-to=latest and the same new --restore-id")
 			l.restoreAll("twice")
 		}},
 	} {

@@ -36,28 +36,28 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "empty", starts},
 	{"valid", "none", starts},
 	{"valid", "unreachable", uncompared},
-	{"valid", "another's", "backups of another cluster are never restored here"},
+	{"valid", "another's", "backups of another cluster are never restored to this member"},
 	{"valid", "damaged", backupsFail},
 	{"valid", "not trusted", backupsFail},
-	{"of no cluster", "this cluster's", "the data identifies no cluster"},
+	{"of no cluster", "this cluster's", "the data has no cluster ID"},
 	{"of no cluster", "empty", starts},
-	{"broken", "damaged", "restore that object"},
-	{"empty", "damaged", "restore that object"},
+	{"broken", "damaged", "restore the object"},
+	{"empty", "damaged", "restore the object"},
 	{"empty", "not trusted", "add the key"},
 	{"rolled back", "this cluster's", restores},
-	{"rolled back", "another's", "backups of another cluster are never restored here"},
+	{"rolled back", "another's", "backups of another cluster are never restored to this member"},
 	{"broken", "this cluster's", restores},
 	{"broken", "empty", "there is no backup to restore"},
 	{"broken", "certified", "cannot be uploaded: the spool does not extend the backups: "},
 	{"broken", "unreachable", waits},
 	{"broken", "none", "there is no backup to restore"},
-	{"broken", "another's", "backups of another cluster are never restored here"},
+	{"broken", "another's", "backups of another cluster are never restored to this member"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "no new cluster is created"},
 	{"empty", "empty", createsCluster},
 	{"empty", "none", createsCluster},
 	{"empty", "unreachable", waits},
-	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or lacks revisions"},
+	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or missing revisions"},
 }
 
 func TestRecoveryTable(t *testing.T) {
@@ -185,5 +185,5 @@ func TestDamagedBackup_olderFullSnapshotIsUsed(t *testing.T) {
 
 	again := l.StartReady()
 	assert.Equal(t, "newest", l.Get("key"))
-	again.AwaitLine(harness.Line{"message": "recovery: a backup is damaged, so other objects are used instead", "level": "warn"})
+	again.AwaitLine(harness.Line{"message": "recovery: a backup is damaged; using other objects instead", "level": "warn"})
 }
