@@ -15,17 +15,16 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A ConfigPreview is the part of a configuration that determines how early it may be fetched.
+// A ConfigPreview holds the settings of a configuration that determine how early it may be fetched.
 type ConfigPreview struct {
-	// NewAlone reports whether the configuration is for the only member of a new cluster. In that case the sidecar
-	// returns the same configuration before and after an initialization, because there are no other members that
-	// could affect it.
+	// NewAlone reports whether the configuration is for a new single-member cluster. The sidecar returns the same
+	// configuration before and after initializing such a member, because no other member can affect it.
 	NewAlone bool
-	// LogDir is the directory of etcd's log, or "" if the configuration names none.
+	// LogDir is the WAL directory, or "" if the configuration does not set one.
 	LogDir string
 }
 
-// Preview reads a configuration, which need not be valid.
+// Preview reads a configuration without validating it.
 func Preview(config []byte) ConfigPreview {
 	var keys struct {
 		Cluster string `json:"initial-cluster"`
@@ -46,8 +45,9 @@ func Preview(config []byte) ConfigPreview {
 	return preview
 }
 
-// StoreConfig writes a copy of the fetched configuration to path, for operators' debug containers. Only the owner can
-// read it. The file is replaced atomically, but not flushed: after a power loss the configuration is fetched again.
+// StoreConfig writes a copy of the fetched configuration to path for use in debug containers. Only the owner can read
+// the file. StoreConfig replaces the file atomically but does not sync it: the configuration is fetched again after a
+// power failure.
 func StoreConfig(path string, yaml []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -64,12 +64,12 @@ func StoreConfig(path string, yaml []byte) error {
 	return nil
 }
 
-// ErrCertificates means that certificate files are unusable at the moment: a file is missing, truncated or does not
-// match its pair, or its mount hangs. This happens while certificates are being replaced, so callers retry and keep
-// the result of a validation. The check of etcd's configuration and the wrapper's own server return it.
-var ErrCertificates = errors.New("certificate files cannot be used now")
+// ErrCertificates means that certificate files are temporarily unusable: a file is missing or truncated, a
+// certificate does not match its key, or the mount is hanging. Callers retry and keep the validation result, because
+// certificates may be in the middle of a rotation.
+var ErrCertificates = errors.New("certificate files are temporarily unusable")
 
-// Mark returns an error with the text of err that also matches kind in errors.Is.
+// Mark returns an error that has the text of err and also matches kind in errors.Is.
 func Mark(err, kind error) error { return marked{err, kind} }
 
 type marked struct{ cause, kind error }
@@ -78,28 +78,26 @@ func (m marked) Error() string { return m.cause.Error() }
 
 func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
-// ForceNote is the file on a volume that records that etcd was started with force-new-cluster. If the key stays in
-// etcd's configuration, it must not be performed again, because every start would drop the members that have joined
-// since.
+// A ForceNote is a file on the volume that records that etcd was started with force-new-cluster. The note keeps the
+// wrapper from applying the option again on the next start, which would drop all members added since.
 type ForceNote struct{ path string }
 
-// ForceNoteOn returns the note on a volume.
 func ForceNoteOn(volumeDir string) ForceNote {
 	return ForceNote{filepath.Join(volumeDir, "force-new-cluster.done")}
 }
 
-// Exists reports whether force-new-cluster was performed. A file that cannot be inspected counts as the note.
+// Exists reports whether force-new-cluster was applied. A file that cannot be read counts as existing.
 func (n ForceNote) Exists() bool {
 	_, err := os.Lstat(n.path)
 	return !os.IsNotExist(err)
 }
 
-// Write records that force-new-cluster was performed.
+// Write records that force-new-cluster was applied.
 func (n ForceNote) Write() error {
-	return disk.Replace(n.path, []byte("etcd was started with force-new-cluster; remove the key from its configuration\n"))
+	return disk.Replace(n.path, []byte("etcd was started with force-new-cluster; remove the key from the etcd configuration\n"))
 }
 
-// Remove allows force-new-cluster to be performed again. Call it at a start without the key.
+// Remove allows force-new-cluster to be applied again. Call Remove when etcd starts without the option.
 func (n ForceNote) Remove() error {
 	if !n.Exists() {
 		return nil
@@ -107,9 +105,10 @@ func (n ForceNote) Remove() error {
 	return disk.Remove(n.path)
 }
 
-// ExplainError adds advice to an error of the operating system or of etcd, such as how full a disk is or which user
-// this process runs as. dir is the place of the error, unless the error names a file. The result wraps err; an error
-// that already has advice is returned unchanged. ExplainError reads the disk, so it may block.
+// ExplainError adds advice to an error from the operating system or etcd, such as the free disk space or the user
+// that the process runs as. The dir argument is the location of the error if the error does not name a file. The
+// result wraps err. ExplainError returns errors that already have advice unchanged. ExplainError reads the disk, so
+// it may block.
 func ExplainError(err error, dir string) error {
 	if _, explained := errors.AsType[*explainedError](err); explained || err == nil {
 		return err
@@ -118,35 +117,33 @@ func ExplainError(err error, dir string) error {
 		dir = filepath.Dir(path)
 	}
 	switch {
-	// etcd reports fatal errors as text.
+	// etcd reports fatal errors as plain text.
 	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
-		return &explainedError{err, freeSpace(dir) + "enlarge the volume or make room on it"}
+		return &explainedError{err, freeSpace(dir) + "expand the volume or free up space on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
-		return &explainedError{err, freeSpace(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
+		return &explainedError{err, freeSpace(dir) + "to repair the log, etcd needs space for a copy of the last WAL file: expand the volume or free up space on it"}
 	case isErrno(err, syscall.EADDRINUSE):
-		return &explainedError{err, "end the process that listens there"}
+		return &explainedError{err, "stop the process that is listening on this address"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
-		return &explainedError{err, fmt.Sprintf("check its owner and mode; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+		return &explainedError{err, fmt.Sprintf("check the owner and mode; this process runs as user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
-		return &explainedError{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data directory is missing entries that this member acknowledged to the leader, for example because the volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
-		return &explainedError{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
-			"write a key and stop it; etcd is upgraded one minor version at a time"}
+		return &explainedError{err, "the data was written by etcd 3.4 or earlier or through the v2 API: start etcd 3.5 on it once with --snapshot-count=1, " +
+			"write a key and stop it; upgrade etcd one minor version at a time"}
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
-		return &explainedError{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data directory conflicts with the other members, for example because the volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
-		return &explainedError{err, "none of the members that this one joins answered; the next start asks them again"}
+		return &explainedError{err, "no member of the existing cluster responded; the next start tries again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
-		return &explainedError{err, "see etcdctl member list on another member; if this one was removed, do not start it again, or, to add it again, " + joinAnew}
+		return &explainedError{err, "run etcdctl member list on another member; if this member was removed, do not start it again; to add it back, " + joinAnew}
 	}
 	return err
 }
 
-// joinAnew explains how to replace a member whose data is unusable.
-const joinAnew = "start with --recover=auto, without a sidecar, and it joins as a new member; or move its data directory away, remove it if it is still listed, and add it again"
+const joinAnew = "restart the member with --recover=auto and without a sidecar to rejoin as a new member; or move its data directory away, remove the member if it is still listed, and add it again"
 
-// deniedFile matches a file in one of etcd's messages. A store uses the same words for credentials, which have
-// neither owner nor mode.
+// deniedFile matches a file path in an etcd message. Object stores report rejected credentials with the same words.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // explainedError is an error with advice.
@@ -163,16 +160,17 @@ func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// freeSpace returns how full a disk is, as the first clause of a sentence, or "" if that is unknown.
+// freeSpace describes the free space on a disk for use at the start of a message, or returns "" if the space is
+// unknown.
 func freeSpace(dir string) string {
 	left, size, err := disk.Space(dir)
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, left>>20, size>>20)
+	return fmt.Sprintf("%s has %d of %d MiB free; ", dir, left>>20, size>>20)
 }
 
-// pathOf returns the file that an error names, or "".
+// pathOf returns the path of the file in an error, or "".
 func pathOf(err error) string {
 	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return file.Path

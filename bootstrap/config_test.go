@@ -62,17 +62,17 @@ func TestSystemError_suggestsAnAction(t *testing.T) {
 	dir := t.TempDir()
 	full := &os.PathError{Op: "write", Path: filepath.Join(dir, "exit_code"), Err: syscall.ENOSPC}
 	for err, want := range map[error]string{
-		fmt.Errorf("cannot write: %w", full):                               "no space left on device \\(" + dir + " has \\d+ MiB free of \\d+ MiB; enlarge the volume or make room on it\\)$",
-		errors.New("wal: open /data/0.wal: permission denied"):             fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
-		errors.New("etcd: wal: no space left on device"):                   "device \\(" + dir + " has \\d+ MiB free of .*\\)$",
-		errors.New("etcd: failed to repair WAL: unexpected EOF"):           "EOF \\(" + dir + " has \\d+ MiB free of .* room for a copy .*\\)$",
-		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}:         "\\(end the process that listens there\\)$",
-		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}:         fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
-		errors.New("entry 7 conflict with committed entry [committed(9)]"): "\\(the data contradict those of the other members.*--recover=auto.*\\)$",
-		errors.New("failed to update; member unknown"):                     "\\(the data contradict those of the other members.*--recover=auto.*\\)$",
-		errors.New("tocommit(9) is out of range [lastIndex(7)]"):           "\\(the data lack what this member has confirmed .*--recover=auto.*\\)$",
-		errors.New("cannot fetch cluster info from peer urls"):             "\\(none of the members .* answered; the next start asks them again\\)$",
-		errors.New("a member that was removed from its cluster"):           "\\(.*if this one was removed, do not start it again, or, .*--recover=auto.*\\)$",
+		fmt.Errorf("cannot write: %w", full):                               "no space left on device \\(" + dir + " has \\d+ of \\d+ MiB free; expand the volume or free up space on it\\)$",
+		errors.New("wal: open /data/0.wal: permission denied"):             fmt.Sprintf("this process runs as user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
+		errors.New("etcd: wal: no space left on device"):                   "device \\(" + dir + " has \\d+ of \\d+ MiB free; .*\\)$",
+		errors.New("etcd: failed to repair WAL: unexpected EOF"):           "EOF \\(" + dir + " has \\d+ of \\d+ MiB free; .* space for a copy .*\\)$",
+		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}:         "\\(stop the process that is listening on this address\\)$",
+		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}:         fmt.Sprintf("this process runs as user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
+		errors.New("entry 7 conflict with committed entry [committed(9)]"): "\\(the data directory conflicts with the other members.*--recover=auto.*\\)$",
+		errors.New("failed to update; member unknown"):                     "\\(the data directory conflicts with the other members.*--recover=auto.*\\)$",
+		errors.New("tocommit(9) is out of range [lastIndex(7)]"):           "\\(the data directory is missing entries that this member acknowledged .*--recover=auto.*\\)$",
+		errors.New("cannot fetch cluster info from peer urls"):             "\\(no member of the existing cluster responded; the next start tries again\\)$",
+		errors.New("a member that was removed from its cluster"):           "\\(.*if this member was removed, do not start it again; .*--recover=auto.*\\)$",
 	} {
 		advised := bootstrap.ExplainError(err, dir)
 		assert.Regexp(t, want, advised.Error())

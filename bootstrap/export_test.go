@@ -14,7 +14,7 @@ func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// ClientThatHangs returns a client whose sidecar never responds. It can be used in a synctest bubble.
+// ClientThatHangs returns a client whose sidecar never responds, for use in a synctest bubble.
 func ClientThatHangs(*testing.T) *Client {
 	return &Client{base: url.URL{Scheme: "http", Host: "sidecar"}, http: &http.Client{Transport: hangs{}}}
 }

@@ -2,5 +2,5 @@
 
 package bootstrap
 
-// holder returns "", because only Linux lists the processes that hold locks.
+// holder returns "" because only Linux lists the processes that hold locks.
 func holder(string) string { return "" }

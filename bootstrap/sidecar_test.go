@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// sidecar runs a server with handler and returns a client for it.
+// sidecar starts a server with the handler and returns a client for it.
 func sidecar(t *testing.T, handler http.HandlerFunc) *bootstrap.Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -63,7 +63,7 @@ func TestSidecar_missingAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := bootstrap.ClientThatHangs(t)
 		_, err := client.Status(t.Context())
-		require.ErrorContains(t, err, ": no answer within 15 s")
+		require.ErrorContains(t, err, ": no response within 15 s")
 		assert.ErrorIs(t, err, context.DeadlineExceeded, "callers can tell what it is")
 	})
 }
@@ -145,8 +145,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// On a reused connection, net/http retries a GET without a response. Reading the status twice would discard a
-// result.
+// net/http retries a GET without a response on a reused connection, and reading the status twice would lose a result.
 func TestSidecar_newConnectionPerCall(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))
@@ -193,7 +192,7 @@ func TestAddressesThatAreNone(t *testing.T) {
 
 func TestSidecarAddress_withScheme(t *testing.T) {
 	_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: "https://etcd-main-local:8080"})
-	assert.ErrorContains(t, err, "write <host>:<port>, and --backup-restore-tls-enabled for HTTPS")
+	assert.ErrorContains(t, err, "use <host>:<port>, and set --backup-restore-tls-enabled for HTTPS")
 }
 
 func TestTLS_rereadsTheBundle(t *testing.T) {
@@ -218,9 +217,9 @@ func TestClient_schemeOfTheOtherSide(t *testing.T) {
 	t.Cleanup(secured.Close)
 	bundle := certificates.NewAuthority(t, "sidecar").Bundle()
 	_, err := clientFor(t, bootstrap.ClientOptions{HostPort: plain.Listener.Addr().String(), TLS: true, CAPath: bundle}).Status(t.Context())
-	require.ErrorContains(t, err, ": it speaks plain HTTP, and --backup-restore-tls-enabled asks for HTTPS: give the sidecar a certificate, or leave out the flag")
+	require.ErrorContains(t, err, ": the sidecar serves plain HTTP, but --backup-restore-tls-enabled is set: configure TLS in the sidecar or remove the flag")
 	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: secured.Listener.Addr().String()}).Status(t.Context())
-	require.ErrorContains(t, err, ": it speaks HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
+	require.ErrorContains(t, err, ": the sidecar serves HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
 }
 
 func TestBundlesThatAreNone(t *testing.T) {
@@ -229,9 +228,9 @@ func TestBundlesThatAreNone(t *testing.T) {
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, want := range map[string]string{
-		fifo:              "not a regular file", // no process has opened the other end of the pipe
+		fifo:              "not a regular file", // a pipe without a writer
 		"":                "required",
-		empty:             "holds no certificate",
+		empty:             "contains no certificates",
 		empty + ".absent": "no such file",
 	} {
 		_, err := bootstrap.NewClient(bootstrap.ClientOptions{HostPort: ":8080", TLS: true, CAPath: path})

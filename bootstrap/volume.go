@@ -13,41 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrVolumeBusy means that another process holds the volume's lock.
-var ErrVolumeBusy = errors.New("another process holds the volume")
+// ErrVolumeBusy means that another process has locked the volume.
+var ErrVolumeBusy = errors.New("locked by another process")
 
-// A Volume is the directory that holds the exit record and, in a pod, the data directory. Its lock prevents two
-// wrappers from using the same volume: it is taken before the first call to the sidecar and held until the process
-// ends.
+// A Volume is the directory that contains the exit record and, in a pod, the data directory. Locking the volume
+// prevents two wrappers from using it. The wrapper takes the lock before the first call to the sidecar and holds it
+// until the process exits.
 type Volume struct {
 	path   string
 	locked *os.File
-	data   *os.File // lock on the data directory if it is outside the volume's directory
+	data   *os.File // lock on a data directory outside the volume directory
 }
 
-// NewVolume returns the volume at path, a directory. It does not access it.
+// NewVolume returns the volume at path without accessing it.
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
-// Check returns an error with the way out if no data can be kept at the volume's path. It does not create a missing
-// directory: the path is mistyped or its volume is not mounted, and a new cluster would start although the data
-// exists.
+// Check returns an error with advice if the volume cannot store data. Check does not create a missing directory: if
+// the path is wrong or the volume is not mounted, etcd would start a new cluster although data exists elsewhere.
 func (v *Volume) Check() error {
 	info, err := os.Stat(v.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--volume-dir: %s does not exist; mount the volume, correct the path, or create the directory for a new cluster", v.path)
+		return fmt.Errorf("--volume-dir: %s does not exist; mount the volume, fix the path, or create the directory for a new cluster", v.path)
 	case err != nil:
-		return fmt.Errorf("--volume-dir: %w; correct the path, or make it accessible for user %d", err, os.Geteuid())
+		return fmt.Errorf("--volume-dir: %w; fix the path or grant user %d access to it", err, os.Geteuid())
 	case !info.IsDir():
-		return fmt.Errorf("--volume-dir: %s is a file; name the directory that holds the data directory", v.path)
+		return fmt.Errorf("--volume-dir: %s is a file; specify the directory that contains the data directory", v.path)
 	case errors.Is(unix.Access(v.path, unix.W_OK), unix.EROFS):
-		return fmt.Errorf("--volume-dir: %s: %w; mount it writable", v.path, unix.EROFS)
+		return fmt.Errorf("--volume-dir: %s: %w; mount the volume read-write", v.path, unix.EROFS)
 	}
 	return nil
 }
 
-// Lock takes the lock, or returns ErrVolumeBusy without waiting. It may be called again while it holds the lock. It
-// can also lock a read-only volume.
+// Lock locks the volume, or returns ErrVolumeBusy without waiting. Locking a locked volume again does nothing.
+// Read-only volumes can be locked, too.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -56,7 +55,7 @@ func (v *Volume) Lock() error {
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = ErrVolumeBusy
 		if by := holder(v.path); by != "" {
-			err = fmt.Errorf("%w: %s", err, by)
+			err = fmt.Errorf("%w (%s)", err, by)
 		}
 	}
 	if err != nil {
@@ -66,7 +65,7 @@ func (v *Volume) Lock() error {
 	return nil
 }
 
-// lockDirectory locks the directory itself, which leaves no file behind, until the returned file is closed.
+// lockDirectory locks the directory itself until the returned file is closed. No lock file is created.
 func lockDirectory(path string) (*os.File, error) {
 	directory, err := os.Open(path)
 	if err != nil {
@@ -78,11 +77,11 @@ func lockDirectory(path string) (*os.File, error) {
 	return directory, nil
 }
 
-// Contains reports whether path, which need not exist, is on the volume's own file system.
+// Contains reports whether path is on the same file system as the volume. The path does not have to exist.
 func (v *Volume) Contains(path string) (bool, error) {
 	var here, there unix.Stat_t
 	if err := unix.Stat(v.path, &here); err != nil {
-		return false, fmt.Errorf("cannot inspect volume %s: %w", v.path, err)
+		return false, fmt.Errorf("cannot stat volume %s: %w", v.path, err)
 	}
 	err := unix.Stat(path, &there)
 	for errors.Is(err, unix.ENOENT) && path != filepath.Dir(path) {
@@ -90,12 +89,13 @@ func (v *Volume) Contains(path string) (bool, error) {
 		err = unix.Stat(path, &there)
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot look at %s: %w", path, err)
+		return false, fmt.Errorf("cannot stat %s: %w", path, err)
 	}
 	return here.Dev == there.Dev, nil
 }
 
-// Unlock releases both locks, for tests that simulate several processes. A process releases them when it ends.
+// Unlock releases both locks. Only tests that simulate several processes need it, because the locks of a process end
+// with the process.
 func (v *Volume) Unlock() (err error) {
 	for _, held := range []**os.File{&v.locked, &v.data} {
 		if *held != nil {
@@ -106,28 +106,28 @@ func (v *Volume) Unlock() (err error) {
 	return err
 }
 
-// ErrDataInUse means that another process has data open for writing, or has locked the data directory for that.
-var ErrDataInUse = errors.New("a running etcd has its data on the volume")
+// ErrDataInUse means that another process has the data open for writing or has locked the data directory.
+var ErrDataInUse = errors.New("the data is in use by a running etcd")
 
-// Limits of the search for databases. A real volume has the data directory at its first level and few other
+// Limits for the search for databases. On a real volume, the data directory is at the first level, next to few other
 // directories.
 const (
 	maxDepth       = 8     // maximum number of levels below the volume
-	maxDirectories = 10000 // maximum number of directories to search, the shallowest first
+	maxDirectories = 10000 // maximum number of directories to search, shallowest first
 )
 
 // LockMode describes how other processes use a database.
 type LockMode int
 
-// Uses of a database, according to bbolt's lock on the file.
+// Lock modes, derived from bbolt's lock on the file.
 const (
 	Unused  LockMode = iota
-	Reading          // a shared lock: etcd has to wait, but nothing changes
-	Writing          // an exclusive lock: a running etcd, in this program or another
+	Reading          // shared lock: etcd has to wait, but the data does not change
+	Writing          // exclusive lock: an etcd in this or another process is running
 )
 
-// LockModeOf returns how other processes use a database file at the moment. Call it before this process opens the
-// database. A file that cannot be opened counts as unused, because etcd will report the problem.
+// LockModeOf returns how other processes are using a database file. Call LockModeOf before this process opens the
+// database. A file that cannot be opened counts as unused because etcd will report the error.
 func LockModeOf(database string) LockMode {
 	switch {
 	case isLocked(database, unix.LOCK_SH):
@@ -139,7 +139,7 @@ func LockModeOf(database string) LockMode {
 	}
 }
 
-// isLocked reports whether another process prevents a lock. It takes the lock and releases it immediately.
+// isLocked reports whether another process holds a conflicting lock, by taking and immediately releasing the lock.
 func isLocked(database string, lock int) bool {
 	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -149,8 +149,8 @@ func isLocked(database string, lock int) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Probe returns ErrDataInUse with a path if a process has a database on the volume open for writing, such as an etcd
-// that does not take the volume's lock. It searches 8 levels deep and does not follow symbolic links to directories.
+// Probe returns ErrDataInUse with the path if another process has a database on the volume open for writing. Not
+// every etcd locks the volume. Probe searches 8 levels deep and does not follow symbolic links to directories.
 func (v *Volume) Probe() error {
 	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
@@ -161,7 +161,7 @@ func (v *Volume) Probe() error {
 	return nil
 }
 
-// Logs returns the directories on the volume that contain an etcd log, as deep as Probe searches.
+// Logs returns the WAL directories on the volume, searching as deep as Probe.
 func (v *Volume) Logs() (found []string) {
 	for directory := range v.dataDirs() {
 		log := filepath.Join(directory, "member", "wal")
@@ -173,7 +173,7 @@ func (v *Volume) Logs() (found []string) {
 	return found
 }
 
-// dataDirs yields the directories on the volume that may be a data directory of etcd, the shallowest first.
+// dataDirs yields the directories on the volume that may be etcd data directories, shallowest first.
 func (v *Volume) dataDirs() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		level := []string{v.path}
@@ -183,9 +183,9 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				entries, _ := os.ReadDir(directory) // a directory that cannot be listed is skipped
+				entries, _ := os.ReadDir(directory) // directories that cannot be listed are skipped
 				for _, entry := range entries {
-					if entry.IsDir() && entry.Name() != "member" { // no data directory exists below a member directory
+					if entry.IsDir() && entry.Name() != "member" { // a member directory never contains a data directory
 						next = append(next, filepath.Join(directory, entry.Name()))
 					}
 				}
@@ -196,24 +196,24 @@ func (v *Volume) dataDirs() iter.Seq[string] {
 	}
 }
 
-// LockData locks etcd's data directory and creates it if necessary. It returns ErrDataInUse immediately if another
-// wrapper, with its own volume, uses the same directory. Call it for each configuration, before anything in the
-// directory is opened: if the path now leads elsewhere, it releases the previous lock. The lock is held until the
-// process ends.
+// LockData locks the etcd data directory, creating the directory if necessary. LockData returns ErrDataInUse
+// immediately if another wrapper uses the same directory from a different volume. Call LockData for each
+// configuration before opening any file in the directory. If the path now refers to a different directory, the
+// previous lock is released. The lock is held until the process exits.
 func (v *Volume) LockData(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return fmt.Errorf("cannot lock data directory: %w", err)
+		return fmt.Errorf("cannot create data directory: %w", err)
 	}
 	if isOpen(v.locked, directory) || isOpen(v.data, directory) {
 		return nil
 	}
 	locked, err := lockDirectory(directory)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return Mark(fmt.Errorf("data directory %s is in use: another etcd-wrapper has locked it; end that one, or give this one a "+
-			"data-dir of its own", directory), ErrDataInUse)
+		return Mark(fmt.Errorf("data directory %s is locked by another etcd-wrapper; stop that process or set a different "+
+			"data-dir", directory), ErrDataInUse)
 	}
 	if err == nil && !isOpen(locked, directory) {
-		err = errors.Join(errors.New("it was replaced meanwhile"), locked.Close())
+		err = errors.Join(errors.New("the directory was replaced concurrently"), locked.Close())
 	}
 	if err != nil {
 		return fmt.Errorf("cannot lock data directory %s: %w", directory, err)
@@ -225,7 +225,7 @@ func (v *Volume) LockData(directory string) error {
 	return err
 }
 
-// isOpen reports whether open is the directory at path.
+// isOpen reports whether open refers to the directory at path.
 func isOpen(open *os.File, path string) bool {
 	if open == nil {
 		return false

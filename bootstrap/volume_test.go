@@ -23,7 +23,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	busy := second.Lock()
 	require.ErrorIs(t, busy, bootstrap.ErrVolumeBusy)
 	if locks, err := os.ReadFile("/proc/locks"); err == nil && bytes.Contains(locks, fmt.Appendf(nil, " %d ", os.Getpid())) {
-		assert.ErrorContains(t, busy, fmt.Sprintf("process %d (bootstrap.test)", os.Getpid()))
+		assert.ErrorContains(t, busy, fmt.Sprintf("(pid %d, bootstrap.test)", os.Getpid()))
 	}
 	require.NoError(t, first.Unlock())
 	require.NoError(t, second.Lock())
@@ -33,7 +33,7 @@ func TestVolumeLock_oneHolder(t *testing.T) {
 	assert.Empty(t, left, "a lock leaves nothing behind")
 }
 
-// databaseAt creates a database in a data directory and locks it as bbolt does.
+// databaseAt creates a database in a data directory and locks it like bbolt.
 func databaseAt(t *testing.T, dataDir string, lock int) (path string, holder *os.File) {
 	t.Helper()
 	path = filepath.Join(dataDir, "member", "snap", "db")
@@ -116,7 +116,7 @@ func TestDataDirectoryLock_replacedDirectory(t *testing.T) {
 	require.NoError(t, first.LockData(data))
 	require.ErrorIs(t, second.LockData(data), bootstrap.ErrDataInUse)
 	require.NoError(t, second.LockData(data+".old"), "nobody needs it any more")
-	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot lock data directory")
+	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot create data directory")
 }
 
 func TestUnusableVolume(t *testing.T) {
@@ -126,9 +126,9 @@ func TestUnusableVolume(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for path, problem := range map[string]string{
 		dir:                            "",
-		file:                           "is a file; name the directory",
-		filepath.Join(dir, "mistyped"): "does not exist; mount the volume, correct the path",
-		filepath.Join(file, "below"):   "not a directory; correct the path",
+		file:                           "is a file; specify the directory",
+		filepath.Join(dir, "mistyped"): "does not exist; mount the volume, fix the path",
+		filepath.Join(file, "below"):   "not a directory; fix the path",
 	} {
 		err := bootstrap.NewVolume(path).Check()
 		if problem == "" {

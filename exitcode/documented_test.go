@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// constants returns all exported statuses by name, as declared in the source.
+// constants returns all exported statuses in the source by name.
 func constants(t *testing.T) map[string]Code {
 	files := token.NewFileSet()
 	source, err := parser.ParseFile(files, "code.go", nil, 0)
@@ -35,9 +35,9 @@ func constants(t *testing.T) map[string]Code {
 	return found
 }
 
-// visitors maps the statuses of the other commands to the docs' words for each number.
+// visitors maps the statuses of the other commands to their descriptions in the docs.
 var visitors = map[string]string{
-	"ToolFailed": "", "NotTold": "", // the docs promise no numbers for these
+	"ToolFailed": "", "NotTold": "", // these numbers are not documented
 	"NoAnswer": "69 if nothing responds", "MemberNotReady": "75 if the member is not ready",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if a check failed", "NotKept": "78 if",
 }

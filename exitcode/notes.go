@@ -19,26 +19,26 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// A CrashNote keeps the reason of a crash on the volume, for users. The validation mode does not depend on it: after
-// a crash there is no clean exit record.
+// A CrashNote is a file on the volume that records the reason of a crash for users. The note does not affect the
+// validation mode, because there is no clean exit record after a crash.
 type CrashNote struct {
 	path string
-	file atomic.Pointer[os.File] // nil unless armed; a start that was abandoned may still arm it while the program ends
+	file atomic.Pointer[os.File] // nil unless armed; an abandoned start may arm the note while the program is exiting
 }
 
-// The suffixes of the notes of earlier crashes.
+// Suffixes of the notes of earlier crashes.
 const (
-	firstCrash  = ".first"  // the first crash since a run has served
-	latestCrash = ".latest" // the latest crash since then, if there was more than one
+	firstCrash  = ".first"  // first crash since a run served requests
+	latestCrash = ".latest" // latest crash since then, if there was more than one
 )
 
-// NewCrashNote returns the note at path. It does not access it.
+// NewCrashNote returns the note at path without accessing it.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// PreviousReason returns the line with the reason of the last run's crash, or "". Call it before Arm.
+// PreviousReason returns the reason of the last run's crash in one line, or "". Call PreviousReason before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// FirstReason returns the same line for the first crash of a loop, or "" if that crash was before since.
+// FirstReason returns the reason of the first crash in a crash loop, or "" if that crash happened before since.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -52,7 +52,7 @@ func firstLineOf(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close() // the file was only read
+	defer file.Close() // opened read-only
 	content, err := io.ReadAll(io.LimitReader(file, maxMessage))
 	if err != nil {
 		return ""
@@ -61,16 +61,16 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm makes Go's runtime write the trace of a panic in any goroutine to the note. It preserves the last crash's note
-// next to it, as the first or the latest of a crash loop; loops reports that no run has served since the first. Call
-// it while the volume's lock is held, so that a second process cannot overwrite the note of the first. Arming a note
-// again does nothing.
+// Arm makes the Go runtime write the stack trace of a panic in any goroutine to the note. Arm preserves the note of
+// the last crash as the first or the latest of a crash loop. The loops argument reports whether no run has served
+// requests since the first crash. Call Arm only while the volume is locked, so that a second process cannot overwrite
+// the note. Arming an armed note does nothing.
 func (n *CrashNote) Arm(loops bool) error {
 	if n.file.Load() != nil {
 		return nil
 	}
 	if err := n.keep(loops); err != nil {
-		return fmt.Errorf("cannot keep the crash note of the last run: %w", err)
+		return fmt.Errorf("cannot preserve the crash note of the last run: %w", err)
 	}
 	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -85,7 +85,7 @@ func (n *CrashNote) Arm(loops bool) error {
 	return nil
 }
 
-// keep moves the note of a crash to a name that the next crash does not overwrite.
+// keep renames the note of a crash so that the next crash does not overwrite it.
 func (n *CrashNote) keep(loops bool) error {
 	if n.PreviousReason() == "" {
 		return nil
@@ -99,7 +99,7 @@ func (n *CrashNote) keep(loops bool) error {
 	return os.Rename(n.path, n.path+firstCrash)
 }
 
-// Leave writes the reason of a crash that is not a Go panic, such as etcd's fatal failures, to an armed note.
+// Leave writes the reason of a crash that is not a Go panic, such as a fatal etcd error, to an armed note.
 func (n *CrashNote) Leave(reason string) error {
 	file := n.file.Load()
 	if file == nil {
@@ -109,7 +109,7 @@ func (n *CrashNote) Leave(reason string) error {
 	return errors.Join(err, file.Sync())
 }
 
-// Discard removes an armed note after a run that did not crash.
+// Discard removes an armed note after a run without a crash.
 func (n *CrashNote) Discard() error {
 	file := n.file.Swap(nil)
 	if file == nil {
@@ -119,31 +119,31 @@ func (n *CrashNote) Discard() error {
 	return errors.Join(err, file.Close(), os.Remove(n.path))
 }
 
-// A LastRun describes a run to the next one, for users. The validation mode does not depend on it, only on the exit
-// record. The zero value means that there is no note.
+// A LastRun is a note about a run, for users of the next run. The note does not affect the validation mode. The zero
+// value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
 	Status Code      `json:"status"`         // valid with Ended
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // it came to serve
-	// DataDir is the data directory of the latest run that served, which may be an earlier one. It shows that there
-	// was a database even if the directory is empty now.
+	// DataDir is the data directory of the latest run that served requests, which may be an earlier run. DataDir
+	// proves that there was a database, even if the directory is empty now.
 	DataDir string `json:"data_dir,omitempty"`
 }
 
-// Lost reports whether a run has served data in a directory that is now empty or missing, according to isEmpty.
+// Lost reports whether a run has served data from a directory that is now missing or empty, as reported by isEmpty.
 func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
 	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
-// maxLastRun limits the bytes that are read of a note, and maxLastReason the bytes of its reason that are kept.
+// Size limits in bytes: maxLastRun for reading a note, maxLastReason for the reason in it.
 const (
 	maxLastRun    = 8 << 10
 	maxLastReason = 1 << 10
 )
 
-// ReadLastRun returns the note at path. The error is fs.ErrNotExist if there is none.
+// ReadLastRun returns the note at path, or fs.ErrNotExist if there is none.
 func ReadLastRun(path string) (run LastRun, err error) {
 	content, err := disk.ReadHere(path, maxLastRun)
 	if err == nil {
@@ -156,7 +156,7 @@ func ReadLastRun(path string) (run LastRun, err error) {
 	return run, err
 }
 
-// Keep durably replaces the note at path. Only the holder of the volume's lock may call it.
+// Keep durably writes the note to path. The caller must hold the lock of the volume.
 func (r LastRun) Keep(path string) error {
 	r.Reason = truncate(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
@@ -164,17 +164,17 @@ func (r LastRun) Keep(path string) error {
 		err = disk.Replace(path, append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep how this run ends: %w", err)
+		return fmt.Errorf("cannot write the note of this run: %w", err)
 	}
 	return nil
 }
 
-// maxMessage is the number of bytes of a container's termination message that Kubernetes keeps.
+// maxMessage is the size limit of Kubernetes for a termination message, in bytes.
 const maxMessage = 4096
 
-// Message is the termination message of Kubernetes. Since `kubectl describe pod` shows it on a terminal, unprintable
-// characters are escaped. A killed process cannot write one, so Prepare writes in advance the message that applies if
-// that happens. Its methods may be called from any goroutine.
+// Message is the termination message of the container. Unprintable characters are escaped, because `kubectl describe
+// pod` prints the message to a terminal. A killed process cannot write a message, so Prepare writes a message for
+// that case in advance. A Message is safe for concurrent use.
 type Message struct {
 	path string
 
@@ -182,10 +182,10 @@ type Message struct {
 	final bool
 }
 
-// NewMessage returns the message at path. It does not access it.
+// NewMessage returns the message at path without accessing it.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes the message that applies if the process is killed, unless the final message has been written.
+// Prepare writes the message for the case that the process is killed, unless the final message has been written.
 func (m *Message) Prepare(text string) error { return m.write(text, false) }
 
 // Finish writes the final message.
@@ -201,8 +201,8 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// WriteMessage writes a termination message. If the file does not exist, no message is expected, so that is not an
-// error.
+// WriteMessage writes a termination message. A missing file is not an error, because it means that no message is
+// expected.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +211,7 @@ func WriteMessage(path, text string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
-	// The file is truncated after the write, so that a kill in between still leaves a message.
+	// Truncate after writing, so that there is a message even if the process is killed in between.
 	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))
@@ -219,7 +219,7 @@ func WriteMessage(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// truncate returns the first size bytes of text, in whole characters.
+// truncate returns at most size bytes of text without splitting a character.
 func truncate(text string, size int) string {
 	if len(text) <= size {
 		return text

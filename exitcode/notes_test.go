@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// crashEnv makes the test binary act as a process that arms the note at that path and panics.
+// crashEnv makes the test binary arm the note at the given path and panic.
 const crashEnv = "EXITCODE_TEST_CRASH_NOTE"
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,7 @@ func TestCrashNote_onAFullVolume(t *testing.T) {
 	assert.GreaterOrEqual(t, stat.Blocks*512, int64(16<<10), "blocks are allocated for it")
 }
 
-// A second signal ends the program while the start that arms the note is still running.
+// A second signal can end the program while a start is still arming the note.
 func TestCrashNote_discardedWhileItIsArmed(t *testing.T) {
 	note := exitcode.NewCrashNote(filepath.Join(t.TempDir(), "note"))
 	var arming sync.WaitGroup
@@ -98,7 +98,7 @@ func TestTerminationMessage_path(t *testing.T) {
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
 }
 
-// Text from another machine's certificate must not reach the operator's terminal unescaped.
+// Text from the certificate of another machine must not reach a terminal unescaped.
 func TestTerminationMessage_controlCharacters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
@@ -131,7 +131,7 @@ func TestStatuses_haveMeanings(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                         "clean stop",
 		exitcode.Crashed:                       "crash",
-		exitcode.BadConfig:                     "etcd's configuration or a request cannot be used",
+		exitcode.BadConfig:                     "invalid etcd configuration or request",
 		exitcode.SecondSignal(syscall.SIGTERM): "forced by a second signal (terminated)",
 		exitcode.Code(99):                      "status 99",
 	} {

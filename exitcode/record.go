@@ -9,45 +9,43 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program
-// can take over a volume from the other.
+// A Word is the content of a clean exit record. gardener/etcd-wrapper uses the same words, so each program can take
+// over a volume from the other.
 type Word string
 
-// The two clean words. Anything else, and a missing record, requires full validation.
+// The words of a clean record. Any other content and a missing record require a full validation.
 const (
-	Terminated  Word = "terminated" // ended by SIGTERM or POST /stop
-	Interrupted Word = "interrupt"  // ended by SIGINT
+	Terminated  Word = "terminated" // stopped by SIGTERM or POST /stop
+	Interrupted Word = "interrupt"  // stopped by SIGINT
 )
 
-// Limits for reading, in bytes. That of the record is above the length of both words, so that longer content is
-// noticed.
+// Read limits in bytes. maxRecord is larger than both words, so that longer content is detected.
 const (
 	maxRecord = 32
 	maxNote   = 1 << 20
 )
 
-// A Record is the exit record of a volume: a small file which records that the last etcd on it was closed in order. A
-// note next to it describes the data files at that time.
+// A Record is the exit record of a volume, a small file that records that the last etcd on the volume was closed
+// cleanly. A note next to it describes the data files at that time.
 //
 // A clean record exists only if the last etcd on the volume was closed, its close returned, and no other etcd was
-// started since. Remove and Write are therefore durable before they return. Only one goroutine at a time may use a
-// Record.
+// started since. Remove and Write are therefore durable before they return. A Record is not safe for concurrent use.
 type Record struct {
 	path        string
-	describe    func() []byte // returns a description of the data; nil if it is unknown
-	removed     Word          // the word that Remove removed, for Restore
-	removedNote []byte        // its note; nil if there was none
-	forfeited   bool          // set by Invalidate: no clean record can be written any more
+	describe    func() []byte // returns a description of the data, or nil if unknown
+	removed     Word          // word removed by Remove, for Restore
+	removedNote []byte        // note removed by Remove, or nil
+	forfeited   bool          // set by Invalidate: no clean record may be written
 }
 
-// NewRecord returns the record at path. It must be on the volume that it describes.
+// NewRecord returns the record at path, which must be on the volume in question.
 func NewRecord(path string) *Record { return &Record{path: path} }
 
-// Describe makes Write store the result of describe as the note.
+// Describe sets the function that returns the note for Write.
 func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 
-// Read returns the clean word, or an error with the reason why there is none. It does not follow symbolic links and
-// never blocks on a special file such as a FIFO.
+// Read returns the word, or an error if there is no clean record. Read does not follow symbolic links and never
+// blocks on special files such as FIFOs.
 func (r *Record) Read() (Word, error) {
 	content, err := disk.ReadHere(r.path, maxRecord)
 	if err != nil {
@@ -57,12 +55,12 @@ func (r *Record) Read() (Word, error) {
 	case Terminated, Interrupted:
 		return word, nil
 	default:
-		return "", fmt.Errorf("no clean exit record: %s has %d bytes that are not a known word", r.path, len(content))
+		return "", fmt.Errorf("no clean exit record: %s has unknown content (%d bytes)", r.path, len(content))
 	}
 }
 
-// Note returns the description of the data from the time when the word was written. The error is fs.ErrNotExist if
-// there is no note: the reference program writes none.
+// Note returns the description of the data at the time of the clean exit. If there is no note, the error is
+// fs.ErrNotExist. The original gardener/etcd-wrapper does not write notes.
 func (r *Record) Note() ([]byte, error) {
 	note, err := disk.ReadHere(r.notePath(), maxNote)
 	if err != nil {
@@ -73,8 +71,8 @@ func (r *Record) Note() ([]byte, error) {
 
 func (r *Record) notePath() string { return r.path + ".data" }
 
-// Remove durably removes the record: once it has returned nil, no crash can restore it. It must succeed before etcd
-// opens the data.
+// Remove durably removes the record: after Remove has returned nil, no crash can bring the record back. Remove must
+// succeed before etcd opens the data.
 func (r *Record) Remove() error {
 	word, unclean := r.Read()
 	note, unknown := r.Note()
@@ -84,11 +82,12 @@ func (r *Record) Remove() error {
 	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
 		r.removed, r.removedNote = word, note
 	}
-	_ = os.Remove(r.notePath()) // it has no meaning without a record
+	_ = os.Remove(r.notePath()) // useless without a record
 	return nil
 }
 
-// Restore writes the record that Remove removed. Call it only at the end of a run in which etcd was never opened.
+// Restore rewrites the record that Remove has removed. Call Restore only at the end of a run in which etcd was never
+// opened.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -99,9 +98,9 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Invalidate removes the record permanently: from now on Restore and Write write none, even if this removal fails.
-// Call it as soon as another process is found to have the data open for writing, because nothing shows how that
-// process will end.
+// Invalidate removes the record permanently. Restore and Write no longer write a record, even if removing it fails
+// now. Call Invalidate as soon as another process has the data open for writing, because nothing will show how that
+// process ends.
 func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()
@@ -110,8 +109,8 @@ func (r *Record) Invalidate() error {
 // Invalid reports whether Invalidate was called.
 func (r *Record) Invalid() bool { return r.forfeited }
 
-// Write durably writes the word, with a note about the data files. Call it only after etcd's close has returned.
-// After Invalidate it writes nothing, which is not an error.
+// Write durably writes the word and a note about the data files. Call Write only after closing etcd has returned.
+// After Invalidate, Write does nothing and returns no error.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {
 		return r.Remove()
@@ -123,11 +122,11 @@ func (r *Record) Write(word Word) error {
 	return r.put(word, note)
 }
 
-// put writes the note first, so that a crash never leaves a word without its note.
+// put writes the note first, so that a crash never leaves a word without a note.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
 		if err := disk.Replace(r.notePath(), note); err != nil {
-			return fmt.Errorf("cannot record the state of the data's files: %w", err)
+			return fmt.Errorf("cannot record the fingerprint of the data files: %w", err)
 		}
 	}
 	if err := disk.Replace(r.path, []byte(word)); err != nil {

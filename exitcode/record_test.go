@@ -37,8 +37,8 @@ func TestRecord_cleanWords(t *testing.T) {
 	}
 }
 
-// Only a small regular file that contains exactly a clean word is clean. Nothing else prevents a later record of a
-// clean stop.
+// Only a small regular file that contains exactly one of the words is a clean record. No other file prevents a clean
+// record from being written later.
 func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
@@ -166,7 +166,6 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// If the removal fails, Write removes the record at the end, although it writes none.
 func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	record, path := recordIn(t)
 	aside := filepath.Dir(path) + ".away"
@@ -197,12 +196,12 @@ func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	assert.NoFileExists(t, path+".tmp")
 }
 
-// A word whose note is missing must not count as a word without a note.
+// A word without its note must not count as a record written without a note.
 func TestRecord_requiresItsNote(t *testing.T) {
 	record, path := recordIn(t)
 	record.Describe(func() []byte { return []byte("at the close") })
 	require.NoError(t, os.MkdirAll(filepath.Join(path+".data", "something"), 0o700))
-	require.ErrorContains(t, record.Write(exitcode.Terminated), "cannot record the state of the data's files")
+	require.ErrorContains(t, record.Write(exitcode.Terminated), "cannot record the fingerprint of the data files")
 	assert.NoFileExists(t, path)
 }
 

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve allocates space on the volume without changing the file's length, so that the reason of a crash can be
-// written even if the volume is full by then. Errors are ignored, because the file system may be full or not support
-// it.
+// reserve allocates space for the crash note without changing the file size, so that a crash can be recorded even if
+// the volume is full by then. Errors are ignored, because the file system may be full already or not support
+// reservations.
 func reserve(file *os.File, size int64) {
 	_ = unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
 }

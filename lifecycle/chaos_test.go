@@ -18,28 +18,28 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// behaviour describes one call of the runtime.
+// behaviour describes a call of the runtime.
 type behaviour struct {
 	Fails    bool
-	Takes    time.Duration // time until the call returns
-	Stubborn bool          // the call ignores its cancellation
+	Takes    time.Duration // duration of the call
+	Stubborn bool          // the call ignores its context
 	Panics   bool
 	Word     bootstrap.InitializationStatus // result of a status call
-	Single   bool                           // the configuration is that of a new single-member cluster
+	Single   bool                           // the configuration is for a new single-member cluster
 }
 
-// chaos is a runtime that follows a schedule and checks the promises.
+// chaos is a runtime that follows a schedule and checks the invariants.
 type chaos struct {
 	mu     sync.Mutex
 	plan   schedule
 	calls  int
 	truth  truth
-	starts bool // etcd's start, including the removal of the record, is in progress
+	starts bool // etcd is starting, or the record is being removed
 	broken []string
 
-	asked  map[string]time.Time // times at which each configuration was requested
-	result time.Time            // time at which Successful was read
-	log    bool                 // etcd's log existed all the time
+	asked  map[string]time.Time // request time of each configuration
+	result time.Time            // time when Successful was read
+	log    bool                 // there was always a log
 }
 
 func (c *chaos) expect(kept bool, promise string) {
@@ -48,7 +48,7 @@ func (c *chaos) expect(kept bool, promise string) {
 	}
 }
 
-// next plays the next call of the schedule; when it is used up every call is fine.
+// next performs the next call in the schedule. After the end of the schedule, every call succeeds.
 func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	c.mu.Lock()
 	is := behaviour{Word: bootstrap.Successful}
@@ -74,7 +74,7 @@ func (c *chaos) next(ctx context.Context) (behaviour, error) {
 	return is, nil
 }
 
-// know changes or looks at the truth.
+// know reads or changes the state of the world.
 func (c *chaos) know(look func(*truth)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,17 +231,17 @@ func (c *chaos) runtime() Runtime {
 	}
 }
 
-// stimulus is an external event after a pause.
+// A stimulus is an external event after a pause.
 type stimulus struct {
 	After time.Duration
 	Kind  string
 }
 
-// schedule is everything that chance decides about a run, so that a counterexample can be read and played again.
+// A schedule contains all random decisions of a run, so that a counterexample can be read and repeated.
 type schedule struct {
 	Calls   []behaviour
 	Stimuli []stimulus
-	Log     bool // etcd has a log
+	Log     bool // there is a log
 }
 
 var schedules = rapid.Custom(func(t *rapid.T) schedule {
@@ -267,7 +267,7 @@ var schedules = rapid.Custom(func(t *rapid.T) schedule {
 	}
 })
 
-// play runs a schedule to its end and returns the promises that were broken.
+// play runs a schedule to the end and returns the violated invariants.
 func play(t *testing.T, plan schedule) []string {
 	c := &chaos{plan: plan, truth: truth{recorded: true}, asked: map[string]time.Time{}, log: plan.Log}
 	synctest.Test(t, func(*testing.T) {
@@ -290,12 +290,12 @@ func play(t *testing.T, plan schedule) []string {
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
 			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.another, "status 0 without a record, or with one that was forfeited")
 		})
-		pass(time.Hour) // wait until stubborn calls have returned
+		pass(time.Hour) // wait for calls that ignore their context
 	})
 	return c.broken
 }
 
-// push sends the stimuli, and two signals at the end. It returns when the first of them was sent.
+// push sends the stimuli, followed by two signals, and returns the time of the first stimulus.
 func push(driver *Driver, stimuli []stimulus) (first time.Time) {
 	for i, s := range append(stimuli, stimulus{time.Minute, "SIGTERM"}, stimulus{time.Minute, "SIGTERM"}) {
 		pass(s.After)

@@ -13,38 +13,37 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Condition is a failure that may persist. The zero value means that there has been no failure.
+// Condition is a failure that may persist. The zero value means that there was no failure.
 type Condition struct {
 	At      time.Time // last occurrence
-	Since   time.Time // start of the consecutive occurrences
+	Since   time.Time // first of the consecutive occurrences
 	Times   int       // number of consecutive occurrences
-	Ended   time.Time // time at which it was resolved; zero if it persists
+	Ended   time.Time // time of the recovery; zero while the failure persists
 	Class   Class
 	Text    string // one sentence, without the next step
 	Message string // Text with the next step
 
-	on Event // event that caused it
+	on Event // event that caused the failure
 }
 
 // Class groups conditions by where to look first.
 type Class string
 
-// The classes.
 const (
-	ClassVolume        Class = "volume"        // another process holds the volume
-	ClassSidecar       Class = "sidecar"       // the sidecar gave no usable response
+	ClassVolume        Class = "volume"        // another process has locked the volume
+	ClassSidecar       Class = "sidecar"       // no usable response from the sidecar
 	ClassValidation    Class = "validation"    // the data directory could not be validated
-	ClassConfiguration Class = "configuration" // etcd cannot run with the configuration
+	ClassConfiguration Class = "configuration" // etcd cannot start with the configuration
 	ClassCertificate   Class = "certificate"   // a certificate is expired, unknown or issued for another name
-	ClassTimeout       Class = "timeout"       // there was no response in time
+	ClassTimeout       Class = "timeout"       // no response in time
 	ClassServer        Class = "server"        // the wrapper's own server failed
 	ClassRecord        Class = "record"        // the exit record could not be removed or written
-	ClassEtcd          Class = "etcd"          // etcd did not start, stopped unexpectedly or was not closed cleanly
-	ClassCrash         Class = "crash"         // a panic, or a fatal error of etcd
+	ClassEtcd          Class = "etcd"          // etcd failed to start, stopped unexpectedly or was not closed cleanly
+	ClassCrash         Class = "crash"         // panic or fatal etcd error
 )
 
-// update returns the condition after a row was taken. A failure starts a condition or repeats the current one; a row
-// without a failure may resolve it.
+// update returns the condition after a transition. A failure starts a new condition or repeats the current one. A
+// transition without a failure may resolve the condition.
 func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
 	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
@@ -59,20 +58,19 @@ func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Co
 	return found
 }
 
-// isRepeatedBy reports whether a row follows from the failure that this condition already describes: closing an etcd
-// that has failed adds nothing.
+// isRepeatedBy reports whether a transition only follows from the failure, like closing an etcd that has failed.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
 
-// isResolvedBy reports whether a row without a failure shows that this condition has ended.
+// isResolvedBy reports whether a transition without a failure ends the condition.
 func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 	forward := row.To == StartEtcd || row.To == Serving || row.To == FetchConfig && row.From == Query
 	switch {
 	case forward:
 		return true
 	case t.Class == ClassValidation, t.Class == ClassCertificate && t.on == Replied:
-		return false // a new attempt is not yet a success
+		return false // retrying is not a success
 	case t.on == NotAccepted:
 		return row.On == Accepted || payload.Word.Running()
 	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
@@ -85,13 +83,13 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 func classOf(row *Row, payload Payload) Class {
 	failed := row.When == StatusFailed || row.When == FailedPermanently
 	switch {
-	case row.On == ConfigPrefetched: // the configuration is fetched again, which reports the failure
+	case row.On == ConfigPrefetched: // fetching the configuration again reports the failure
 		return ""
 	case failed && errors.Is(payload.Err, bootstrap.ErrCertificates):
 		return ClassCertificate
 	case failed:
 		return ClassValidation
-	case row.On == Replied && row.When == Always: // an unknown status
+	case row.On == Replied && row.When == Always: // unknown status
 		return ClassSidecar
 	case row.On == Elapsed && (row.To == Terminating || row.To == Terminated):
 		return ClassTimeout
@@ -138,8 +136,8 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// isVerificationError reports whether a server's certificate was rejected. The sidecar is the only server that the
-// lifecycle calls.
+// isVerificationError reports whether the certificate of a server was rejected. The lifecycle connects only to the
+// sidecar.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

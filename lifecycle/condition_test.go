@@ -13,7 +13,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// A condition ends with the first answer, although the result may take hours.
+// A condition ends with the first response, although the result may take hours.
 func TestProblem_lastsUntilProgress(t *testing.T) {
 	for story, test := range map[string]struct {
 		spoil func(*stage)
@@ -32,7 +32,7 @@ func TestProblem_lastsUntilProgress(t *testing.T) {
 				s, log := loggedStage(append(slices.Repeat([]bootstrap.InitializationStatus{bootstrap.New}, 4), test.last)...)
 				test.spoil(s)
 				s.start(t, time.Minute)
-				synctest.Wait() // wait until the lines of this moment are in the log
+				synctest.Wait() // wait for the log lines
 				condition := s.driver.Snapshot().Condition
 				assert.Equal(t, 3, condition.Times)
 				assert.True(t, condition.Since.Before(condition.At))
@@ -51,9 +51,9 @@ func TestProblem_isShownDuringRetries(t *testing.T) {
 		pass(90 * time.Second)
 		now := s.driver.Snapshot()
 		assert.Equal(t, Query, now.State)
-		assert.Contains(t, now.Reason, "no usable answer from the sidecar")
+		assert.Contains(t, now.Reason, "no usable response from the sidecar")
 		s.sigterm()
 		wait()
-		pass(time.Minute) // wait until abandoned calls have returned
+		pass(time.Minute) // wait for abandoned calls
 	})
 }

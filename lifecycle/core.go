@@ -10,60 +10,60 @@ import (
 )
 
 type (
-	// State names a phase of the lifecycle.
+	// State is a phase of the lifecycle.
 	State = statemachine.State
-	// Event names something that happened outside the machine.
+	// Event is something that happened outside the state machine.
 	Event = statemachine.Event
-	// Guard names a condition over the Facts.
+	// Guard is a condition on the Facts.
 	Guard = statemachine.Guard
-	// Action names something that the driver does.
+	// Action is something that the driver does.
 	Action = statemachine.Action
-	// Row is one transition.
+	// Row is a row of the transition table.
 	Row = statemachine.Row
-	// Group is a set of states with the same row.
+	// Group is a set of states that share a row.
 	Group = statemachine.Group
-	// Core is the machine between two events: a state and facts.
+	// Core is the state machine between two events: a state and the facts.
 	Core = statemachine.Core[Facts]
-	// Rules are the table indexed for look-ups.
+	// Rules is the table, indexed for lookups.
 	Rules = statemachine.Rules[Facts, Payload]
 )
 
 // Always is the guard of the last row for a state and an event.
 const Always = statemachine.Always
 
-// NewCore returns the machine in its initial state.
+// NewCore returns the state machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
 
-// Payload carries the details of an event.
+// Payload contains the details of an event.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: status of the sidecar
 	Early         bool                           // with Replied and ConfigPrefetched: the prefetched configuration is usable
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
-	Asked         time.Time                      // with ConfigPrefetched: when the fetch started
-	Logs          []string                       // with Replied and Accepted: logs on the volume at that time
+	Asked         time.Time                      // with ConfigPrefetched: time of the request
+	Logs          []string                       // with Replied and Accepted: WAL directories on the volume
 	Signal        syscall.Signal                 // with Signal
-	NeverOpened   bool                           // with EtcdClosed: etcd never opened the data in this process
-	ClosedInOrder bool                           // with EtcdClosed: etcd was opened and its close has returned
-	Status        exitcode.Code                  // exit status if the run ends because of this event
-	Validation    Validation                     // with Accepted and NotAccepted: the requested validation
-	Err           error                          // cause, for users
-	Detail        string                         // further details, for users
+	NeverOpened   bool                           // with EtcdClosed: etcd has not opened the data in this process
+	ClosedInOrder bool                           // with EtcdClosed: etcd was opened and then closed cleanly
+	Status        exitcode.Code                  // exit status if the event ends the run
+	Validation    Validation                     // with Accepted and NotAccepted: requested validation
+	Err           error                          // cause to show to users
+	Detail        string                         // further details to show to users
 }
 
-// Facts hold what the guards depend on, and the exit status so far. The zero value belongs to a process that has just
-// started.
+// Facts contains everything that the guards depend on, and the exit status so far. The zero value describes a process
+// that has just started.
 type Facts struct {
 	Word           bootstrap.InitializationStatus // last status of the sidecar
 	Failed         bool                           // the last result was Failed
-	Permanent      bool                           // a retry cannot change the result
-	RequestPending bool                           // an initialization was accepted and has not returned a result yet
-	ConfigKept     bool                           // the prefetched configuration may be used
+	Permanent      bool                           // retrying cannot change the result
+	RequestPending bool                           // an accepted initialization has not returned a result yet
+	ConfigKept     bool                           // the prefetched configuration is usable
 	NeverOpened    bool                           // see Payload
 	ClosedInOrder  bool                           // see Payload
-	Signals        int                            // number of signals so far, including this one
+	Signals        int                            // number of signals received so far
 	LastSignal     syscall.Signal                 // latest signal
-	Ending         Event                          // event that led to Terminating; empty before
-	Status         exitcode.Code                  // exit status, which the first failure determines
+	Ending         Event                          // event that led to Terminating, or ""
+	Status         exitcode.Code                  // exit status, set by the first failure
 }
 
 // conditions defines the guards.
@@ -100,12 +100,12 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
-		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // these events carry no facts
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // events without facts
 	}
 	return f
 }
 
-// Conclude implements statemachine.Facts. It records why the run ends, and with which status.
+// Conclude implements statemachine.Facts by recording the reason for ending the run and the exit status.
 func (f Facts) Conclude(from State, event Event, to State, payload Payload) Facts {
 	f.RequestPending = f.RequestPending || event == Accepted
 	if to == Terminating && from != Terminating {

@@ -46,7 +46,7 @@ func TestTableJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(Diagram.JSON()), &document))
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {
-		state.Bound = States[i].Bound // Bound is used only by tests
+		state.Bound = States[i].Bound // only for tests
 		assert.Equal(t, States[i], state)
 	}
 	assert.Equal(t, Table, document.Transitions)
@@ -60,7 +60,6 @@ func readPage(t *testing.T, path string) string {
 	return string(content)
 }
 
-// The documentation describes each state as the diagram does, including the numbers.
 func TestDocumentedStates_matchTheTable(t *testing.T) {
 	rows := docs.Table(t, "state", "what happens", "bounded by")
 	require.Len(t, rows, len(States), "the table of states of docs/*.md has a row for each state and no other")
@@ -73,7 +72,7 @@ func TestDocumentedStates_matchTheTable(t *testing.T) {
 	assert.Contains(t, readPage(t, "../README.md"), promise, "what README.md promises of a stop")
 }
 
-// overviewDOT returns the graph that Graphviz lays out for the overview. Its labels leave room for counts.
+// overviewDOT returns the Graphviz source of the overview. The labels reserve space for counts.
 func overviewDOT() string {
 	var b strings.Builder
 	b.WriteString(`digraph overview {
@@ -91,7 +90,7 @@ func overviewDOT() string {
 	return b.String()
 }
 
-// edges returns FROM_TO for every way from one state to another.
+// edges returns FROM_TO for each pair of states with a transition.
 func edges() (ids []string) {
 	for _, row := range Table {
 		if id := string(row.From + "_" + row.To); row.Moves() && !slices.Contains(ids, id) {
@@ -101,7 +100,7 @@ func edges() (ids []string) {
 	return ids
 }
 
-// laidOut is Graphviz's output.
+// laidOut is the output of Graphviz.
 type laidOut struct {
 	ViewBox string `xml:"viewBox,attr"`
 	Graph   struct {
@@ -127,8 +126,8 @@ type laidOut struct {
 	} `xml:"g"`
 }
 
-// overviewOf gives a layout the ids, classes and badges of the overview and leaves its colours out. An arrow has a
-// wide line under it, for fingers.
+// overviewOf adds the ids, classes and badges of the overview to a layout and removes the colours. A wide invisible
+// line under each arrow serves as a touch target.
 func overviewOf(t *testing.T, svg string) string {
 	var layout laidOut
 	require.NoError(t, xml.Unmarshal([]byte(svg), &layout))
@@ -159,7 +158,7 @@ func overviewOf(t *testing.T, svg string) string {
 	return b.String()
 }
 
-// rectangle draws a polygon of Graphviz's with round corners, inset by some units.
+// rectangle converts a Graphviz polygon into a rectangle with round corners, inset by some units.
 func rectangle(t *testing.T, points string, inset float64) string {
 	var right, top, left, bottom float64
 	_, err := fmt.Sscanf(points, "%g,%g %g,%g %g,%g", &right, &top, &left, &top, &left, &bottom)

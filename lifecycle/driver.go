@@ -23,26 +23,26 @@ type Options struct {
 	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 means no limit
 }
 
-// Driver performs the actions of the rows that are taken. The goroutine that calls Run owns all fields except the
-// mailboxes and the snapshot.
+// Driver performs the actions of transitions. All fields except the mailboxes and the snapshot belong to the
+// goroutine that calls Run.
 type Driver struct {
 	options  Options
 	rules    *Rules
 	legal    *statemachine.Checker
 	core     Core
-	timers   map[Action]backoff.BackOff // backoffs of the actions that set the state's timer
+	timers   map[Action]backoff.BackOff // backoffs of the actions that set the timer
 	timeline timeline
 	log      zerolog.Logger
 
-	urgent  chan message // stops and crashes, which are handled first
+	urgent  chan message // stops and crashes, handled first
 	mailbox chan message // completions
 	over    chan struct{}
 
 	timer    *time.Timer // timer of the current visit, or nil
-	visit    int         // number of visits so far; identifies timers
-	tasks    int         // number of tasks so far; identifies completions
-	work     task        // work of the current row
-	early    task        // the prefetch, which runs in parallel to work
+	visit    int         // number of visits so far, which identifies timers
+	tasks    int         // number of tasks so far, which identifies completions
+	work     task        // task of the current row
+	early    task        // the prefetch, concurrent with work
 	working  sync.WaitGroup
 	prefetch prefetchState
 	config   []byte // newest configuration
@@ -83,7 +83,7 @@ func (d *Driver) Signal(signal syscall.Signal) {
 	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
-// Stop posts a request to stop that was made with POST /stop.
+// Stop posts a stop that was requested with POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
 // Crash posts a failure from which this process cannot recover.
@@ -91,15 +91,15 @@ func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
-// ListenerLost posts that the wrapper's own port can no longer be served.
+// ListenerLost posts a failure of the wrapper's own server.
 func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
 }
 
-// Snapshot returns the current state of the run. It must not be changed.
+// Snapshot returns the current state of the run, which the caller must not modify.
 func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
 
-// Run drives the machine to Terminated. It must be called once.
+// Run runs the state machine until it reaches Terminated. Call Run only once.
 func (d *Driver) Run() Outcome {
 	d.handle(message{event: Started})
 	for d.core.State != Terminated {
@@ -112,8 +112,8 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// nextMessage waits for a message. The first select gives stops and crashes precedence: if both mailboxes have
-// messages, the second one picks at random.
+// nextMessage waits for a message. The first select gives precedence to stops and crashes, because a select over both
+// mailboxes picks at random.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -128,7 +128,7 @@ func (d *Driver) nextMessage() message {
 	}
 }
 
-// handle answers one message.
+// handle processes a message.
 func (d *Driver) handle(m message) {
 	if d.isLate(m) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
@@ -148,7 +148,7 @@ func (d *Driver) handle(m message) {
 	d.carryOut(row, core, m)
 }
 
-// carryOut applies a row: it changes the state and starts the row's actions.
+// carryOut performs a transition: it changes the state and starts the actions.
 func (d *Driver) carryOut(row *Row, core Core, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
@@ -169,21 +169,21 @@ func (d *Driver) carryOut(row *Row, core Core, m message) {
 	}
 }
 
-// isLate reports whether a message belongs to a visit or a task that has ended.
+// isLate reports whether a message belongs to a visit or task that has ended.
 func (d *Driver) isLate(m message) bool {
 	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
-// leave stops the timer and cancels the work of the current state.
+// leave stops the timer and cancels the task of the current state.
 func (d *Driver) leave() {
 	d.visit++
 	d.disarm()
 	d.work.cancel()
 }
 
-// prepare performs the quick actions of a row. It returns the duration of the timer, 0 if none was set, and the
-// blocking actions. The caller starts these after it has published the new state.
+// prepare performs the quick actions of a row. The results are the duration of the timer, or 0, and the blocking
+// actions. The caller starts the blocking actions after publishing the new state.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch timer := d.timers[action]; {
@@ -199,7 +199,7 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	return pause, slow
 }
 
-// resetTimers resets the backoffs whose cause has ended.
+// resetTimers resets the backoffs that are no longer needed.
 func (d *Driver) resetTimers(event Event) {
 	switch event {
 	case Replied:
@@ -213,11 +213,11 @@ func (d *Driver) resetTimers(event Event) {
 		d.timers[PaceSilence].Reset()
 		d.timers[PaceProgress].Reset()
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
-		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these events reset nothing
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // events that reset nothing
 	}
 }
 
-// arm sets the timer of the visit.
+// arm starts the timer of the current visit.
 func (d *Driver) arm(after time.Duration) {
 	d.disarm()
 	if after > 0 {
@@ -240,28 +240,28 @@ func (d *Driver) post(to chan message, m message) {
 	}
 }
 
-// task is a piece of work in its own goroutine, which posts one completion.
+// A task runs in its own goroutine and posts one completion.
 type task struct {
 	number int
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the work has ended
+	ended  chan struct{} // closed at the end of the task
 }
 
-// noTask returns a task that has ended.
+// noTask returns a task that has already ended.
 func noTask() task {
 	ended := make(chan struct{})
 	close(ended)
 	return task{cancel: func() {}, ended: ended}
 }
 
-// start runs a row's blocking actions in a goroutine. The goroutine first waits for the previous work, which is
-// cancelled, to return. The exit record therefore needs no lock.
+// start runs the blocking actions of a row in a goroutine, after cancelling the previous task and waiting for it.
+// Because tasks never overlap, the exit record needs no lock.
 func (d *Driver) start(actions []Action, payload Payload) {
 	d.work.cancel()
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startEarly runs an action concurrently with the work of the rows. The action may use only the sidecar.
+// startEarly runs an action concurrently with the other tasks. The action may only use the sidecar.
 func (d *Driver) startEarly(action Action) {
 	d.early.cancel()
 	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
@@ -276,7 +276,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		<-before
 		done := w.run(ctx, actions)
 		close(spawned.ended)
-		if done.event != Crashed { // a crash counts even if its task was replaced
+		if done.event != Crashed { // crashes of replaced tasks count, too
 			done.task = spawned.number
 		}
 		d.post(d.mailbox, done)
@@ -284,7 +284,7 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 	return spawned
 }
 
-// linger waits briefly for cancelled goroutines to return. A goroutine may be stuck in a system call.
+// linger waits briefly for cancelled goroutines, which may be stuck in a system call.
 func (d *Driver) linger() {
 	ended := make(chan struct{})
 	go func() {
@@ -294,6 +294,6 @@ func (d *Driver) linger() {
 	select {
 	case <-ended:
 	case <-time.After(lingering):
-		d.log.Warn().Msg("some work could not be cancelled and is abandoned")
+		d.log.Warn().Msg("some background work could not be cancelled; exiting without it")
 	}
 }

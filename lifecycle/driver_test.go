@@ -35,7 +35,7 @@ func TestDocumentedLifecycle(t *testing.T) {
 	})
 }
 
-// parkings hold a run in each state before the end.
+// parkings keep a run in each state before the end.
 var parkings = map[State]func(*stage){
 	Query:       func(s *stage) { s.status = hang },
 	Trigger:     func(s *stage) { s.trigger = hang },
@@ -67,7 +67,7 @@ func TestStop_inEveryState(t *testing.T) {
 	}
 }
 
-// The stop arrives in the one moment in which the record is removed and etcd not yet opened.
+// The stop arrives after the record is removed and before etcd is opened.
 func TestStop_afterRemovingTheRecordRestoresIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
@@ -86,7 +86,7 @@ func TestStop_uncancelableWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()
 		s.status = func(context.Context) error { time.Sleep(time.Hour); return nil }
-		defer pass(time.Hour) // until the call that was left behind ends
+		defer pass(time.Hour) // wait for the abandoned call
 		wait := s.run(t)
 		pass(time.Second)
 		asked := time.Now()
@@ -98,7 +98,7 @@ func TestStop_uncancelableWork(t *testing.T) {
 
 func TestStop_hasPriority(t *testing.T) {
 	driver := newStage().driver
-	for range 200 { // a single run would be right by chance half of the time
+	for range 200 { // a single run could succeed by chance
 		require.True(t, UrgentFirst(driver))
 	}
 }
@@ -117,14 +117,14 @@ func TestReadyTimeout_closesEtcd(t *testing.T) {
 	})
 }
 
-// obstacles keep a run from etcd's start for as long as a check fails. Certificates are replaced while pods run: a pair
-// that does not match for a moment costs neither the result nor the record.
+// obstacles keep etcd from starting for as long as a check fails. Certificates are rotated while pods are running, so
+// a temporarily mismatched pair must cost neither the validation result nor the record.
 var obstacles = map[string]struct {
 	put     func(s *stage, check func() error)
 	err     error
-	state   State // state while the call lasts
+	state   State // state during the call
 	done    string
-	waiting string // what must not happen before the call returns
+	waiting string // must not happen before the call returns
 }{
 	"a database in use": {func(s *stage, check func() error) {
 		s.probe, s.words = check, []bootstrap.InitializationStatus{bootstrap.New}
@@ -196,7 +196,8 @@ func TestTrigger_backoffWhileStatusStaysNew(t *testing.T) {
 	})
 }
 
-// While Failed and New alternate quickly, only the count rises. A failure that recurs after minutes is a new condition.
+// If Failed and New alternate quickly, only the count increases. A failure that recurs after minutes is a new
+// condition.
 func TestProblem_recurring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -232,7 +233,7 @@ func TestFileSystemWithoutLocks_etcdStarts(t *testing.T) {
 	})
 }
 
-// progressing is a sidecar that never finishes a validation.
+// progressing is a sidecar whose validation never ends.
 type progressing struct{ Sidecar }
 
 func (progressing) Status(context.Context) (bootstrap.InitializationStatus, error) {
@@ -241,7 +242,7 @@ func (progressing) Status(context.Context) (bootstrap.InitializationStatus, erro
 
 func (progressing) Config(ctx context.Context) ([]byte, error) { return nil, hang(ctx) }
 
-// A step is taken thousands of times while a restore runs for hours.
+// A restore that runs for hours takes thousands of steps.
 func TestStep_allocations(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
 	for _, event := range []Event{Started, Replied, Elapsed, Signal} {

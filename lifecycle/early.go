@@ -7,34 +7,34 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Maximum ages of a prefetched configuration when the result arrives. An older one may be outdated. A mounted
-// ConfigMap can lag by a minute in any case.
+// Maximum age of a prefetched configuration when the validation result arrives. An older configuration may be
+// outdated. A mounted ConfigMap can lag behind by a minute in any case.
 const (
-	// youngWithLog applies to a member with a log. etcd takes the members from the log and ignores the initial
-	// cluster.
+	// youngWithLog applies to a member with a log, because etcd takes the members from the log and ignores
+	// initial-cluster.
 	youngWithLog = time.Minute
-	// youngAlone applies to the only member of a new cluster. With an outdated configuration it could create a
-	// separate cluster. The real sidecar takes 7 s to answer.
+	// youngAlone applies to a new single-member cluster. With an outdated configuration, the member could create a
+	// separate cluster. etcd-backup-restore needs 7 s to respond.
 	youngAlone = 10 * time.Second
 
 	// refreshPause is the minimum pause between two prefetches.
 	refreshPause = 2 * time.Second
 )
 
-// prefetchState describes the newest prefetched configuration and the result of the validation.
+// prefetchState describes the newest prefetched configuration and the validation result.
 type prefetchState struct {
-	asked  time.Time // time of the request; zero without a configuration
-	ended  time.Time // time at which the last prefetch ended
+	asked  time.Time // time of the request, or zero if there is no configuration
+	ended  time.Time // end of the last prefetch
 	about  bootstrap.ConfigPreview
-	before []string  // logs on the volume before the validation
-	after  []string  // logs on the volume after the result
-	result time.Time // time at which the result was read
+	before []string  // WAL directories before the validation
+	after  []string  // WAL directories after the validation
+	result time.Time // time when the result was read
 }
 
-// isUsable reports whether etcd may run with the newest prefetched configuration. It returns false until the result
-// is known. The configuration must be young and must not depend on the state of the cluster, which may have changed:
-// the member has a log, or it is the only member of a new cluster. The age is measured from the request to the
-// result.
+// isUsable reports whether etcd may run with the newest prefetched configuration. No configuration is usable before
+// the validation result is known. The configuration must be recent and must not depend on the state of the cluster:
+// the member has a log, or the cluster is a new single-member cluster. The age of a configuration is the time from
+// the request to the validation result.
 func (p *prefetchState) isUsable() bool {
 	if p.asked.IsZero() || p.result.IsZero() {
 		return false
@@ -44,8 +44,8 @@ func (p *prefetchState) isUsable() bool {
 	return hasLog && age <= youngWithLog || p.about.NewAlone && age <= youngAlone
 }
 
-// annotate updates the prefetch from a message and records in the message whether the configuration is usable. The
-// rules cannot decide this, because they have no clock.
+// annotate updates the prefetch state from a message and sets Early in the message. The rules cannot decide whether
+// the configuration is recent because they have no clock.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -67,26 +67,26 @@ func (d *Driver) annotate(m *message) {
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
-		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // these events do not affect the prefetch
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // events that do not affect the prefetch
 	}
 }
 
-// prefetchActions binds the actions that start and end the prefetch.
+// prefetchActions binds the actions for the prefetch.
 var prefetchActions = map[Action]func(*Driver){
 	PrefetchConfig: func(d *Driver) { d.startEarly(PrefetchConfig) },
 	RefreshConfig:  (*Driver).refresh,
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh starts another prefetch, so that the configuration is young when the result arrives. It does nothing while a
-// prefetch is in progress or shortly after one.
+// refresh starts another prefetch, so that the configuration is recent when the validation result arrives. While a
+// prefetch is in progress, and for a short time afterwards, refresh does nothing.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)
 	}
 }
 
-// endPrefetch cancels the prefetch in progress and drops its result.
+// endPrefetch cancels the current prefetch and discards its result.
 func (d *Driver) endPrefetch() {
 	d.early.cancel()
 	d.early = noTask()

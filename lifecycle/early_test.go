@@ -13,8 +13,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// answersAfter is a sidecar that takes its time to return the configuration. The real one needs 7 s while etcd is down,
-// and 37 s while it looks for a cluster that cannot answer yet.
+// answersAfter is a sidecar that returns the configuration after a delay. etcd-backup-restore needs 7 s while etcd is
+// down, and 37 s while it searches for a cluster that cannot respond yet.
 func answersAfter(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -26,7 +26,7 @@ func answersAfter(d time.Duration) func(context.Context) error {
 	}
 }
 
-// served returns the time that a stage takes from its start to Serving.
+// served returns the time from the start to Serving.
 func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -44,10 +44,10 @@ func TestEarlyConfiguration(t *testing.T) {
 	wal := []string{"/data/member/wal"}
 	for name, test := range map[string]struct {
 		yaml          string
-		answers       time.Duration // time that the sidecar takes to return the configuration
-		before, after []string      // logs before and after the validation
+		answers       time.Duration // response time of the sidecar for the configuration
+		before, after []string      // WAL directories before and after the validation
 		validation    time.Duration
-		want, late    time.Duration // expected time from the start to Serving, and how much longer it may take
+		want, late    time.Duration // expected time from the start to Serving, and the tolerance
 		fetches       int
 	}{
 		"of one, a validation that takes longer is not followed by another wait":    {clusterOfOne, 7 * time.Second, nil, nil, 8 * time.Second, 8 * time.Second, time.Second / 2, 1},
@@ -81,7 +81,7 @@ func TestEarlyConfiguration(t *testing.T) {
 	}
 }
 
-// The configuration may change between the trigger and a late result: to TLS, or from one member to three.
+// Until a late result arrives, the configuration may change, for example to TLS or from one member to three.
 func TestEarlyConfiguration_outdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
@@ -104,7 +104,6 @@ func TestEarlyConfiguration_outdated(t *testing.T) {
 	})
 }
 
-// Two simultaneous responses must not configure etcd twice.
 func TestEarlyConfiguration_etcdIsConfiguredOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage()

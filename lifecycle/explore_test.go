@@ -15,38 +15,38 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// truth is the state of the world, which the machine may not know. Booleans start at the worst case: the volume has a
-// clean record.
+// truth is the actual state of the world, which the machine may not know. Boolean values start with the worst case:
+// the volume has a clean record.
 type truth struct {
-	locked    bool                           // the volume's lock is held
-	word      bootstrap.InitializationStatus // newest status that was read
+	locked    bool                           // the volume is locked
+	word      bootstrap.InitializationStatus // newest status read
 	recorded  bool                           // the volume has a clean record
-	removed   bool                           // this process removed the record
+	removed   bool                           // this process has removed the record
 	opened    bool                           // etcd was opened
-	closed    bool                           // etcd's close has returned
-	triggered bool                           // an initialization was requested after the newest Successful
-	failed    bool                           // the newest result was Failed
-	usable    bool                           // the newest configuration may be used with this result
+	closed    bool                           // closing etcd has returned
+	triggered bool                           // an initialization was requested after the last Successful
+	failed    bool                           // the last result was Failed
+	usable    bool                           // the newest configuration is usable with this result
 	another   bool                           // another process had the data open for writing
 }
 
-// place is the machine and the truth at one instant: a row's blocking actions are done up to the one at hand.
+// A place is the machine and the truth while one of the blocking actions of a row is running.
 type place struct {
 	core  Core
 	truth truth
-	chain string // actions of the current work, joined so that places are comparable
+	chain string // actions of the current task, joined to make places comparable
 	at    int    // index of the current action
-	timer bool   // the timer of the visit is set
-	aside bool   // the prefetch is in progress
+	timer bool   // the timer is running
+	aside bool   // a prefetch is in progress
 }
 
-// outcome is one way in which an action can end. Without an event the next action follows.
+// An outcome is a possible result of an action. If it has no event, the next action runs.
 type outcome struct {
 	happening
 	after func(truth) truth
 }
 
-// outcomes are all the ways in which an action can end, given what is true.
+// outcomes returns all possible results of an action, given the truth.
 func outcomes(action Action, now truth) []outcome {
 	same := func(t truth) truth { return t }
 	next := func(change func(*truth)) outcome {
@@ -89,12 +89,12 @@ func outcomes(action Action, now truth) []outcome {
 		return settles(func(t *truth) { t.recorded = !t.another })
 	case LeaveReason:
 		return settles(func(*truth) {})
-	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // these actions return immediately
+	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // actions that return immediately
 	}
 	return nil
 }
 
-// unknownWord is a status that no release of the sidecar returns so far.
+// unknownWord is a status that no current sidecar returns.
 const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 
 func hints() []outcome {
@@ -111,7 +111,7 @@ func hints() []outcome {
 				return t
 			}})
 			if word != bootstrap.Successful {
-				break // worthless without that result
+				break // useless without that result
 			}
 		}
 	}
@@ -129,13 +129,13 @@ func prefetches() []outcome {
 	return all
 }
 
-// intrusion finds that another process has the data open for writing, which voids the record immediately.
+// intrusion means that another process has the data open for writing, which invalidates the record immediately.
 var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
 	t.another, t.recorded = true, false
 	return t
 }}
 
-// closes are the ways in which a close can end: an etcd that was never opened has nothing to close.
+// closes returns all possible results of closing etcd. An etcd that was never opened has nothing to close.
 func closes(now truth) []outcome {
 	if !now.opened {
 		return []outcome{{happening{EtcdClosed, Payload{NeverOpened: true}}, func(t truth) truth { return t }}}
@@ -153,7 +153,7 @@ func settles(change func(*truth)) []outcome {
 	}
 }
 
-// begins applies the effects that an action has as soon as it starts.
+// begins applies the effects of starting an action.
 func begins(action Action, t truth) truth {
 	if action == OpenEtcd {
 		t.opened = true
@@ -173,10 +173,10 @@ var anytime = []happening{
 	{ListenerLost, Payload{Status: exitcode.ServerTaken}},
 }
 
-// timers are the actions that set the visit's timer; --etcd-ready-timeout may be 0, so that one may be set or not.
+// timers are the actions that set the timer. LimitStart may set no timer, because --etcd-ready-timeout may be 0.
 var timers = slices.DeleteFunc(declared[Action](), func(a Action) bool { return !SetsTimer(a) })
 
-// split takes the quick actions and those about the early fetch out of a row.
+// split separates the quick actions and the prefetch actions from the other actions of a row.
 func split(do []Action) (slow []Action, timer bool, aside Action) {
 	for _, action := range do {
 		switch {
@@ -191,7 +191,7 @@ func split(do []Action) (slow []Action, timer bool, aside Action) {
 	return slow, timer, aside
 }
 
-// promises must hold at every instant.
+// promises are invariants that must hold at all times.
 var promises = []struct {
 	what string
 	kept func(place, truth, Facts) bool
@@ -246,7 +246,7 @@ var promises = []struct {
 	}},
 }
 
-// holdsBound checks a place against the bound of its state.
+// holdsBound checks that the visit to a state is bounded as declared.
 func holdsBound(p place) bool {
 	switch boundOf(p.core.State) {
 	case statemachine.ByTimer:
@@ -265,7 +265,7 @@ func endedClean(p place) bool {
 	return p.core.State == Terminated && p.core.Facts.Status == exitcode.Clean
 }
 
-// explorer walks every reachable place, breadth first, and collects what is wrong anywhere.
+// An explorer visits all reachable places breadth-first and collects violations.
 type explorer struct {
 	rules *Rules
 	from  map[place]arrival
@@ -279,7 +279,7 @@ type arrival struct {
 	by     Event
 }
 
-// explore walks the table to the fixpoint. It stops early once something is wrong.
+// explore explores the table completely, but stops early after a violation.
 func explore() *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(Table, Elsewhere), from: map[place]arrival{root: {before: root}}}
@@ -292,7 +292,7 @@ func explore() *explorer {
 	return e
 }
 
-// expand finds everything that can happen next.
+// expand adds all places that can follow.
 func (e *explorer) expand(here place) {
 	e.check(here)
 	if here.core.State == Terminated {
@@ -303,7 +303,7 @@ func (e *explorer) expand(here place) {
 	}
 	for _, h := range anytime {
 		e.take(here, here, h)
-		// The current action may complete before it notices its cancellation.
+		// A cancelled action may complete before it notices.
 		for _, o := range outcomes(here.action(), here.truth) {
 			next := here
 			next.truth = o.after(here.truth)
@@ -325,7 +325,7 @@ func (e *explorer) expand(here place) {
 	}
 }
 
-// end lets the action at hand end in one way.
+// end applies an outcome of the current action.
 func (e *explorer) end(here place, o outcome) {
 	next := here
 	next.truth = o.after(here.truth)
@@ -343,7 +343,7 @@ func (e *explorer) end(here place, o outcome) {
 	e.find(next, arrival{here, ""})
 }
 
-// take applies an event to a place that was found, or to its successor.
+// take applies an event to a place or to its successor.
 func (e *explorer) take(found, here place, h happening) {
 	core, decision := e.rules.Step(here.core, h.event, h.payload)
 	if decision.Answer == statemachine.Reject {
@@ -367,7 +367,7 @@ func (e *explorer) take(found, here place, h happening) {
 	e.find(next.bounded(), arrival{found, h.event})
 }
 
-// way returns how a place was reached, in words.
+// way describes how a place was reached.
 func (e *explorer) way(p place) string {
 	from := e.from[p]
 	if from.before == p {
@@ -380,8 +380,8 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, what+": "+e.way(p))
 }
 
-// bounded keeps the places few: guards only ask for more than one signal, and what was known on the way to etcd makes
-// no difference to the end.
+// bounded limits the number of places. Guards only ask whether there was more than one signal, and facts from before
+// the start of etcd do not affect the end.
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)
@@ -414,7 +414,7 @@ func join(actions []Action) string {
 	return strings.Join(names, "|")
 }
 
-// check holds a place against the promises.
+// check checks the invariants in a place.
 func (e *explorer) check(p place) {
 	for _, promise := range promises {
 		if !promise.kept(p, p.truth, p.core.Facts) {
@@ -433,7 +433,7 @@ func TestInvariants_inEveryReachableState(t *testing.T) {
 	t.Logf("explored %d places of %d states and %d rows", len(found.from), len(states), rows)
 }
 
-// At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
+// The order of guarded rows is irrelevant because at most one guard of a state and an event holds.
 func TestGuards_areExclusive(t *testing.T) {
 	for p := range explored(t).from {
 		holding := map[Event]int{}

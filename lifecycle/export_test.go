@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// TakeInOrder has the library's machine walk rows of the table, as the driver does.
+// TakeInOrder takes rows of the table in order, like the driver.
 func TakeInOrder(table []Row, rows ...int) error {
 	legal := statemachine.NewChecker(table, Query)
 	for _, row := range rows {
@@ -20,7 +20,7 @@ func TakeInOrder(table []Row, rows ...int) error {
 	return nil
 }
 
-// UrgentFirst puts a completion and then a stop into the mailboxes and reports whether the stop is handled first.
+// UrgentFirst posts a completion and then a stop, and reports whether the stop is handled first.
 func UrgentFirst(d *Driver) bool {
 	d.mailbox <- message{event: Replied}
 	d.urgent <- message{event: Signal}
@@ -28,30 +28,30 @@ func UrgentFirst(d *Driver) bool {
 	return first.event == Signal && second.event == Replied
 }
 
-// NewRules indexes a table and the answers without a row, such as Table and Elsewhere.
+// NewRules indexes a table and the reactions without a row, such as Table and Elsewhere.
 func NewRules(table []Row, elsewhere []statemachine.Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }
 
-// Written is the table as it is written.
+// Written is the source of the table.
 var Written = written
 
-// SetsTimer reports whether an action does nothing but set the timer.
+// SetsTimer reports whether an action only sets the timer.
 func SetsTimer(action Action) bool {
 	return newTimers(0)[action] != nil
 }
 
-// IsBound reports whether the driver does anything for an action.
+// IsBound reports whether the driver implements an action.
 func IsBound(action Action) bool {
 	_, slow := blocking[action]
 	return SetsTimer(action) || slow || IsBeside(action)
 }
 
-// IsBeside reports whether an action starts or ends the prefetch.
+// IsBeside reports whether an action controls the prefetch.
 func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
-// PollingDriver makes a driver poll a validation; its sidecar must always return Progress. Each call of the returned
-// function handles the next of the two events that alternate.
+// PollingDriver makes a driver poll a validation with a sidecar that always returns Progress. Each call of the
+// returned function handles the next of two alternating events.
 func PollingDriver(d *Driver) (handleNext func()) {
 	d.handle(message{event: Started})
 	return func() {
@@ -63,7 +63,7 @@ func PollingDriver(d *Driver) (handleNext func()) {
 	}
 }
 
-// KeptOf returns how many of n different transitions the history keeps.
+// KeptOf returns the number of transitions in the history after n different ones.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {
@@ -72,7 +72,7 @@ func KeptOf(transitions int) int {
 	return len(kept.History)
 }
 
-// UnusedHints returns the next steps of hints that belong to no row.
+// UnusedHints returns the next steps of hints without a row.
 func UnusedHints(table []Row) (unused []string) {
 	for _, h := range hints {
 		if !slices.ContainsFunc(table, func(row Row) bool { return h.fits(&row) }) {
@@ -82,7 +82,7 @@ func UnusedHints(table []Row) (unused []string) {
 	return unused
 }
 
-// Messages returns the sentences of all rows, each once.
+// Messages returns the distinct messages of all rows.
 func Messages() (all []string) {
 	for i := range Table {
 		sentences := []string{Table[i].Why}
@@ -100,7 +100,7 @@ func Messages() (all []string) {
 	return all
 }
 
-// IsUsable reports whether a configuration of that age may be used.
+// IsUsable reports whether a configuration of the given age is usable.
 func IsUsable(alone, logBefore, logAfter bool, age time.Duration) bool {
 	result := time.Now()
 	state := prefetchState{asked: result.Add(-age), result: result, about: bootstrap.ConfigPreview{NewAlone: alone, LogDir: "wal"}}

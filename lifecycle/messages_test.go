@@ -26,7 +26,6 @@ func TestHints_belongToRows(t *testing.T) {
 	assert.Empty(t, UnusedHints(Table), "these entries of messages.go belong to no row")
 }
 
-// The docs have each message once, in the table or in the list of normal steps, and no others.
 func TestMessages_areDocumented(t *testing.T) {
 	said := Messages()
 	explained := listed[string](t, "These messages are informational: ")
@@ -48,7 +47,7 @@ type logged struct {
 	bytes.Buffer
 }
 
-// linesWith returns the lines whose message contains a text.
+// linesWith returns the lines whose message contains the text.
 func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
@@ -61,7 +60,7 @@ func (l *logged) linesWith(t *testing.T, text string) (lines []map[string]any) {
 	return lines
 }
 
-// loggedStage is a stage whose log is kept at level info.
+// loggedStage returns a stage that logs at level info.
 func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 	s, log := newStage(words...), &logged{}
 	s.driver = NewDriver(Options{Runtime: s.runtime(), Log: zerolog.New(log).Level(zerolog.InfoLevel)})
@@ -69,15 +68,15 @@ func loggedStage(words ...bootstrap.InitializationStatus) (*stage, *logged) {
 }
 
 func TestAFailedInitialization_showsItsCause(t *testing.T) {
-	missing := fmt.Errorf("peer-transport-security.cert-file: cannot use file %q: %w", "/tls/tls.crt",
+	missing := fmt.Errorf("peer-transport-security.cert-file: cannot load file %q: %w", "/tls/tls.crt",
 		bootstrap.Mark(errors.New("no such file or directory"), bootstrap.ErrCertificates))
 	for _, test := range []struct {
 		cause      error
 		class      Class
 		text, next string
 	}{
-		{errors.New("db is corrupt"), ClassValidation, "the initialization failed: db is corrupt", "; nothing was changed"},
-		{missing, ClassCertificate, "etcd's configuration cannot be used yet: " + missing.Error(), "; repair the file that the cause names"},
+		{errors.New("db is corrupt"), ClassValidation, "the initialization failed: db is corrupt", "; no data was changed"},
+		{missing, ClassCertificate, "the etcd configuration is not usable yet: " + missing.Error(), "; fix the file named in the error"},
 	} {
 		t.Run(string(test.class), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -123,8 +122,8 @@ func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testi
 				s.lock = func() error { return test.err }
 				s.start(t, time.Minute)
 				reason := s.driver.Snapshot().Reason
-				assert.Contains(t, reason, "the volume cannot be locked: "+test.err.Error())
-				assert.Equal(t, test.blames, strings.Contains(reason, "the process that holds it must end first"), reason)
+				assert.Contains(t, reason, "cannot lock the volume: "+test.err.Error())
+				assert.Equal(t, test.blames, strings.Contains(reason, "waiting for that process to exit"), reason)
 			})
 		})
 	}
@@ -137,8 +136,8 @@ func TestPollingIsOnePhase(t *testing.T) {
 		s.start(t, time.Hour)
 		now := s.driver.Snapshot()
 		assert.Equal(t, start, now.PhaseSince)
-		assert.NotContains(t, now.Reason, "asking for the status", "the reason is what the phase is about")
-		assert.Contains(t, now.Reason, "the initialization is running")
+		assert.NotContains(t, now.Reason, "querying the initialization status", "the reason is what the phase is about")
+		assert.Contains(t, now.Reason, "the initialization is in progress")
 		s.succeed()
 		pass(time.Minute)
 		assert.True(t, s.driver.Snapshot().PhaseSince.After(start.Add(time.Hour)))

@@ -7,33 +7,33 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// Budgets of a stop. They are not flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget
-// leaves some of that to the kubelet.
+// Time limits of a stop. The limits are not configurable: Kubernetes allows a pod 30 s between SIGTERM and SIGKILL,
+// and StopBudget leaves some of that time to the kubelet.
 const (
-	// StopBudget limits a stop, from the signal to the exit, once etcd was started.
+	// StopBudget limits a stop after etcd was started, from the signal to the exit.
 	StopBudget = 25 * time.Second
-	// AbortBudget limits a stop before etcd was started, when there is nothing to close.
+	// AbortBudget limits a stop before etcd was started, which has nothing to close.
 	AbortBudget = 2 * time.Second
-	// TakingDown is reserved for the command's cleanup after Run has returned.
+	// TakingDown is the time reserved for the command's cleanup after Run has returned.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience limits an orderly close of etcd. When it has passed, etcd's server is stopped hard.
+	// ClosePatience limits a graceful close of etcd. After that time, the etcd server is stopped forcibly.
 	ClosePatience = StopBudget - closeReserve
 
-	// closeReserve is left after ClosePatience: closing can still take etcd's request timeout, 7 s, and the exit
-	// record has to be written.
+	// closeReserve is the time left after ClosePatience. Closing can still take as long as the etcd request timeout
+	// of 7 s, and the exit record has to be written.
 	closeReserve = 9 * time.Second
 
 	// lingering limits the wait for cancelled goroutines at the end of a run.
 	lingering = 300 * time.Millisecond
-	// latency allows for scheduling on a busy machine.
+	// latency allows for scheduling delays on a busy machine.
 	latency = 250 * time.Millisecond
 
-	// stopLimit and abortLimit are the timers of Terminating: the budgets minus the reserves above.
+	// stopLimit and abortLimit are the timers of Terminating: the time limits minus the reserves above.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// These fail to compile if the budgets leave nothing for the close, or for the work of an abort.
+// These constants do not compile if the limits leave no time for closing etcd or for an abort.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
@@ -42,28 +42,29 @@ const (
 // seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Pauses between requests. They are not flags: they follow from what the sidecar does.
+// Pauses between requests. The pauses are not configurable because they depend only on the sidecar.
 const (
-	// firstPoll and maxPause bound the pause while an initialization is running. A sanity validation may finish
-	// within milliseconds.
+	// firstPoll and maxPause limit the pause during an initialization. A sanity validation can finish within
+	// milliseconds.
 	firstPoll = 5 * time.Millisecond
 	// firstRetry is the pause after the first failure.
 	firstRetry = 100 * time.Millisecond
 	maxPause   = 15 * time.Second
 
-	// lockRetry is the pause before the next attempt to lock the volume.
+	// lockRetry is the pause between attempts to lock the volume.
 	lockRetry = 250 * time.Millisecond
 
-	// pollGrowth makes the pause about 4% of the wait so far: pauses that grow by 4% each sum up to 25 times the last.
-	// A validation of 2 s is noticed within 0.1 s, one of an hour within 15 s.
+	// pollGrowth limits the pause to about 4% of the time waited so far, because pauses that grow by 4% add up to 25
+	// times the last one. The result of a 2 s validation is noticed within 0.1 s, and that of a one-hour validation
+	// within 15 s.
 	pollGrowth = 1.04
-	// retryGrowth and retryJitter spread the requests of several members.
+	// retryGrowth and retryJitter spread out the requests of several members.
 	retryGrowth = 2
 	retryJitter = 0.3
 )
 
-// newTimers returns a backoff for each action that sets a timer: a pause that grows until it is reset, or the limit
-// of a visit.
+// newTimers returns a backoff for each action that sets a timer. The backoff yields growing pauses or a constant time
+// limit.
 func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	return map[Action]backoff.BackOff{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),
@@ -76,7 +77,7 @@ func newTimers(readyTimeout time.Duration) map[Action]backoff.BackOff {
 	}
 }
 
-// pauses caps a backoff at maxPause, jitter included.
+// pauses limits a backoff to maxPause, including jitter.
 type pauses struct{ backoff.BackOff }
 
 // NextBackOff implements backoff.BackOff.

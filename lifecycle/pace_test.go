@@ -14,7 +14,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// askedAt records when the sidecar's status was requested.
+// askedAt records the times of the status requests.
 func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 	var asked []time.Time
 	s.status = func(ctx context.Context) error {
@@ -26,7 +26,7 @@ func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 
 func fineAlways(context.Context) error { return nil }
 
-// runFor drives a stage for a while of fake time and stops it.
+// runFor runs a stage for some fake time and stops it.
 func runFor(t *testing.T, s *stage, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)
@@ -133,7 +133,7 @@ func TestBusyVolume_sendsNoRequest(t *testing.T) {
 		}
 		s.start(t, time.Minute)
 		assert.Empty(t, s.did())
-		assert.Equal(t, "the volume cannot be locked: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
+		assert.Equal(t, "cannot lock the volume: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
 		free.Store(true)
 		pass(time.Second)
 		assert.Contains(t, s.did(), "open etcd")

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// story is one file: what happens, and once or in each state of a group what the machine makes of it.
+// A story is a file that lists events and the reactions of the machine, once or for each state of a group.
 type story struct {
 	path, title string
 	script      []string
@@ -33,24 +33,24 @@ type happening struct {
 	payload Payload
 }
 
-// scenario is a story as it was played.
+// A scenario is a story that was played.
 type scenario struct {
 	id, title string
-	as        string // scenario whose start it shares, if it is played in one state of a group
-	shared    int    // number of shared lines
+	as        string // in one state of a group: the scenario with the same start
+	shared    int    // number of lines in common
 	lines     []answered
 	core      Core
 	record    string
 }
 
-// answered is one thing that happened and its answer.
+// answered is an event and the reaction.
 type answered struct {
 	phrase string
 	from   State
 	statemachine.Decision
 }
 
-// read reads the title and the script of a story from its file, and ignores the recorded answers of the machine.
+// read reads the title and the script of a story and ignores the recorded reactions.
 func read(t *testing.T, path string) story {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -70,7 +70,7 @@ func read(t *testing.T, path string) story {
 
 func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
 
-// group is the set of states in which the story is played, if more than one.
+// group returns the states in which to play the story, if there are several.
 func (s *story) group() (Group, bool) {
 	group, is := everywhere[s.script[0]]
 	return group, is
@@ -94,7 +94,7 @@ func perform(t *testing.T, id, title string, script []string) scenario {
 	return played
 }
 
-// playIn plays a story in one state, reached as in the first story that visits it.
+// playIn plays a story in a state, which is reached as in the first story that visits the state.
 func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	t.Helper()
 	for _, other := range all {
@@ -111,7 +111,7 @@ func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	return scenario{}
 }
 
-// wayTo returns the events until a state is reached, or nil if it never is.
+// wayTo returns the events that lead to a state, or nil if there are none.
 func wayTo(state State, lines []answered) (way []string) {
 	for _, line := range lines {
 		way = append(way, line.phrase)
@@ -122,7 +122,7 @@ func wayTo(state State, lines []answered) (way []string) {
 	return nil
 }
 
-// keepRecord follows what becomes of the exit record.
+// keepRecord tracks the exit record.
 func (s *scenario) keepRecord(h happening, do []Action) {
 	switch {
 	case h.event == DataInUse:
@@ -139,7 +139,7 @@ func (s *scenario) keepRecord(h happening, do []Action) {
 	}
 }
 
-// String is the golden form of a story.
+// String returns the golden form of a story.
 func (s *story) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n----\n", s.title, strings.Join(s.script, "\n"))
@@ -192,8 +192,8 @@ func (s scenario) visits() []State {
 	return visited
 }
 
-// stories plays every story in testdata/scenarios, in the order of the file names: those of a group last, because they
-// start like others.
+// stories plays all stories in testdata/scenarios in the order of their file names. Stories in a group come last
+// because they start like other stories.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")
@@ -217,7 +217,7 @@ func stories(t *testing.T) []story {
 	return all
 }
 
-// scenarios is every story as often as it is played.
+// scenarios returns each story once per state in which it is played.
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	var played []scenario
@@ -235,7 +235,7 @@ func TestCommittedScenarios(t *testing.T) {
 	}
 }
 
-// No story contains an impossible event, every story is complete, and together they take every row.
+// Every story is complete and contains only possible events. Together, the stories take every row.
 func TestScenarios_coverEveryRow(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
@@ -250,7 +250,7 @@ func TestScenarios_coverEveryRow(t *testing.T) {
 	}
 }
 
-// phrases are the vocabulary of scenarios, one for every event.
+// phrases maps the phrases in stories to events.
 var phrases = map[string]happening{
 	"the process begins":                         {Started, Payload{}},
 	"another process holds the volume":           {VolumeBusy, Payload{}},
@@ -291,7 +291,7 @@ var phrases = map[string]happening{
 	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
 }
 
-// everywhere are the phrases that start a scenario which is played once in each state of a group.
+// everywhere lists the phrases at the start of stories that are played in each state of a group.
 var everywhere = map[string]Group{
 	"in each state before etcd":    BeforeEtcd,
 	"in each state with etcd":      WithEtcd,

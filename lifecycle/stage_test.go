@@ -17,24 +17,24 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// stage is a runtime whose parts behave as a test requests, and that records every call. By default the sidecar's
-// status is New, it accepts the request, its status is Successful, and etcd starts, runs and closes.
+// stage is a runtime that behaves as a test requests and records all calls. By default, the status is New, the
+// sidecar accepts the request, the next status is Successful, and etcd starts, runs and closes.
 type stage struct {
 	mu    sync.Mutex
 	done  []string
-	words []bootstrap.InitializationStatus // responses of the sidecar, in order; the last one is repeated
+	words []bootstrap.InitializationStatus // statuses of the sidecar in order; the last one is repeated
 
 	status, trigger, config, open, watch                          func(context.Context) error
 	lock, probe, configure, expose, lockData, remove, write, shut func() error
 
-	cause error    // why the sidecar's initialization failed
-	logs  []string // logs on the volume
+	cause error    // reason for the failed initialization
+	logs  []string // WAL directories on the volume
 
-	yaml   string // the configuration; by default one that is usable only after the result
+	yaml   string // configuration; by default usable only after the result
 	opened bool
 	driver *Driver
 
-	configured string // configuration that etcd was started with
+	configured string // configuration with which etcd was started
 }
 
 func newStage(words ...bootstrap.InitializationStatus) *stage {
@@ -58,19 +58,19 @@ func (s *stage) runtime() Runtime {
 	}
 }
 
-// A configuration that the sidecar may return before its result, and one that it cannot know then.
+// A configuration that is usable before the validation result, and one that is not.
 const (
 	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"
 )
 
-// pass lets fake time pass, and the driver do what is due at its end. It is called inside a synctest bubble only.
+// pass advances the fake time in a synctest bubble and lets the driver react.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// hang is work that ends only when it is cancelled.
+// hang returns only when ctx is done.
 func hang(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
@@ -78,7 +78,7 @@ func hang(ctx context.Context) error {
 
 var errStage = errors.New("the test made it fail")
 
-// failing is work that fails the first times and is fine afterwards.
+// failing returns a function that fails the given number of times and then succeeds.
 func failing(times int) func(context.Context) error {
 	return func(context.Context) error {
 		if times--; times >= 0 {
@@ -94,21 +94,21 @@ func (s *stage) note(what string) {
 	s.done = append(s.done, what)
 }
 
-// succeed makes the sidecar's status Successful from now on.
+// succeed sets the sidecar's status to Successful.
 func (s *stage) succeed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.words = []bootstrap.InitializationStatus{bootstrap.Successful}
 }
 
-// did returns what was done so far.
+// did returns all recorded calls.
 func (s *stage) did() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.done)
 }
 
-// count returns how often something was done.
+// count returns the number of calls of one kind.
 func (s *stage) count(what string) (times int) {
 	for _, done := range s.did() {
 		if done == what {
@@ -118,7 +118,7 @@ func (s *stage) count(what string) (times int) {
 	return times
 }
 
-// visits returns the states in the order of the transitions that are remembered.
+// visits returns the states in the history in order.
 func (s *stage) visits() []State {
 	visited := []State{Query}
 	for _, t := range s.driver.Snapshot().History {
@@ -129,7 +129,7 @@ func (s *stage) visits() []State {
 	return visited
 }
 
-// run drives to the end in its own goroutine and returns how to wait for it.
+// run runs the driver in a goroutine and returns a function that waits for the end.
 func (s *stage) run(t *testing.T) func() Outcome {
 	t.Helper()
 	done := make(chan Outcome, 1)
@@ -137,7 +137,7 @@ func (s *stage) run(t *testing.T) func() Outcome {
 	return func() Outcome { return <-done }
 }
 
-// start drives the stage for a while of fake time. It is stopped at the end of the test.
+// start runs the stage for some fake time. The end of the test stops the stage.
 func (s *stage) start(t *testing.T, d time.Duration) {
 	t.Helper()
 	wait := s.run(t)

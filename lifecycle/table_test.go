@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the machine for the tests that every machine has. That Elsewhere answers every event is checked against
-// the source.
+// tested wraps the machine for the tests that all machines have in common. The source shows that Elsewhere handles
+// every event.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTable_isComplete(t *testing.T) {
@@ -55,10 +55,10 @@ func TestTable_illegalTransition(t *testing.T) {
 
 type sentence statemachinetest.Sentence[Facts, Payload]
 
-// there, as the last state of a sentence, means the state in which it started.
+// there stands for the state in which the step started.
 const there State = ""
 
-// The facts of each way to the end.
+// The facts for each way to end a run.
 var (
 	begunByStop    = Facts{Ending: StopPosted}
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}
@@ -116,7 +116,7 @@ var sentences = []sentence{
 	{"a configuration that can't be had is asked for again, here", FetchConfig, Facts{}, ConfigUnavailable, Payload{}, FetchConfig, []Action{PaceSilence}},
 	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
-	// A configuration that arrives early
+	// Prefetched configuration
 	{"an early configuration is kept before the result", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
 	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: true}, FetchConfig, check},
 	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},
@@ -136,7 +136,7 @@ var sentences = []sentence{
 	{"POST /stop before etcd has nothing to close", BeforeEtcd, Facts{}, StopPosted, Payload{}, Terminating, abort},
 	{"POST /stop closes etcd", WithEtcd, Facts{}, StopPosted, Payload{}, Terminating, stop},
 
-	// The wrapper's own listener
+	// The wrapper's own server
 	{"a wrapper that nobody can ask any more has nothing to close before etcd", BeforeEtcd, Facts{}, ListenerLost, Payload{}, Terminating, abort},
 	{"a wrapper that nobody can ask any more closes etcd", WithEtcd, Facts{}, ListenerLost, Payload{}, Terminating, stop},
 
@@ -168,8 +168,8 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 	return all
 }()
 
-// answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is
-// ignored, the rest is rejected.
+// answerWithoutRow returns the expected reaction without a row: Terminated ignores everything, a repeated stop is
+// ignored, and all other events are rejected.
 func answerWithoutRow(state State, event Event) statemachine.Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return statemachine.Ignore

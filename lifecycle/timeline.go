@@ -11,46 +11,46 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// maxHistory limits the history.
+// maxHistory is the maximum length of the history.
 const maxHistory = 64
 
-// Transition is a row that was taken. Count is how often it was taken in the current phase.
+// Transition is a transition in the history. Count is the number of times it was taken in the current phase.
 type Transition = statemachine.Transition
 
-// EdgeCount counts how often a row was taken since the process started.
+// EdgeCount counts how often a transition was taken since the process started.
 type EdgeCount = statemachine.TransitionCount
 
-// Validation describes the requested validation of the data directory.
+// Validation describes a requested validation of the data directory.
 type Validation struct {
 	Mode bootstrap.Mode
-	Why  string // a clause
+	Why  string // reason for the mode
 }
 
 // Snapshot is an immutable view of a run.
 type Snapshot struct {
 	State      State
 	Since      time.Time
-	PhaseSince time.Time                      // start of the phase; polling counts as one phase
-	Reason     string                         // why the run is in this state
-	Attempt    int                            // number of times the last row was taken in this phase
-	NextRetry  time.Time                      // time at which the state's timer fires, or zero
-	Condition  Condition                      // latest condition; see Ended
+	PhaseSince time.Time                      // start of the phase; polling is a single phase
+	Reason     string                         // reason of the state
+	Attempt    int                            // number of times that the last transition was taken in this phase
+	NextRetry  time.Time                      // time when the timer fires, or zero
+	Condition  Condition                      // latest condition; check Ended
 	Word       bootstrap.InitializationStatus // last status of the sidecar
 	Validation Validation                     // last requested validation
-	History    []Transition                   // oldest first, at most 64
+	History    []Transition                   // oldest first, at most 64 transitions
 	EdgeCounts []EdgeCount                    // ordered by first occurrence
 
 	changed chan struct{}
 }
 
-// Changed returns a channel that is closed when there is a newer snapshot.
+// Changed returns a channel that is closed once there is a newer snapshot.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
-// timeline records the history. A row that is repeated within a phase, as in polling, is listed once with a count, so
-// that a loop does not displace earlier entries.
+// timeline records the history. A transition that is repeated within a phase, such as polling, is listed once with a
+// count, so that a loop does not push out earlier transitions.
 type timeline struct {
-	Snapshot            // next snapshot to be published
-	endReasons []string // why the run ends, and why its exit status has changed
+	Snapshot            // next snapshot to publish
+	endReasons []string // reasons for ending the run and for changing the exit status
 }
 
 func (l *timeline) enter(state State, now time.Time) {
@@ -62,7 +62,8 @@ func (l *timeline) enter(state State, now time.Time) {
 	}
 }
 
-// phaseOf returns the first state of a phase. Users see the states before a result as one phase.
+// phaseOf returns the first state of the phase that a state belongs to. All states before a validation result are a
+// single phase for users.
 func phaseOf(state State) State {
 	if slices.Contains(BeforeResult, state) {
 		return BeforeResult[0]
@@ -87,7 +88,7 @@ func (l *timeline) add(t Transition) Transition {
 	return t
 }
 
-// count counts a transition. There are at most as many counts as rows.
+// count counts a transition. The number of counts is limited by the number of rows.
 func (l *timeline) count(t Transition) {
 	i := slices.IndexFunc(l.EdgeCounts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
@@ -103,7 +104,7 @@ func (l *timeline) count(t Transition) {
 	}
 }
 
-// indexOfRepeat returns the index of the same row in the current phase, or -1.
+// indexOfRepeat returns the index of the same transition in the current phase, or -1.
 func (l *timeline) indexOfRepeat(t Transition) int {
 	for i := len(l.History) - 1; i >= 0 && isWithin(l.History[i], phaseOf(t.From)); i-- {
 		if e := l.History[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
@@ -113,21 +114,21 @@ func (l *timeline) indexOfRepeat(t Transition) int {
 	return -1
 }
 
-// isWithin reports whether a transition started and ended in a phase.
+// isWithin reports whether a transition starts and ends in a phase.
 func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
-// addEndReason keeps the first line of a reason; the crash note has the rest, such as a stack trace.
+// addEndReason adds the first line of a reason. The crash note contains the rest, such as a stack trace.
 func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
 }
 
-// endReason returns why the run ended.
+// endReason returns the reason for ending the run.
 func (l *timeline) endReason() string { return strings.Join(l.endReasons, "; ") }
 
-// record adds a transition to the timeline, publishes and logs it. It returns the message.
+// record adds a transition to the timeline, publishes and logs it, and returns its message.
 func (d *Driver) record(row *Row, payload Payload, pause time.Duration) (message string) {
 	now, n := time.Now(), noticeFor(row, payload)
 	taken := d.timeline.add(Transition{
@@ -162,8 +163,8 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTransition logs a row, at debug level if it repeats. Conditions that last are reported by a watcher of the
-// snapshots.
+// logTransition logs a transition, at debug level if it is a repetition. A watcher of the snapshots reports
+// persistent conditions.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
@@ -174,7 +175,7 @@ func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry.Msg(taken.Reason)
 }
 
-// level returns the log level: error for a failure that ends the run, warn for other failures.
+// level returns the log level: error for a failure that ends the run, and warn for other failures.
 func (d *Driver) level(taken Transition) zerolog.Level {
 	current := d.timeline.Condition
 	bad := current.At.Equal(taken.At)

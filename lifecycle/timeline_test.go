@@ -75,7 +75,7 @@ var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
 	Err: x509.CertificateInvalidError{Reason: x509.Expired},
 })
 
-// failures are runs in which something goes wrong, and that SIGTERM ends after a minute.
+// failures are runs with a failure. SIGTERM ends each of them after a minute.
 var failures = map[string]struct {
 	spoil  func(*stage)
 	class  Class
@@ -86,7 +86,7 @@ var failures = map[string]struct {
 	"nothing at all": {spoil: func(*stage) {}, opens: true},
 	"no answer":      {spoil: func(s *stage) { s.status = func(context.Context) error { return errStage } }, class: ClassSidecar},
 	"no answer yet":  {spoil: func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, class: ClassTimeout},
-	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the sidecar's certificate"},
+	"expired":        {spoil: func(s *stage) { s.status = func(context.Context) error { return errExpired } }, class: ClassCertificate, text: "; renew the certificate of the sidecar"},
 	"unknown word":   {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, class: ClassSidecar},
 	"says Failed":    {spoil: func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, class: ClassValidation},
 	"two wrappers":   {spoil: func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, class: ClassVolume},
@@ -101,17 +101,17 @@ var failures = map[string]struct {
 	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration, exitcode.BadConfig, errStage.Error(), false},
 	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer, exitcode.ServerTaken, errStage.Error(), false},
 	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord, exitcode.BadRecord, errStage.Error(), false},
-	"no etcd": {func(s *stage) { // the close fails as well, which adds nothing
+	"no etcd": {func(s *stage) { // closing etcd fails as well, which changes nothing
 		s.open, s.shut = func(context.Context) error { return errStage }, func() error { return errors.New("never opened") }
 	}, ClassEtcd, exitcode.EtcdFailed, errStage.Error(), true},
 	"no etcd ever":    {func(s *stage) { s.open = func(context.Context) error { return errFinal } }, ClassEtcd, exitcode.BadConfig, errStage.Error(), true},
 	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer, exitcode.ServerTaken, errStage.Error(), true},
 	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash, exitcode.Crashed, "by the test", false},
 	"crash":           {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.Crash(errStage) }) }, ClassCrash, exitcode.Crashed, errStage.Error(), true},
-	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the stop ran out of its budget", true},
+	"no close at all": {func(s *stage) { s.shut = func() error { time.Sleep(time.Hour); return errors.New("late") } }, ClassTimeout, exitcode.OutOfTime, "the shutdown timed out", true},
 }
 
-// errFinal is an error that no retry can change. It ends a run with its own status, however deep it is wrapped.
+// errFinal is a deeply wrapped error that retrying cannot fix and that ends the run with its own status.
 var errFinal = fmt.Errorf("wrapped: %w", &exitcode.FinalError{Status: exitcode.BadConfig, Err: errStage})
 
 func TestFailure(t *testing.T) {
@@ -120,7 +120,7 @@ func TestFailure(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, log := loggedStage()
 				want.spoil(s)
-				defer pass(time.Hour) // wait until abandoned calls have returned
+				defer pass(time.Hour) // wait for abandoned calls
 				wait := s.run(t)
 				pass(time.Minute)
 				asked := time.Now()

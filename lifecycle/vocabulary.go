@@ -7,7 +7,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// The states. Query is the initial one, Terminated the final one.
+// The states, from the initial state Query to the final state Terminated.
 const (
 	Query       State = "Query"
 	Trigger     State = "Trigger"
@@ -19,44 +19,44 @@ const (
 	Terminated  State = "Terminated"
 )
 
-// States describes every state, in the order of a run.
+// States describes all states in the order of a run.
 var States = []statemachine.StateInfo{
-	{Name: Query, Meaning: "ask for the status of the initialization", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Query, Meaning: "query the initialization status", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
 	{Name: Trigger, Meaning: "request a sanity or full validation", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
-	{Name: Wait, Meaning: "wait before asking again", Bound: statemachine.ByTimer, Deadline: "max " + seconds(maxPause)},
-	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz accordingly, lock the data directory", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, max " + seconds(maxPause) + " between calls"},
-	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: statemachine.ByTimer, Deadline: "--etcd-ready-timeout; 0 waits forever"},
+	{Name: Wait, Meaning: "wait before the next query", Bound: statemachine.ByTimer, Deadline: "max " + seconds(maxPause)},
+	{Name: FetchConfig, Meaning: "fetch, store and check the etcd configuration; serve /readyz and lock the data directory", Bound: statemachine.ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, max " + seconds(maxPause) + " between calls"},
+	{Name: StartEtcd, Meaning: "remove the exit record and start the embedded etcd", Bound: statemachine.ByTimer, Deadline: "--etcd-ready-timeout (0: no limit)"},
 	{Name: Serving, Meaning: "etcd is running; readiness is checked", Bound: statemachine.NoBound, Deadline: "none"},
-	{Name: Terminating, Meaning: "report not ready, close etcd in order, write the exit record", Bound: statemachine.ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Name: Terminating, Meaning: "report not ready, close etcd cleanly, write the exit record", Bound: statemachine.ByTimer, Deadline: seconds(AbortBudget) + " before etcd is started, " + seconds(StopBudget) + " after"},
 	{Name: Terminated, Meaning: "the process exits", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// The events. A completion ends the one piece of blocking work that its state started.
+// The events. A completion ends the only blocking task of a state.
 const (
 	Started           Event = "started"            // the process has started; sent once
-	VolumeBusy        Event = "volume busy"        // completion: the volume could not be locked
+	VolumeBusy        Event = "volume busy"        // completion: locking the volume failed
 	Replied           Event = "replied"            // completion: the sidecar returned a status
 	NoAnswer          Event = "no answer"          // completion: the sidecar did not respond
-	Accepted          Event = "accepted"           // completion: the sidecar accepted the request for an initialization
-	NotAccepted       Event = "not accepted"       // completion: the request was not accepted, or the response was lost
+	Accepted          Event = "accepted"           // completion: the sidecar accepted the initialization request
+	NotAccepted       Event = "not accepted"       // completion: the request was rejected, or the response was lost
 	DataInUse         Event = "data in use"        // completion: another process has the data open for writing
-	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration was fetched after the result
-	ConfigValid       Event = "config valid"       // completion: the configuration is stored and valid, and etcd can be opened
-	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot run with the configuration
-	ConfigUnavailable Event = "config unavailable" // completion: the configuration, or a certificate file in it, is currently unavailable
-	ConfigPrefetched  Event = "config prefetched"  // completion: the fetch concurrent with the validation has ended
-	EtcdReady         Event = "etcd ready"         // completion: etcd has joined its cluster and responds
-	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
-	EtcdClosed        Event = "etcd closed"        // completion: no part of etcd is running anymore
-	RecordSettled     Event = "record settled"     // completion: the exit record is final, or could not be written
-	Elapsed           Event = statemachine.Elapsed // the state's timer has fired
+	ConfigFetched     Event = "config fetched"     // completion: the etcd configuration was fetched after the validation result
+	ConfigValid       Event = "config valid"       // completion: the configuration is valid and stored, and etcd can be opened
+	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot start with the configuration
+	ConfigUnavailable Event = "config unavailable" // completion: the configuration or a certificate file is temporarily unavailable
+	ConfigPrefetched  Event = "config prefetched"  // completion: the fetch during the validation has ended
+	EtcdReady         Event = "etcd ready"         // completion: etcd has joined the cluster and responds
+	EtcdFailed        Event = "etcd failed"        // completion: etcd failed to start, stopped or lost a listener
+	EtcdClosed        Event = "etcd closed"        // completion: etcd is completely stopped
+	RecordSettled     Event = "record settled"     // completion: the exit record is final or could not be written
+	Elapsed           Event = statemachine.Elapsed // the timer of the state has fired
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd logged a fatal error
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
-	ListenerLost      Event = "listener lost"      // the wrapper's own port can no longer be served
+	ListenerLost      Event = "listener lost"      // the wrapper's own server has failed
 )
 
-// The guards other than Always. The variable conditions defines them.
+// The guards except Always, which conditions defines.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"
@@ -67,22 +67,22 @@ const (
 	FailedPermanently Guard = "Failed permanently"
 	RequestRepeated   Guard = "repeated without result"
 	NeverOpened       Guard = "etcd never opened"
-	CleanStop         Guard = "stop requested, closed in order"
+	CleanStop         Guard = "stop requested, closed cleanly"
 	SecondSignal      Guard = "second signal"
 )
 
-// The actions. Quick ones set the state's timer or start and end the advance fetch; all others may block.
+// The actions. Quick actions set the timer or control the prefetch. All other actions may block.
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // check that no etcd has the data open; if one has, the exit record is invalid
+	ProbeData       Action = "probe data" // check that no etcd has the data open; otherwise invalidate the exit record
 	AskInit         Action = "ask initialization"
 	AskFullInit     Action = "ask full initialization" // regardless of the exit record
-	PrefetchConfig  Action = "prefetch config"         // in parallel to everything else
+	PrefetchConfig  Action = "prefetch config"         // concurrent with all other actions
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
-	LockData        Action = "lock data" // if another process holds the lock, the exit record is invalid
+	LockData        Action = "lock data" // invalidate the exit record if another process holds the lock
 	RemoveRecord    Action = "remove record"
 	OpenEtcd        Action = "open etcd"
 	WatchEtcd       Action = "watch etcd"
@@ -91,27 +91,27 @@ const (
 	WriteRecord     Action = "write record"
 	LeaveReason     Action = "leave reason"
 
-	RefreshConfig Action = "refresh config" // quick: start another prefetch, unless one is in progress or has just finished
-	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch in progress
+	RefreshConfig Action = "refresh config" // quick: prefetch again, unless a prefetch is in progress or has just finished
+	EndPrefetch   Action = "end prefetch"   // quick: cancel the prefetch
 
-	PaceProgress Action = "pace progress" // quick: poll soon, then less and less frequently
-	PaceFailure  Action = "pace failure"  // quick: back off from failing initializations
-	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not respond
-	PaceLock     Action = "pace lock"     // quick: retry the volume's lock soon, because that is cheap
+	PaceProgress Action = "pace progress" // quick: poll soon, then less and less often
+	PaceFailure  Action = "pace failure"  // quick: back off after a failed initialization
+	PaceSilence  Action = "pace silence"  // quick: back off if the sidecar does not respond
+	PaceLock     Action = "pace lock"     // quick: retry locking the volume soon, which is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
-	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd was started
+	LimitAbort   Action = "limit abort"   // quick: set the time limit of a stop before etcd is started
 	LimitStop    Action = "limit stop"    // quick: set the time limit of a stop after etcd was started
 )
 
-// The groups. Every state but Terminating and Terminated is either BeforeEtcd or WithEtcd.
+// The groups of states. All states except Terminating and Terminated belong to either BeforeEtcd or WithEtcd.
 var (
-	// BeforeResult contains the states in which this process has not yet read a result of the validation.
+	// BeforeResult contains the states without a validation result.
 	BeforeResult = Group{Query, Trigger, Wait}
-	// BeforeEtcd contains the states in which etcd is not running yet. A stop has nothing to close and leaves the
-	// exit record unchanged.
+	// BeforeEtcd contains the states before etcd is started. Stopping in one of these states closes nothing and
+	// leaves the exit record unchanged.
 	BeforeEtcd = append(slices.Clone(BeforeResult), FetchConfig)
 	// WithEtcd contains the states in which etcd may have the data open.
 	WithEtcd = Group{StartEtcd, Serving}
-	// BeforeEnd contains the states in which no stop has been requested.
+	// BeforeEnd contains the states before a stop.
 	BeforeEnd = slices.Concat(BeforeEtcd, WithEtcd)
 )

@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only
-// declared is among them.
+// vocabulary contains the constants of our own types by the name of the type, including unused constants. The
+// constants are read from the source.
 var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
@@ -55,7 +55,7 @@ func addConstant(values map[string][]string, spec *ast.ValueSpec) {
 	}
 }
 
-// declared is every word of a type.
+// declared returns all constants of a type.
 func declared[T ~string]() []T {
 	var words []T
 	for _, value := range vocabulary[reflect.TypeFor[T]().Name()] {
@@ -64,8 +64,8 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown compares what a part of the program handles with what is declared, and reports the remedy for a
-// difference.
+// assertKnown compares the constants that a part of the program handles with the declared ones, and reports how to
+// fix a difference.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()
@@ -175,17 +175,17 @@ func TestProblemClasses_areAllUsed(t *testing.T) {
 	assertDocumented[Class](t, "The class is ")
 }
 
-// assertDocumented checks that the documentation lists the words of a type behind an introduction.
+// assertDocumented checks that the documentation lists the words of a type after an introduction.
 func assertDocumented[T ~string](t *testing.T, introduction string) {
 	t.Helper()
 	assert.ElementsMatch(t, declared[T](), listed[T](t, introduction), "list them in README.md or docs/*.md behind: %s", introduction)
 }
 
-// list matches words in backquotes, one after the other.
+// list matches consecutive words in backquotes.
 var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 
-// listed returns the words in backquotes behind an introduction, in any order. README.md and docs/*.md have it once,
-// on one line.
+// listed returns the words in backquotes after an introduction, in any order. The introduction must occur once in
+// README.md or docs/*.md, on one line with the words.
 func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(docs.Text(t), introduction)
@@ -196,7 +196,7 @@ func listed[T ~string](t *testing.T, introduction string) (words []T) {
 	return words
 }
 
-// An unknown word opens nothing and is asked about again; every word that we know has a row of its own.
+// After an unknown status, the machine opens nothing and polls again. Every known status has a row.
 func TestSidecarWords_haveRows(t *testing.T) {
 	assertKnown(t, bootstrap.InitializationStatuses, "add it to InitializationStatuses (bootstrap/sidecar.go)")
 	var told []bootstrap.InitializationStatus
@@ -217,8 +217,8 @@ func TestSidecarWords_haveRows(t *testing.T) {
 	}
 }
 
-// explored explores the table. It requires that no promise is broken, because an exploration stops there and is
-// incomplete.
+// explored explores the table and requires that no invariant is violated, because a violation ends the exploration
+// early.
 func explored(t *testing.T) *explorer {
 	t.Helper()
 	found := explore()

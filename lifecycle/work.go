@@ -12,79 +12,80 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Sidecar validates the data directory: etcd-backup-restore over HTTP, or its replacement in this process.
+// Sidecar validates the data directory. The sidecar is either etcd-backup-restore, called over HTTP, or its
+// replacement in this process.
 type Sidecar interface {
-	// Status returns the status of the initialization. It returns each result once.
+	// Status returns the status of the initialization. Each result is returned only once.
 	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
 	// Trigger requests an initialization, which runs in the background.
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
-	// Config returns etcd's configuration as YAML.
+	// Config returns the etcd configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
-	// WhyFailed returns why the last initialization failed, one sentence that names the file, or nil if that is
+	// WhyFailed returns the reason why the last initialization failed, naming the file, or nil if the reason is
 	// unknown. An exitcode.FinalError ends the run.
 	WhyFailed() error
 }
 
-// Volume holds the exit record and the data.
+// Volume contains the exit record and the data.
 type Volume interface {
-	// Lock locks the volume without waiting. It returns bootstrap.ErrVolumeBusy if another process holds the lock.
+	// Lock locks the volume without waiting. If another process holds the lock, the error is bootstrap.ErrVolumeBusy.
 	Lock() error
 	// Probe returns bootstrap.ErrDataInUse while any etcd has a database on the volume open.
 	Probe() error
-	// Logs returns the directories on the volume that contain an etcd log.
+	// Logs returns the WAL directories on the volume.
 	Logs() []string
-	// LockData locks the data directory of the configuration without waiting. It returns bootstrap.ErrDataInUse if
-	// another process holds the lock. After any other error etcd starts without the lock.
+	// LockData locks the configured data directory without waiting. If another process holds the lock, the error is
+	// bootstrap.ErrDataInUse. After any other error, etcd starts without the lock.
 	LockData() error
 }
 
-// Record is the exit record. Changes are durable when a method returns.
+// Record is the exit record. All changes are durable when a method returns.
 type Record interface {
 	Remove() error
 	Restore() error
 	Write(word exitcode.Word) error
-	// Invalidate removes the record. Afterwards Restore and Write do nothing.
+	// Invalidate removes the record and disables Restore and Write.
 	Invalidate() error
 	Invalid() bool
 }
 
 // Member is the embedded etcd.
 type Member interface {
-	// Configure stores and checks the configuration. Its error is one sentence; it wraps bootstrap.ErrCertificates if
-	// only certificate files are missing or invalid, which may change.
+	// Configure validates and stores the configuration. The error wraps bootstrap.ErrCertificates if only certificate
+	// files are missing or invalid, which may be temporary.
 	Configure(yaml []byte) error
-	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx is done it returns immediately,
-	// and Close ends etcd.
+	// Open starts etcd and returns once etcd has joined its cluster or failed. If ctx is done, Open returns
+	// immediately, and the caller must call Close.
 	Open(ctx context.Context) error
-	// Watch waits until etcd stops unexpectedly and returns the reason. It also returns when ctx is done.
+	// Watch waits until etcd stops unexpectedly and returns the reason. Watch also returns when ctx is done.
 	Watch(ctx context.Context) error
-	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order.
-	// opened is true if etcd has opened the data, or if the data was found unfit for it.
+	// Close closes etcd and returns once etcd is completely stopped. An error means that etcd was not closed cleanly.
+	// opened is true if etcd has opened the data or the data was rejected.
 	Close() (opened bool, err error)
 }
 
 // Server is the wrapper's own server.
 type Server interface {
-	// Expose serves /readyz with the certificate of the configuration, if any. Its error wraps
-	// bootstrap.ErrCertificates if the certificate cannot be used now.
+	// Expose serves /readyz with the configured certificate, if any. The error wraps bootstrap.ErrCertificates if the
+	// certificate is temporarily unusable.
 	Expose() error
 }
 
-// Runtime connects the machine to the outside world. All fields are required.
+// Runtime connects the state machine to the outside world. All fields are required.
 type Runtime struct {
 	Sidecar Sidecar
 	Volume  Volume
 	Record  Record
 	Member  Member
 	Server  Server
-	// Mode chooses the validation mode from the last exit and returns the reason.
+	// Mode chooses the validation mode after the last exit and returns the reason.
 	Mode func() (mode bootstrap.Mode, reason string)
-	// LeaveReason stores the reason of a crash.
+	// LeaveReason records the reason of a crash.
 	LeaveReason func(reason string) error
 }
 
-// message is an event in a mailbox. A completion has the number of its task, Elapsed has the number of its visit, and
-// other events have 0. A blocking action that returns a message without an event lets the next action of its row run.
+// A message is an event in a mailbox. A completion contains the number of its task, and Elapsed contains the number
+// of its visit. If a blocking action returns a message without an event, the next action of the row runs.
 type message struct {
 	event   Event
 	payload Payload
@@ -92,8 +93,7 @@ type message struct {
 	visit   int
 }
 
-// work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was
-// taken.
+// work is the context of the blocking actions of a row, with the facts and the payload at the time of the transition.
 type work struct {
 	runtime *Runtime
 	facts   Facts
@@ -122,7 +122,7 @@ var blocking = map[Action]func(*work, context.Context) message{
 	LeaveReason:     (*work).leaveReason,
 }
 
-// run performs the actions in order until one returns an event. A panic becomes Crashed.
+// run performs the actions in order until one of them returns an event. A panic becomes a Crashed event.
 func (w *work) run(ctx context.Context, actions []Action) (done message) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -132,7 +132,7 @@ func (w *work) run(ctx context.Context, actions []Action) (done message) {
 	for _, action := range actions {
 		do, bound := blocking[action]
 		if !bound {
-			return message{event: Crashed, payload: Payload{Err: fmt.Errorf("action %q does nothing", action)}}
+			return message{event: Crashed, payload: Payload{Err: fmt.Errorf("action %q is not implemented", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
 			done.payload.Err = bootstrap.ExplainError(done.payload.Err, "")
@@ -165,7 +165,7 @@ func (w *work) queryStatus(ctx context.Context) message {
 	return message{event: Replied, payload: payload}
 }
 
-// probeData keeps the sidecar from data that an etcd has open, because the sidecar deletes data that it finds
+// probeData protects data that an etcd has open from the sidecar, which deletes data if it considers the data
 // corrupt.
 func (w *work) probeData(context.Context) message {
 	err := w.runtime.Volume.Probe()
@@ -179,7 +179,7 @@ func (w *work) probeData(context.Context) message {
 	}
 }
 
-// dataInUse voids the exit record, because this process never learns how the other writer of the data ends.
+// dataInUse invalidates the exit record, because this process cannot know how the other writer ends.
 func (w *work) dataInUse(err error) message {
 	return message{event: DataInUse, payload: Payload{Err: errors.Join(err, w.runtime.Record.Invalidate())}}
 }
@@ -202,8 +202,8 @@ func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) mes
 	return message{event: Accepted, payload: payload}
 }
 
-// prefetchConfig requests the configuration during the validation: the real sidecar needs 7 s for it while etcd is
-// down, and 37 s while it searches for other members.
+// prefetchConfig requests the configuration during the validation. While etcd is down, etcd-backup-restore needs 7 s
+// for the response, and 37 s if it also searches for other members.
 func (w *work) prefetchConfig(ctx context.Context) message {
 	asked := time.Now()
 	yaml, err := w.runtime.Sidecar.Config(ctx)
@@ -229,8 +229,8 @@ func (w *work) serveReadyz(context.Context) message {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
-// unlessCertificates returns the event for an error. Missing or invalid certificate files are retried; any other
-// error ends the run with status.
+// unlessCertificates returns the event for an error. Missing or invalid certificate files are retried. Any other
+// error ends the run with the given status.
 func unlessCertificates(err error, status exitcode.Code) message {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
@@ -247,13 +247,13 @@ func (w *work) lockData(context.Context) message {
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
-	// etcd starts even if the file system has no locks. It reports an unusable directory itself, after the record is
-	// removed.
+	// etcd starts even if the file system does not support locks. If the directory is unusable, etcd reports that
+	// after the record was removed.
 	return message{event: ConfigValid, payload: Payload{Err: err}}
 }
 
 func (w *work) removeRecord(ctx context.Context) message {
-	// After a request to stop, the record must stay as it was.
+	// A requested stop must leave the record unchanged.
 	if ctx.Err() != nil {
 		return message{event: EtcdFailed, payload: Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
@@ -297,7 +297,7 @@ func (w *work) writeRecord(context.Context) message {
 }
 
 func (w *work) leaveReason(context.Context) message {
-	reason := cmp.Or(w.payload.Err, errors.New("crash without a reason"))
+	reason := cmp.Or(w.payload.Err, errors.New("unknown crash reason"))
 	return recordResult(w.runtime.LeaveReason(reason.Error()), "")
 }
 

@@ -80,7 +80,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	opened, err := given.Close()
 	assert.False(t, opened, "etcd never touched the data")
 	require.NoError(t, err)
-	assert.Contains(t, given.log.String(), "another process holds the database")
+	assert.Contains(t, given.log.String(), "the database is locked by another process")
 
 	patient := newBench(t, dir)
 	ready := make(chan error, 1)

@@ -24,7 +24,7 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 			b := benchWith(t, config)
 			require.NoError(t, b.Open(soon(t)))
 			b.mustClose(t)
-			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "another name and other peer URLs"), "it is warned of")
+			assert.Equal(t, name == "both", strings.Contains(b.log.String(), "a different name and peer URLs"), "it is warned of")
 		})
 	}
 }

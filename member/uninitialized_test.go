@@ -32,7 +32,7 @@ func TestOpen_uninitializedData(t *testing.T) {
 		_, err := b.client(t).Put(soon(t), "key", "value")
 		require.NoError(t, err)
 		b.mustClose(t)
-		assert.Contains(t, b.log.String(), "it starts without data")
+		assert.Contains(t, b.log.String(), "starting with an empty data directory")
 		assert.Len(t, preservedDirs(t, dir), round+1)
 	}
 }
@@ -55,7 +55,7 @@ func TestOpen_lostLog(t *testing.T) {
 	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)
-	require.ErrorContains(t, b.Open(soon(t)), "names no voter, although its member has stored data")
+	require.ErrorContains(t, b.Open(soon(t)), "names no voters, but this is not a new member")
 	opened, err := b.Close()
 	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
 	require.Error(t, err)

@@ -182,7 +182,7 @@ func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	require.Equal(t, "first", conn.ConnectionState().PeerCertificates[0].Subject.CommonName)
-	require.Contains(t, log.String(), "it is not a regular file")
+	require.Contains(t, log.String(), "not a regular file")
 }
 
 func TestTLSIsModernAndRequestsNoClientCertificate(t *testing.T) {

@@ -140,7 +140,7 @@ func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
 	for range 2 {
 		initialize(t, r)
 		requireStatus(t, r, bootstrap.Failed)
-		require.ErrorContains(t, r.WhyFailed(), "data directory "+r.options.Config.DataDir+" is corrupt or cannot be used: db: invalid page")
+		require.ErrorContains(t, r.WhyFailed(), "data directory "+r.options.Config.DataDir+" is corrupt or unusable: db: invalid page")
 	}
 	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	require.Len(t, lines, 1)

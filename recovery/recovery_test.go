@@ -45,7 +45,7 @@ func TestClusterThatEtcdRefusesIsNotFounded(t *testing.T) {
 	w := newWorld(t)
 	w.member.InitialCluster += ",default=http://a:1,b=http://b:1"
 	err := w.run()
-	require.ErrorContains(t, err, "give both the same URLs")
+	require.ErrorContains(t, err, "use the same URLs in both")
 	assert.Equal(t, exitcode.BadConfig, w.statusOf(err))
 	assert.Empty(t, w.objects(""))
 }

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// BenchmarkDataDir reads a directory with a 110 MB log after the last snapshot and a database of the same size.
+// BenchmarkDataDir reads a data directory with a 110 MB log after the last snapshot and a database of the same size.
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{
@@ -44,7 +44,7 @@ func BenchmarkDataDir(b *testing.B) {
 
 func large(b *testing.B) (dir string) {
 	small := wal.SegmentSizeBytes
-	wal.SegmentSizeBytes = 64 << 20 // etcd's default
+	wal.SegmentSizeBytes = 64 << 20 // default of etcd
 	defer func() { wal.SegmentSizeBytes = small }()
 	dir = filepath.Join(b.TempDir(), "new.etcd")
 	server, err := datadirtest.Start(dir, func(config *embed.Config) { config.SnapshotCount = 1 << 30 })

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// segmentsOf returns the paths of the log's segments in order.
+// segmentsOf returns the paths of the WAL segments in order.
 func segmentsOf(t *testing.T, dir string) []string { return matching(t, dir+"/member/wal/*.wal") }
 
 // snapshotsOf returns the paths of the snapshot files, oldest first.
@@ -25,7 +25,7 @@ func matching(t *testing.T, pattern string) []string {
 	return paths
 }
 
-// flip inverts one byte of a file.
+// flip inverts a byte of a file.
 func flip(t *testing.T, path string, offset int64) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	require.NoError(t, err)
@@ -38,7 +38,8 @@ func flip(t *testing.T, path string, offset int64) {
 	require.NoError(t, err)
 }
 
-// usedBytes returns the number of bytes of the database file that hold pages. The rest is allocated but unused.
+// usedBytes returns the number of bytes in the database file that are used by pages. The rest is allocated but
+// unused.
 func usedBytes(t *testing.T, dir string) (used int64) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -47,12 +48,12 @@ func usedBytes(t *testing.T, dir string) (used int64) {
 	return used
 }
 
-// firstSegmentOf returns the path of the only log segment of datadirtest.Initialized.
+// firstSegmentOf returns the path of the only WAL segment of datadirtest.Initialized.
 func firstSegmentOf(dir string) string {
 	return filepath.Join(dir, "member", "wal", firstSegment)
 }
 
-// zeroEntries overwrites the segment with zeros from its first entry on, like the end of a torn log.
+// zeroEntries zeroes a segment from its first entry on, like the end of a torn log.
 func zeroEntries(t *testing.T, segment string) {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), "new.etcd")

@@ -22,43 +22,43 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
-// lockTimeout is the maximum wait for another process to release the database.
+// lockTimeout limits the wait for the lock on the database.
 const lockTimeout = time.Second
 
-// errCutOff means that the database is shorter than its own size field. Reading beyond the end would fault.
+// errCutOff means that the database file is shorter than the size in its metadata. Reading past the end would fault.
 var errCutOff = errors.New("truncated")
 
-// errLocked means that another process holds the database.
+// errLocked means that another process has locked the database.
 var errLocked = errors.New("locked by another process")
 
-// contents holds what a database records about itself.
+// contents holds the metadata of a database.
 type contents struct {
-	applied        uint64                       // index of the last log entry applied to the database; 0 if there is none
-	members        map[uint64]membership.Member // members of the cluster by ID
-	removedMembers map[uint64]membership.Member // members removed from the cluster; only their IDs are known
-	version        string                       // cluster version, such as 3.6.0; may be empty
-	keyless        bool                         // the database contains no revision
-	since36        bool                         // the database and the log were last written by etcd 3.6 or later
+	applied        uint64                       // index of the last applied entry; 0 if no entry was applied
+	members        map[uint64]membership.Member // members by ID
+	removedMembers map[uint64]membership.Member // removed members by ID; all other fields are empty
+	version        string                       // cluster version, such as 3.6.0, or ""
+	keyless        bool                         // the database contains no revisions
+	since36        bool                         // last written by etcd 3.6 or later
 }
 
-// single36 reports whether the cluster has a single member whose log was written by etcd 3.6.
+// single36 reports whether the cluster has a single member that runs etcd 3.6 or later.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty reports whether no client's write was ever stored. The database may already have the first members, with one
-// entry for each.
+// empty reports whether no client has ever written to the database. An empty database may already contain the initial
+// members, which take one entry each.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
-// unused reports whether etcd would fill the database starting with the first entry.
+// unused reports whether etcd would fill the database from the first entry on.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
-// hasMember reports whether a member is, or was, part of the cluster.
+// hasMember reports whether the cluster has or had a member.
 func (c contents) hasMember(id uint64) bool {
 	_, current := c.members[id]
 	_, removed := c.removedMembers[id]
 	return current || removed
 }
 
-// voterCount returns the number of members with a vote.
+// voterCount returns the number of voting members.
 func (c contents) voterCount() (voters int) {
 	for _, member := range c.members {
 		if !member.IsLearner {
@@ -68,22 +68,22 @@ func (c contents) voterCount() (voters int) {
 	return voters
 }
 
-// readDB calls look in a read-only transaction. It returns fs.ErrNotExist if there is no database, and errCutOff if
-// pages are missing, without calling look.
+// readDB calls look in a read-only transaction. If there is no database or pages are missing, readDB returns
+// fs.ErrNotExist or errCutOff without calling look.
 func readDB(path string, look func(tx *bolt.Tx) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Stat(path)
 		if err != nil {
-			return fmt.Errorf("cannot open it: %w", err)
+			return fmt.Errorf("cannot open the file: %w", err)
 		}
 		database, err := openDB(path)
 		if err != nil {
 			return err
 		}
-		defer database.Close() // the database was only read
+		defer database.Close() // opened read-only
 		return database.View(func(tx *bolt.Tx) error {
 			if file.Size() < tx.Size() {
-				return fmt.Errorf("%w to %d bytes of %d", errCutOff, file.Size(), tx.Size())
+				return fmt.Errorf("%w to %d of %d bytes", errCutOff, file.Size(), tx.Size())
 			}
 			return look(tx)
 		})
@@ -96,7 +96,7 @@ func openDB(path string) (*bolt.DB, error) {
 		return nil, errLocked
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot open it: %w", err)
+		return nil, fmt.Errorf("cannot open the file: %w", err)
 	}
 	return db, nil
 }
@@ -121,12 +121,12 @@ func appliedIndex(tx *bolt.Tx) (uint64, error) {
 	case 8:
 		return binary.BigEndian.Uint64(value), nil
 	default:
-		return 0, fmt.Errorf("its consistent index has %d bytes instead of 8", len(value))
+		return 0, fmt.Errorf("the consistent index has %d bytes instead of 8", len(value))
 	}
 }
 
-// valueIn returns the value of a key in a bucket, or nil if either does not exist. The value is valid until the
-// transaction ends.
+// valueIn returns the value of a key in a bucket, or nil if the bucket or the key does not exist. The value is valid
+// until the transaction ends.
 func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	if bucket == nil {
 		return nil
@@ -134,7 +134,7 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// membersIn returns the members in a bucket, which may be nil. If a member cannot be decoded, only its ID is known.
+// membersIn returns the members in a bucket, which may be nil. Members that cannot be decoded have only an ID.
 func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	members := map[uint64]membership.Member{}
 	if bucket == nil {
@@ -153,9 +153,9 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 	return members
 }
 
-// scanRevisions reads every revision of every key and checks the form of the revision, the ascending order, and the
-// value. It cannot detect a changed value that still has a valid form: neither bbolt nor etcd keeps a checksum of
-// values, and the log does not record which of its entries were rejected.
+// scanRevisions reads all revisions of all keys and checks their format, order and values. A changed value with a
+// valid format goes unnoticed: bbolt and etcd store no checksums of values, and the log does not record which entries
+// were rejected.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -166,7 +166,7 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	var stored mvccpb.KeyValue
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
 		if count++; count%checkInterval == 0 && ctx.Err() != nil {
-			return fmt.Errorf("reading its revisions was stopped: %w", context.Cause(ctx))
+			return fmt.Errorf("reading the revisions was interrupted: %w", context.Cause(ctx))
 		}
 		revision, err := verifyRevision(key, value, compacted, &stored)
 		if err != nil {
@@ -180,9 +180,9 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	return nil
 }
 
-// verifyRevision compares the revision in the bucket's key with the one in the value. A deletion stores only the name
-// of the key. A restore that raises the revision (etcdutl snapshot restore --bump-revision --mark-compacted) stores
-// the new revision with an empty value and marks it as compacted. stored is reused for all values to avoid garbage.
+// verifyRevision compares the revision in the bucket key with the revision in the value. A deletion stores only the
+// name of the key. A restore with etcdutl snapshot restore --bump-revision --mark-compacted stores the new revision
+// with an empty value and marks it as compacted. The caller reuses stored for all values to reduce allocations.
 func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue) (mvcc.Revision, error) {
 	revision := mvcc.BytesToBucketKey(key).Revision // panics on a malformed revision
 	*stored = mvccpb.KeyValue{Key: stored.Key[:0], Value: stored.Value[:0]}
@@ -195,14 +195,14 @@ func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue)
 	case mvcc.IsTombstone(key):
 		return revision, nil
 	case stored.ModRevision != revision.Main:
-		return revision, fmt.Errorf("its value belongs to revision %d", stored.ModRevision)
+		return revision, fmt.Errorf("the value belongs to revision %d", stored.ModRevision)
 	case stored.CreateRevision > stored.ModRevision || stored.Version < 1:
-		return revision, errors.New("its value was modified before it was created")
+		return revision, errors.New("invalid create revision or version")
 	}
 	return revision, nil
 }
 
-// compactRevision returns the revision up to which etcd has compacted the keys, or will compact them when it starts.
+// compactRevision returns the revision up to which etcd has compacted the keys or will compact them at startup.
 func compactRevision(tx *bolt.Tx) (compacted int64) {
 	meta := tx.Bucket(schema.Meta.Name())
 	if meta == nil {
@@ -216,14 +216,14 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 	return compacted
 }
 
-// quotedFindings is the number of bbolt's findings that an error quotes.
+// quotedFindings is the maximum number of bbolt findings quoted in an error.
 const quotedFindings = 3
 
-// A database starts with two meta pages. Transactions write them alternately, and bbolt opens the database with the
-// newer intact one. If one is damaged, no data is lost: the previous transaction is still intact, and etcd replays
-// the log from there.
+// A database starts with two meta pages, which transactions write alternately. bbolt opens the database with the
+// newest intact meta page. No data is lost if one meta page is damaged: the previous transaction is intact, and etcd
+// replays the log from there.
 
-// Offsets in a meta page, in bytes (bbolt's internal/common/page.go and meta.go).
+// Offsets in a meta page in bytes, from internal/common/page.go and meta.go in bbolt.
 const (
 	pageFlags    = 8
 	metaBegins   = 16
@@ -232,13 +232,13 @@ const (
 	metaPageFlag = 4
 )
 
-// corruptMetaPages returns the numbers of the meta pages that are damaged.
+// corruptMetaPages returns the numbers of the damaged meta pages.
 func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	file, err := os.Open(tx.DB().Path())
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // the file was only read
+	defer file.Close() // opened read-only
 	for number := range 2 {
 		head := make([]byte, metaEnds)
 		if _, err := io.ReadFull(io.NewSectionReader(file, int64(number*tx.DB().Info().PageSize), metaEnds), head); err != nil {
@@ -259,9 +259,9 @@ func isMetaPage(head []byte, number uint64) bool {
 		binary.NativeEndian.Uint64(head[metaSum:]) == sum.Sum64()
 }
 
-// verifyPages runs bbolt's own check. That check panics on a damaged meta page, although bbolt needs only one of the
-// two. In that case every bucket is read instead, which finds the same problems except unused pages and pages that
-// are used twice.
+// verifyPages runs the bbolt check. The bbolt check panics on a damaged meta page, even though bbolt needs only one
+// of the two. If a meta page is damaged, verifyPages reads all buckets instead, which finds everything except unused
+// pages and pages with two references.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	damaged, err := corruptMetaPages(tx)
 	if err != nil {
@@ -270,7 +270,7 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	if len(damaged) == 0 {
 		return checkPages(ctx, tx)
 	}
-	m.warn("database %s: meta page %d is damaged; etcd uses the other one and replays the log from there", m.database, damaged[0])
+	m.warn("database %s: meta page %d is damaged; etcd uses the other meta page and replays the log from there", m.database, damaged[0])
 	return tx.ForEach(func(name []byte, bucket *bolt.Bucket) error {
 		if err := readAll(ctx, bucket); err != nil {
 			return fmt.Errorf("bucket %q: %w", name, err)
@@ -279,7 +279,8 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	})
 }
 
-// checkPages runs bbolt's own check. The check cannot be stopped, so its findings are drained even if ctx is done.
+// checkPages runs the bbolt check. The check cannot be cancelled, so checkPages reads all findings even if ctx is
+// done.
 func checkPages(ctx context.Context, tx *bolt.Tx) error {
 	var first []string
 	count := 0
@@ -289,31 +290,31 @@ func checkPages(ctx context.Context, tx *bolt.Tx) error {
 		}
 	}
 	if count > 0 {
-		return fmt.Errorf("bbolt's page check found %d errors, including: %s", count, strings.Join(first, "; "))
+		return fmt.Errorf("bbolt check found %d errors, including: %s", count, strings.Join(first, "; "))
 	}
 	return ctx.Err()
 }
 
-// readAll visits every page of a bucket. bbolt panics on an invalid page.
+// readAll visits all pages of a bucket. bbolt panics on an invalid page.
 func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	var previous []byte
 	count := 0
 	return bucket.ForEach(func(key, _ []byte) error {
 		if previous != nil && string(previous) >= string(key) {
-			return errors.New("its keys are out of order")
+			return errors.New("keys are out of order")
 		}
 		if count++; count%checkInterval == 0 && ctx.Err() != nil {
-			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
+			return fmt.Errorf("read interrupted: %w", context.Cause(ctx))
 		}
 		previous = key
 		return nil
 	})
 }
 
-// preload reads the whole file at path in the background to fill the kernel's page cache, until the returned function
-// is called. bbolt maps the file for random access, so every page would otherwise be read from the disk separately.
-// madvise does not help: Linux reads one window of its own size and ignores the rest. Errors are ignored here,
-// because they recur where the content is needed.
+// preload fills the page cache by reading the whole file in the background until the returned function is called.
+// Without preload, each page is read from the disk separately, because bbolt maps the file for random access. Using
+// madvise instead does not help: Linux reads a single readahead window and ignores the rest. Errors are ignored here
+// because the caller runs into the same errors.
 func preload(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -326,7 +327,7 @@ func preload(path string) (stop func()) {
 		}
 	})
 	return func() {
-		_ = file.Close() // makes the reader stop
+		_ = file.Close() // stops the reader
 		reading.Wait()
 	}
 }

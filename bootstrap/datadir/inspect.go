@@ -17,23 +17,23 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// Identity identifies the member as configured.
+// Identity describes the member in the configuration.
 type Identity struct {
 	Name           string
-	PeerURLs       []string // peer URLs that it advertises
-	InitialCluster string   // in etcd's format: name=URL, separated by commas
+	PeerURLs       []string // advertised peer URLs
+	InitialCluster string   // initial cluster in etcd's format: comma-separated name=URL pairs
 }
 
-// Inspect rejects data that etcd would open without an error and then serve without some acknowledged writes, or as
-// the wrong member. Call it right before etcd opens the directory, even after a successful validation. It moves an
-// uninitialized member out of the way, and logs warnings about problems that etcd tolerates. It ignores unreadable
-// files: etcd reports them.
+// Inspect returns an error if etcd would open the data but serve it without some acknowledged writes or as the wrong
+// member. Call Inspect right before etcd opens the data directory, even after a successful validation. Inspect moves
+// the directory of an uninitialized member away and logs warnings about problems that etcd tolerates. Unreadable
+// files are ignored because etcd reports them.
 func (f *Inspection) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
 	}
 	if err := f.inspect(configured, log); err != nil {
-		return fmt.Errorf("%w (validation does not check this, nor does the sidecar's)", err)
+		return fmt.Errorf("%w (neither validation nor the sidecar checks this)", err)
 	}
 	return nil
 }
@@ -61,18 +61,19 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 	return nil
 }
 
-// uninitializedPrefix starts the name to which an uninitialized member's directory is moved.
+// uninitializedPrefix is the prefix of the new name of an uninitialized member's directory.
 const uninitializedPrefix = "member.uninitialized-"
 
-// errNoVoter means that the log was lost, or truncated at its start.
-var errNoVoter = errors.New("it was lost, cut off or damaged, or belongs to another database")
+// errNoVoter means that the log was lost or truncated at its start.
+var errNoVoter = errors.New("the log was lost, truncated or damaged, or belongs to another database")
 
-// moveIfUnused handles a log that names no voter. etcd would open it and wait forever to be elected. Without any log,
-// etcd would create a new one, and drop writes until the new log is as long as the old one.
+// moveIfUnused handles a log that names no voters. With such a log, etcd would wait forever for an election. With no
+// log at all, etcd would create a new log and drop writes until the new log is as long as the old one.
 //
-// A member is uninitialized if its log names no voter and its database is empty: etcd was killed at the very start of
-// its first run. The member has acknowledged no write and cast no vote. moveIfUnused moves its directory out of the
-// way, so that etcd starts with an empty one; it deletes nothing. In all other cases the error names what was lost.
+// A member is uninitialized if its log names no voters and its database is empty, because etcd was killed at the
+// beginning of its first run. An uninitialized member has neither acknowledged a write nor cast a vote. moveIfUnused
+// renames the directory of such a member without deleting anything, so etcd starts with an empty directory. In all
+// other cases the error describes the loss.
 func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -80,7 +81,7 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
 	switch {
 	case len(f.segments()) == 0 && (empty || missing):
-		return false, nil // this is the first start
+		return false, nil // first start
 	case empty && f.hasExternalLog():
 		return false, nil // moving the directory would leave the log behind
 	case empty:
@@ -88,21 +89,21 @@ func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	case f.contentsErr == nil || missing:
 		return false, lostLog.errorf(f.wal.path, errNoVoter)
 	default:
-		return false, nil // etcd reports the error of the database
+		return false, nil // etcd reports the error
 	}
 }
 
 func moveUnused(m *member, log zerolog.Logger) error {
 	to := filepath.Join(m.root.path, uninitializedPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
 	if err := os.Rename(m.dir.path, to); err != nil {
-		return fmt.Errorf("cannot move an uninitialized member out of the way: %w", err)
+		return fmt.Errorf("cannot move the directory of an uninitialized member: %w", err)
 	}
-	log.Warn().Str("moved_to", to).Msg("etcd was killed before it had stored anything; it starts without data")
+	log.Warn().Str("moved_to", to).Msg("etcd was killed before it stored any data; starting with an empty data directory")
 	return nil
 }
 
-// checkRestore rejects data whose database is missing or unused and whose log continues a restored one. etcd would
-// fill a new database from the log, which lacks the content of the backup.
+// checkRestore returns an error if the database is missing or unused and the log belongs to a restored database.
+// Otherwise etcd would fill a new database from the log, without the data of the backup.
 func checkRestore(m *member, found contents) error {
 	segments := m.segments()
 	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() {
@@ -111,13 +112,13 @@ func checkRestore(m *member, found contents) error {
 	if head, err := readHead(m.segment(firstSegment)); err != nil || !head.restored {
 		return nil //nolint:nilerr // an unreadable log is refused elsewhere
 	}
-	return lostRestore.errorf(m.wal.path, m.database)
+	return lostRestore.errorf(m.database, m.wal.path)
 }
 
-// checkCluster rejects a database that belongs to a different cluster than the log: one of them was rolled back,
-// copied or mounted without the other. etcd would apply the log to that database, and die on a member that the
-// database does not have. A database that has the log's own member needs no further check. Unreadable files are
-// rejected elsewhere.
+// checkCluster returns an error if the database and the log belong to different clusters, because one of them was
+// rolled back, copied or mounted without the other. Otherwise etcd would apply the log to that database and exit when
+// the log refers to a member that is not in the database. A database that contains the member of the log needs no
+// further check. Other checks report unreadable files.
 func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
@@ -130,9 +131,9 @@ func checkCluster(m *member, found contents) error {
 	return otherCluster.errorf(m.database, m.wal.path)
 }
 
-// checkLength rejects a truncated database, and a log that provably lost its end: etcd repairs a damaged log by
-// truncating it, and serves without the acknowledged entries after the damage. It ignores unreadable files: etcd
-// reports them.
+// checkLength returns an error if the database is truncated or if the log provably lost its end. etcd repairs a
+// damaged log by truncating it, and then serves without the acknowledged entries that followed. Unreadable files are
+// ignored because etcd reports them.
 func (f *Inspection) checkLength() error {
 	if errors.Is(f.contentsErr, errCutOff) {
 		return cutOff.errorf(f.database, f.contentsErr)
@@ -143,17 +144,21 @@ func (f *Inspection) checkLength() error {
 	return nil
 }
 
-// checkTail rejects a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
-// database's applied index.
+// checkTail returns an error if etcd would provably drop acknowledged entries, or if the log ends before the applied
+// index of the database.
 //
-// In the second case a single member would drop new proposals until the log is as long again. Its log must be
-// damaged, because a single member applies an entry only after flushing it. With several members, damage is not
-// certain. A follower of etcd 3.6 passes an entry to the database while its log is still being written, if it
-// receives the entry and its commitment together (raftNode.start; etcd 3.5.5 and later wait). After a power loss at
-// the wrong moment its database is ahead. Such a member has not acknowledged the missing entries and would do no
-// harm. But its disk looks exactly as after damage, in which case it has acknowledged entries to a leader that it no
-// longer has, and could help to elect a leader that lacks them too. So both are rejected, with the same way out. That
-// loses neither data nor the quorum: a majority of logs have every committed entry, so only a minority can lack it.
+// If the log of a single member ends before the applied index, etcd would drop new proposals until the log is as long
+// as before. The log must be damaged, because a single member applies entries only after syncing them.
+//
+// If one of several members has such a log, the log is not necessarily damaged. A follower with etcd 3.6 can apply an
+// entry while the log is still being written, if the entry and the commit index arrive together. See raftNode.start;
+// etcd 3.5.5 and later 3.5 releases wait. A power failure at the wrong moment then leaves the database ahead of the
+// log. The member has not acknowledged the missing entries and would do no harm. Disk damage leaves the same files,
+// however, and then the member has acknowledged entries that it no longer has. The member could then help elect a
+// leader that is also missing these entries.
+//
+// checkTail therefore rejects both. Rejecting them costs neither data nor the quorum: every committed entry is in the
+// logs of a majority, so only a minority can be missing it.
 func (c contents) checkTail(m *member, tail *history) error {
 	switch {
 	case tail.cut.isLoss(c.single36()):
@@ -166,9 +171,9 @@ func (c contents) checkTail(m *member, tail *history) error {
 	return nil
 }
 
-// checkMember rejects the data directory of another member of this cluster: volumes were mixed up. etcd would take on
-// that member's identity, which would then exist twice. For the directory of an unknown member it only logs a
-// warning: a restore may have given it any name. It ignores unreadable files: etcd reports them.
+// checkMember returns an error if the data directory belongs to another member of this cluster, because volumes were
+// swapped. Otherwise two members would run with the same identity. checkMember only logs a warning if the member is
+// unknown, because a restore can use any name. Unreadable files are ignored because etcd reports them.
 func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
@@ -183,12 +188,12 @@ func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error 
 		return otherMember.errorf(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
 	}
 	log.Warn().Str("recorded_name", owner.Name).Strs("recorded_urls", owner.PeerURLs).Str("name", configured.Name).Strs("urls", here).
-		Msg("the data directory was that of a member with another name and other peer URLs; etcd uses it")
+		Msg("the data directory belongs to a member with a different name and peer URLs; using it anyway")
 	return nil
 }
 
-// Members returns the number of members that the data records: those in the database, plus the changes in the log
-// that the database has not applied yet.
+// Members returns the number of members in the database, after applying the membership changes that are only in the
+// log.
 func (f *Inspection) Members() int {
 	members := map[uint64]bool{}
 	for id := range f.contents.members {
@@ -198,8 +203,8 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the membership changes after one entry, up to and including another. A member's value is true if it
-// is a voter.
+// change applies the membership changes of the entries after one index, up to and including another. The value of a
+// member is true if it is a voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {
@@ -212,13 +217,13 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 			members[id] = false
 		case raftpb.ConfChangeRemoveNode:
 			delete(members, id)
-		case raftpb.ConfChangeUpdateNode: // the URLs of the member change
+		case raftpb.ConfChangeUpdateNode: // only the URLs change
 		}
 	}
 }
 
-// OnlyRestored reports whether the data was restored from a snapshot and no member has run on it yet. The versions
-// recorded in its database are then those of the cluster that the snapshot was taken from.
+// OnlyRestored reports whether the data was restored from a snapshot and no member has used it since. The versions in
+// such a database are the versions of the original cluster.
 func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
 	if len(segments) != 1 || tail == nil || len(tail.snapshots) == 0 || tail.snapshots[len(tail.snapshots)-1].Index != tail.last {
@@ -228,7 +233,7 @@ func (f *Inspection) OnlyRestored() bool {
 	return err == nil && head.restored
 }
 
-// checkV2Requests rejects a log with requests on which etcd 3.6 panics at every replay.
+// checkV2Requests returns an error if the log contains requests that make etcd 3.6 panic on every replay.
 func (f *Inspection) checkV2Requests() error {
 	for _, n := range f.notes {
 		if n.method != "" {
@@ -238,14 +243,14 @@ func (f *Inspection) checkV2Requests() error {
 	return nil
 }
 
-// checkV2Members rejects data whose two lists of members differ. etcd 3.5 and older keep a list in a second store,
-// the v2 store, and rely on that one; etcd 3.6 relies on the database. Older versions have left members in the
-// database that were removed long ago, and learners that were promoted. etcd 3.6 uses them as they are, and panics
-// when such a member is removed. etcd 3.5.26 and later correct the database when they start.
+// checkV2Members returns an error if the two member lists in the data differ. etcd 3.5 and earlier rely on the list
+// in the v2 store, but etcd 3.6 relies on the list in the database. The list in the database may still contain
+// members that were removed long ago, and learners that have been promoted. etcd 3.6 uses such members as is and
+// panics when one of them is removed. etcd 3.5.26 and later 3.5 releases correct the database at startup.
 //
-// The v2 store is part of the snapshot that etcd starts from, and later entries change it. A member that one of these
-// entries adds is not a leftover: etcd 3.4 may have added it to the database before it recorded there that the entry
-// was applied.
+// The v2 store is part of the snapshot from which etcd starts, and the entries after the snapshot change it. Members
+// added by such an entry are valid: etcd 3.4 may have added a member to the database before it recorded the entry as
+// applied.
 func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil
@@ -267,14 +272,15 @@ func (f *Inspection) checkV2Members() error {
 	return nil
 }
 
-// adds reports whether an entry that the database may not have applied adds the member.
+// adds reports whether an entry that may not have been applied adds the member.
 func (f *Inspection) adds(id uint64) bool {
 	return slices.ContainsFunc(f.notes, func(n note) bool {
 		return n.index > f.contents.applied && n.change != nil && n.change.NodeID == id && n.change.Type != raftpb.ConfChangeRemoveNode
 	})
 }
 
-// v2Members returns the members in the v2 store of the snapshot that etcd starts from, and whether each is a voter.
+// v2Members returns the members in the v2 store of the snapshot from which etcd starts. The value of a member is true
+// if it is a voter.
 func (f *Inspection) v2Members() (map[uint64]bool, error) {
 	members := map[uint64]bool{}
 	if f.start == 0 {
@@ -294,7 +300,7 @@ func (f *Inspection) v2Members() (map[uint64]bool, error) {
 		if err := store.Recovery(content.Data); err != nil {
 			return err
 		}
-		cluster.UnsafeLoad() // panics if it cannot parse a member
+		cluster.UnsafeLoad() // panics if a member cannot be parsed
 		return nil
 	})
 	for _, m := range cluster.Members() {

@@ -31,7 +31,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// etcd truncates a torn log. After enough failed starts the log is long enough again, and etcd would accept it.
+// etcd truncates a torn log. After enough failed starts, the log is long enough again for etcd to accept it.
 func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged: it ends at index %d, "+
-				"while the database has all entries up to %d", dir+"/member/wal", len(ends)-lost, len(ends)))
+			require.ErrorContains(t, err, fmt.Sprintf("the log in %q was truncated or damaged: it ends at index %d, "+
+				"but the database has entries up to %d", dir+"/member/wal", len(ends)-lost, len(ends)))
 		})
 	}
 }
@@ -54,7 +54,7 @@ func TestInspect_truncatedDatabase(t *testing.T) {
 	halveDatabase(t, dir)
 	err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorIs(t, err, errCutOff)
-	require.ErrorContains(t, err, dir+"/member/snap/db: the database was cut off")
+	require.ErrorContains(t, err, "database "+dir+"/member/snap/db is incomplete")
 }
 
 func TestInspect_dataOfAnotherMember(t *testing.T) {
@@ -77,8 +77,8 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 	}{
 		"itself":          {configured: Identity{"etcd-1", []string{"http://b:2"}, cluster}},
 		"its address":     {configured: Identity{"etcd-0", []string{"http://b:1"}, cluster}},
-		"another":         {configured: Identity{"etcd-0", []string{"http://a:1"}, cluster}, err: `is that of member "etcd-1" at ["http://b:1"], not of member "etcd-0" at ["http://a:1"]`},
-		"not initialized": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "another name and other peer URLs"},
+		"another":         {configured: Identity{"etcd-0", []string{"http://a:1"}, cluster}, err: `belongs to member "etcd-1" at ["http://b:1"], not to member "etcd-0" at ["http://a:1"]`},
+		"not initialized": {configured: Identity{"etcd-0", []string{"http://a:1"}, "etcd-0=http://a:1"}, log: "a different name and peer URLs"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var log bytes.Buffer
@@ -94,12 +94,12 @@ func TestInspect_dataOfAnotherMember(t *testing.T) {
 	}
 }
 
-// A member whose log is shorter than its database has lost entries that it had acknowledged to the leader.
+// A member whose log is shorter than its database has lost entries that it acknowledged to the leader.
 func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
-		false: "ends at index %d, while the database of this member, one of 2, has all entries up to %d: power was lost while it " +
-			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have the missing entries",
-		true: "it ends at index %d, while the database has all entries up to %d; way out: to keep the content of the database, ",
+		false: "ends at index %d, but the database of this member (one of 2) has entries up to %d: the member lost power " +
+			"while catching up, or the log was truncated or damaged; to recover: move the data directory away and replace the member; the other members have the missing entries",
+		true: "it ends at index %d, but the database has entries up to %d; to recover: create a new data directory from the database ",
 	} {
 		t.Run(fmt.Sprintf("learner is %t", learner), func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -115,8 +115,8 @@ func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	}
 }
 
-// A snapshot received from the leader is recorded in the log before its database is swapped in. The log never
-// contained the entries before the snapshot.
+// etcd records a snapshot from the leader in the log before it swaps in the received database. The entries before the
+// snapshot were never in the log.
 func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
@@ -132,7 +132,7 @@ func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 }
 
-// addMember adds a member to the database and marks the database as written by etcd 3.6, so that its member list is
+// addMember adds a member to the database and marks the database as written by etcd 3.6, which makes its member list
 // authoritative.
 func addMember(t *testing.T, dir string, learner bool) {
 	t.Helper()
@@ -144,7 +144,7 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// etcd itself reports damage at the start of a segment. For other damage, it truncates the log and waits for a
+// etcd reports damage only at the start of a segment. After any other damage, etcd truncates the log and waits for a
 // leader until failed starts have made the log long enough again.
 func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
@@ -163,17 +163,17 @@ func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 			require.NoError(t, os.WriteFile(segment, damaged, 0o600))
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if provenFlushed(t, content[ends[i]:]) {
-				require.ErrorContains(t, err, fmt.Sprintf("the log in %s is damaged at position %d", segment, begin), name)
-			} else { // no proof is required after the last entries
+				require.ErrorContains(t, err, fmt.Sprintf("WAL segment %s is damaged at position %d", segment, begin), name)
+			} else { // no proof is needed after the last entries
 				require.ErrorContains(t, err, "damaged", name)
 			}
-			require.ErrorContains(t, err, "; way out: ", name)
+			require.ErrorContains(t, err, "; to recover: ", name)
 		}
 	}
 }
 
-// provenFlushed reports whether part of a segment proves that the entries before it were flushed, even if its first
-// record is damaged: it contains another entry, a hard state, and any record after that.
+// provenFlushed reports whether part of a segment proves that the entries before it were synced, even if its first
+// record is damaged: it contains another entry, a hard state, and a later record.
 func provenFlushed(t *testing.T, behind []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
@@ -199,11 +199,10 @@ func TestInspect_externalLog(t *testing.T) {
 	_, ends := datadirtest.Entries(t, segment)
 	truncate(t, segment, ends[len(ends)-2])
 	err := Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop())
-	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
+	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was truncated or damaged", walDir))
 }
 
-// losses are applied to an initialized member. In each case etcd would treat the data as that of a new member and
-// wait forever for an election.
+// losses damage an initialized member so that etcd would treat it as a new member and wait forever for an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -230,14 +229,14 @@ func TestInspect_lostLog(t *testing.T) {
 			lose(t, dir, firstSegmentOf(dir))
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
-			require.ErrorContains(t, err, "names no voter, although its member has stored data")
+			require.ErrorContains(t, err, "names no voters, but this is not a new member")
 			require.Error(t, result(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
 		})
 	}
 }
 
-// toldOfMembers builds a database in which etcd has recorded only the given number of members.
+// toldOfMembers creates a database in which etcd has recorded only the given number of members.
 func toldOfMembers(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
@@ -256,7 +255,6 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 	})
 }
 
-// Verify and Inspect agree that an uninitialized member may be opened.
 func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
 		"with the head of a log": datadirtest.Initialize,
@@ -287,7 +285,7 @@ func TestInitialized_databaseWithKeys(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, result(t, dir, mode), "it has keys, but")
+		require.ErrorContains(t, result(t, dir, mode), "the database has keys, but")
 	}
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
@@ -299,7 +297,7 @@ func TestInitialized_appliedEntries(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
-	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database has all entries up to 2")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database has entries up to 2")
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
@@ -311,8 +309,8 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// The first record of a member that joined late may be a snapshot from its leader. Such a member is not
-// uninitialized even without a database and snapshots, because it has voted.
+// The log of a member that joined late may start with a snapshot from the leader. Even without a database and
+// snapshot files, such a member is not uninitialized, because it has voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -323,11 +321,10 @@ func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 5, Term: 2, ConfState: &raftpb.ConfState{Voters: []uint64{1, 2}}}))
 	require.NoError(t, log.Save(raftpb.HardState{Term: 2, Vote: 2, Commit: 5}, nil))
 	require.NoError(t, log.Close())
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "continues a restored database")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "belongs to a restored database")
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// An unreadable index must not count as 0 or any other number.
 func TestInitialized_unreadableIndex(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
@@ -350,8 +347,8 @@ func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	assert.Equal(t, before, fingerprint(t, dir))
 }
 
-// etcd would apply the log entries to this database, and then crash at each start because the database lacks a
-// member.
+// etcd would apply the log to this database and then crash on every start because a member is missing from the
+// database.
 func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.etcd")
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
@@ -362,7 +359,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 			log := filepath.Join(dir, "member", "wal")
 			require.NoError(t, os.RemoveAll(filepath.Join(other, "member", "wal")))
 			require.NoError(t, os.CopyFS(filepath.Join(other, "member", "wal"), os.DirFS(log)))
-			says := fmt.Sprintf("database %s knows none of the members that the log in %s names: they belong to two clusters",
+			says := fmt.Sprintf("database %s has none of the members named by the log in %s: they belong to different clusters",
 				filepath.Join(other, "member", "snap", "db"), filepath.Join(other, "member", "wal"))
 			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says)
 			require.ErrorContains(t, result(t, other, bootstrap.Full), says)
@@ -376,7 +373,7 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	}
 }
 
-// A member learns about the other members one entry at a time, so a new member may not know itself yet.
+// A new member learns about the other members one entry at a time, so its own entry may still be missing.
 func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
@@ -398,8 +395,8 @@ func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	}
 }
 
-// checkTail relies on this behavior: raft may return entries to apply in the same Ready that returns them to be
-// stored, and etcd 3.6 handles both concurrently.
+// checkTail relies on this behaviour: raft may return the same entries for storing and for applying, and etcd 3.6
+// does both concurrently.
 func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)
@@ -413,7 +410,7 @@ func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	alone, storage := node(t, 2)
 	require.NoError(t, alone.Campaign())
 	stored, applies := uint64(0), 0
-	for range 5 { // for the election and four proposals
+	for range 5 { // one for the election, four for proposals
 		ready := alone.Ready()
 		for _, applied := range ready.CommittedEntries {
 			require.LessOrEqual(t, applied.Index, stored)

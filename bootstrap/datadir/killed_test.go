@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// childEtcd makes the test binary run an etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
+// childEtcd makes the test binary run etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
 const childEtcd = "child-etcd"
 
-// TestMain also runs the child processes of tests: an etcd that is killed, or a validation.
+// TestMain also runs the child processes of the tests: an etcd to be killed, or a validation.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && strings.HasPrefix(os.Args[1], "validation-") {
 		os.Exit(runAsChild(os.Args[1], os.Args[2], bootstrap.Mode(os.Args[3])))
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// writeUntilKilled runs etcd, writes keys up to lastKey, prints a line for each key, and never returns. It flushes
-// the last key to the database, which is then ahead of the commit index in the WAL.
+// writeUntilKilled runs etcd, writes keys up to lastKey and prints a line for each key. The last key is committed to
+// the database, which is then ahead of the commit index in the WAL. writeUntilKilled never returns.
 func writeUntilKilled(dir string, lastKey int) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
@@ -68,7 +68,6 @@ func writeUntilKilled(dir string, lastKey int) error {
 	select {}
 }
 
-// A data directory is valid no matter when etcd was killed.
 func TestKilledWhileWriting(t *testing.T) {
 	for _, stored := range []int{0, 1, 48, 49, 50, 51, 300} {
 		dir := filepath.Join(t.TempDir(), "new.etcd")
@@ -78,8 +77,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 }
 
-// The database is ahead of the commit index in the WAL, because etcd buffers records that only advance the commit
-// index.
+// The database is ahead of the commit index in the WAL, because etcd does not sync records that only advance the
+// commit index.
 func TestKilledWhileIdle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	killAfterKey(t, dir, 20, 20)
@@ -93,7 +92,7 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 		etcd := etcdChild(t, dir, 0)
 		require.NoError(t, etcd.Start())
 		require.Eventually(t, func() bool {
-			for _, seen := range []string{name, "member/wal"} { // short-lived files may be missed
+			for _, seen := range []string{name, "member/wal"} { // temporary files may be missed
 				if _, err := os.Stat(filepath.Join(dir, seen)); err == nil {
 					return true
 				}
@@ -124,8 +123,8 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after at most a
-// minute.
+// etcdChild returns a command that runs etcd and writes keys up to lastKey. The process is killed after a minute at
+// the latest.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

@@ -19,36 +19,35 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// history is the state of a log after its records were read in order.
+// history is the state of a log after reading its records in order.
 type history struct {
 	last      uint64           // index of the last entry
-	committed uint64           // highest index recorded as committed
-	received  uint64           // index of the newest snapshot that replaces entries missing from the log
-	snapshots []snapshotRecord // all snapshots that the log records, oldest first
+	committed uint64           // highest commit index
+	received  uint64           // index of the newest snapshot that was received from a leader
+	snapshots []snapshotRecord // snapshots in the log, oldest first
 	checksum  uint32           // running checksum, carried from segment to segment
-	metadata  []byte           // identity of the cluster and the member, as encoded in the log
+	metadata  []byte           // IDs of the cluster and the member, as encoded in the log
 	cut       cut              // end of the last segment
-	segment   int              // number of the segment being read, starting at 0
-	notes     []note           // entries that later decisions depend on
-	lowest    uint64           // lowest index of an entry; 0 without entries
-	unread    error            // why a segment cannot be read
+	segment   int              // index of the segment being read, starting at 0
+	notes     []note           // entries that affect later decisions
+	lowest    uint64           // lowest index of an entry; 0 if there are no entries
+	unread    error            // error from reading a segment
 
-	listsWrites bool     // whether writes is filled in
-	writes      []uint64 // indexes of the entries that may have created a revision each
+	listsWrites bool     // reports whether writes is collected
+	writes      []uint64 // indexes of the entries that may have created a revision
 
-	puts *loggedPuts // puts after the newest received snapshot; nil if not requested
+	puts *loggedPuts // puts since the newest received snapshot; nil if not collected
 }
 
-// snapshotRecord is a snapshot that the log records.
+// snapshotRecord is a snapshot record in the log.
 type snapshotRecord struct {
 	walpb.Snapshot
 
 	segment int
 }
 
-// readLog reads every record. It reads segments one by one, so that an error names the segment, and so that a torn
-// record is tolerated only in the last one: there etcd cuts it off when it starts; in any other segment etcd gives
-// up.
+// readLog reads all records, segment by segment, and names the segment in errors. Only the last segment may end with
+// a torn record, which etcd truncates at startup. In any other segment, a torn record makes etcd fail.
 func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error) {
 	segments := m.segments()
 	written := &history{last: lastBefore(segments[0]), puts: puts}
@@ -64,7 +63,7 @@ func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error)
 		}
 		if errors.Is(err, errNoRecord) && written.segment == 0 && len(segments) > 1 {
 			written.startAt(segments[1])
-			m.warn("WAL segment %s: %v; etcd starts with the next one", path, err)
+			m.warn("WAL segment %s: %v; etcd starts with the next segment", path, err)
 			continue
 		}
 		if err != nil {
@@ -74,7 +73,7 @@ func readLog(ctx context.Context, m *member, puts *loggedPuts) (*history, error)
 	return written, nil
 }
 
-// readLast reads the last segment, and searches it beyond the position where it becomes unreadable.
+// readLast reads the last segment and searches for records after the position where the segment becomes unreadable.
 func (h *history) readLast(ctx context.Context, s *segment) error {
 	err := h.read(ctx, s)
 	h.cut = cutIn(s, h)
@@ -82,21 +81,22 @@ func (h *history) readLast(ctx context.Context, s *segment) error {
 }
 
 // errNoRecord means that a segment is empty or contains only zeros.
-var errNoRecord = errors.New("it holds no record")
+var errNoRecord = errors.New("no records found")
 
-// startAt makes the log start with a segment. Earlier segments are lost, which only matters if etcd starts from an
+// startAt makes the history start with a segment. The loss of earlier segments matters only if etcd starts from an
 // entry in one of them.
 func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
 }
 
-// read rejects a segment without a record: etcd writes the first records before it gives a segment its name.
+// read reads all records of a segment. A segment without records is an error, because etcd writes the first records
+// before it renames the file to its final name.
 func (h *history) read(ctx context.Context, s *segment) error {
 	count := 0
 	for r, err := range s.records() {
 		if count%checkInterval == 0 && ctx.Err() != nil {
-			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
+			return fmt.Errorf("read interrupted: %w", context.Cause(ctx))
 		}
 		if err != nil {
 			return err
@@ -112,8 +112,8 @@ func (h *history) read(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// add adds one record to the history. It rejects the records that etcd rejects when it replays the log. All segments
-// belong to the same member.
+// add adds a record to the history. Records that etcd rejects on replay are errors. All segments belong to the same
+// member.
 func (h *history) add(r record) error {
 	switch r.kind {
 	case wal.MetadataType:
@@ -132,24 +132,24 @@ func (h *history) add(r record) error {
 	case wal.StateType:
 		var state raftpb.HardState
 		if err := state.Unmarshal(r.data); err != nil {
-			return fmt.Errorf("unreadable hard state: %w", err)
+			return fmt.Errorf("cannot decode hard state: %w", err)
 		}
 		h.committed = state.Commit
 	case wal.SnapshotType:
 		return h.addSnapshot(r.data)
 	default:
-		return fmt.Errorf("a record of unknown type %d", r.kind)
+		return fmt.Errorf("unknown record type %d", r.kind)
 	}
 	return nil
 }
 
-// addEntry adds an entry. Like raft after a change of leader, an entry replaces those from its index on. A gap is an
-// error.
+// addEntry adds an entry. As in raft after a leader change, an entry replaces all entries with the same or a higher
+// index. A gap is an error.
 func (h *history) addEntry(data []byte) error {
 	index := entryIndex(data)
 	switch {
 	case index == 0:
-		return errors.New("unreadable entry")
+		return errors.New("cannot decode entry")
 	case index > h.last+1:
 		return fmt.Errorf("entry %d follows entry %d", index, h.last)
 	}
@@ -161,20 +161,20 @@ func (h *history) addEntry(data []byte) error {
 func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
-		return fmt.Errorf("unreadable snapshot record: %w", err)
+		return fmt.Errorf("cannot decode snapshot record: %w", err)
 	}
 	h.snapshots = append(h.snapshots, snapshotRecord{snapshot, h.segment})
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
 	}
-	if snapshot.Index > h.committed { // must be a received snapshot, because etcd's own snapshots end at a committed entry
+	if snapshot.Index > h.committed { // received from a leader: etcd's own snapshots end at a committed entry
 		h.puts.clear()
 	}
 	return nil
 }
 
-// skim adds the entries and snapshots of a segment without verifying checksums. It skips records that it cannot
-// parse.
+// skim adds the entries and snapshots of a segment without verifying checksums. Records that cannot be parsed are
+// skipped.
 func (h *history) skim(s *segment) {
 	for f := range s.frames() {
 		r, _ := f.parse()
@@ -188,8 +188,8 @@ func (h *history) skim(s *segment) {
 	}
 }
 
-// skimSegments skims segments, including entries that are not known to be committed: a follower learns of a commit
-// one message later. It returns an error if it cannot read a segment.
+// skimSegments skims segments, including entries that may not be committed: a follower learns about a commit only
+// with the next message. Segments that cannot be read are an error.
 func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
@@ -200,29 +200,29 @@ func (h *history) skimSegments(m *member, segments []string) (unread error) {
 	return unread
 }
 
-// isCommitted reports whether the log records the snapshot, and whether the snapshot was committed when the log
-// ended.
+// isCommitted reports whether the log contains the snapshot and the snapshot is committed.
 func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
 
-// has reports whether a snapshot at that entry is recorded.
+// has reports whether the log contains a snapshot at an index.
 func (h *history) has(snapshot uint64) bool {
 	return slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == snapshot })
 }
 
-// unfinished reports whether etcd died while it wrote a snapshot file. etcd records a snapshot in the log after
-// writing its file, so such a file is newer than every recorded snapshot. etcd renames it when it starts.
+// unfinished reports whether etcd was killed while writing a snapshot file. etcd adds a snapshot to the log only
+// after writing the file, so an unfinished file is newer than every snapshot in the log. etcd renames unfinished
+// files at startup.
 func (h *history) unfinished(name string) bool {
 	index, ok := snapshotIndex(name)
 	return ok && !slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index >= index })
 }
 
-// checkStart returns an error unless the snapshot is recorded in that segment or a later one. An empty log records a
-// snapshot with index 0.
+// checkStart returns an error unless the log contains the snapshot in the given segment or a later one. An empty log
+// contains a snapshot with index 0.
 func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
-		return errors.New("no segment reaches back that far")
+		return errors.New("the oldest segment starts after that entry")
 	}
 	found := false
 	for _, recorded := range h.snapshots {
@@ -240,8 +240,8 @@ func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	return nil
 }
 
-// startSegment returns the number of the segment at which etcd starts to read the log: the last one that starts at or
-// before the index. It returns -1 if there is none.
+// startSegment returns the index of the segment at which etcd starts to read the log, which is the last segment that
+// starts at or before the given entry. If there is none, startSegment returns -1.
 func startSegment(segments []string, index uint64) int {
 	for i, name := range slices.Backward(segments) {
 		if _, first, _ := parseSegmentName(name); first <= index {
@@ -251,20 +251,20 @@ func startSegment(segments []string, index uint64) int {
 	return -1
 }
 
-// segmentsFrom returns the segments that may hold that entry or later ones. A segment's name contains the index of
-// its first entry.
+// segmentsFrom returns the segments that may contain the given entry or later ones. The name of a segment contains
+// the index of its first entry.
 func (m *member) segmentsFrom(index uint64) []string {
 	segments := m.segments()
 	return segments[max(startSegment(segments, index), 0):]
 }
 
-// identity returns the cluster and the member that the log belongs to. Like etcd, it skips a first segment without a
-// record.
+// identity returns the IDs of the cluster and the member in the log. Like etcd, identity skips a first segment
+// without records.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		head, err := readHead(m.segment(name))
 		if head.identity.NodeID != 0 {
-			return head.identity, nil // the identity was read, regardless of the error
+			return head.identity, nil // a later error does not matter
 		}
 		if err != nil {
 			return identity, err
@@ -273,11 +273,11 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	return identity, nil
 }
 
-// firstSegment is the name of the first segment of any log.
+// firstSegment is the name of the first segment of every log.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
-// namesNoVoter reports whether there is no log, or whether there is no snapshot and the log's only segment contains
-// nothing but its head. The first entries name the voters, so it reads only these.
+// namesNoVoter reports whether the log is missing, or whether its only segment contains no entries and there is no
+// snapshot. Reading the first entries is enough, because the first entries of a log name the voters.
 func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -290,16 +290,16 @@ func (m *member) namesNoVoter() bool {
 	return err == nil && !head.used && !head.restored
 }
 
-// head describes the start of a segment, up to the first entry from a client or the first snapshot with data.
+// head describes the start of a segment, up to the first client request or the first snapshot with data.
 type head struct {
 	identity etcdserverpb.Metadata
-	restored bool // a snapshot with data comes first, as after a restore
-	used     bool // the segment has an entry or a hard state
+	restored bool // starts with a snapshot with data, as after a restore
+	used     bool // contains an entry or a hard state
 }
 
-// readHead reads the start of a segment. A restore writes the first members, and a snapshot that includes the
-// database. A member that was never restored takes no snapshot before it has elected a leader, and an election writes
-// an entry.
+// readHead reads the start of a segment. A restore writes the initial members and a snapshot that includes the
+// database. Without a restore, an entry always comes before the first snapshot: a member elects a leader first, and
+// the election writes an entry.
 func readHead(path string) (h head, err error) {
 	var unreadable error
 	err = firstRecords(path, func(r record) (more bool) {
@@ -319,8 +319,8 @@ func readHead(path string) (h head, err error) {
 	return h, errors.Join(err, unreadable)
 }
 
-// firstRecords calls take with the records of a segment until take returns false. It ignores a torn end, which etcd
-// repairs.
+// firstRecords calls take for the records of a segment until take returns false. A torn record at the end is ignored,
+// because etcd truncates it.
 func firstRecords(path string, take func(r record) (more bool)) error {
 	return readSegment(path, func(s *segment) error {
 		for r, err := range s.records() {
@@ -335,8 +335,8 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	})
 }
 
-// membersNamed returns the members named by the log's membership changes and snapshots. An etcd before 3.5 records no
-// members with a snapshot.
+// membersNamed returns the members in the membership changes and snapshots of the log. Before etcd 3.5, snapshot
+// records contain no members.
 func (m *member) membersNamed() (named []uint64, unread error) {
 	var log history
 	unread = log.skimSegments(m, m.segments())
@@ -353,16 +353,16 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// A note holds the parts of a log entry that decisions depend on. Most entries have none.
+// A note holds the parts of a log entry that affect later decisions. Most entries have no note.
 type note struct {
 	index   uint64
-	version string             // cluster version that the entry sets, such as 3.6.0
-	change  *raftpb.ConfChange // member that the entry adds, promotes, updates or removes
-	method  string             // method of a v2 API request, which etcd 3.6 refuses to replay
+	version string             // cluster version set by the entry, such as 3.6.0
+	change  *raftpb.ConfChange // member added, promoted, updated or removed by the entry
+	method  string             // method of a v2 API request that etcd 3.6 cannot replay
 }
 
-// note reads one entry. Like raft after a change of leader, it discards the notes of earlier entries from its index
-// on.
+// note adds the note of an entry. As in raft after a leader change, the notes of entries with the same or a higher
+// index are discarded.
 func (h *history) note(entry []byte) {
 	index := entryIndex(entry)
 	if index == 0 {
@@ -384,22 +384,22 @@ func (h *history) note(entry []byte) {
 	}
 }
 
-// trimNotes returns the notes of the entries before an index. Notes are in the order of their entries.
+// trimNotes returns the notes of the entries before an index. Notes are sorted by index.
 func trimNotes(notes []note, index uint64) []note {
 	kept, _ := slices.BinarySearchFunc(notes, index, func(n note, at uint64) int { return cmp.Compare(n.index, at) })
 	return notes[:kept]
 }
 
-// longestRequest is an upper bound, in bytes, for entries that set a version or a member's attributes, or read
-// through the v2 API. Larger entries, which hold most of a log's bytes, are not searched.
+// longestRequest is an upper bound for the size of entries with a cluster version, member attributes or a v2 API
+// read, in bytes. Larger entries make up most of a log and are not decoded.
 const longestRequest = 512
 
-// attributesPath matches the paths of requests that set a member's attributes.
+// attributesPath matches the paths of requests that set member attributes.
 var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
 
 // noteOf returns the note of an entry. A v2 API request is either an entry of its own or part of a v3 API request.
-// etcd 3.5 and older set the cluster version and members' attributes with v2 requests. etcd 3.6 replays these two
-// kinds and panics on all others; etcd 3.4 writes one for each probe of its /health.
+// etcd 3.5 and earlier set the cluster version and member attributes with v2 requests. etcd 3.6 replays only those
+// two kinds of v2 requests and panics on all others. etcd 3.4 logs a v2 request for each /health probe.
 func noteOf(entry []byte) (n note, ok bool) {
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
@@ -431,8 +431,8 @@ func noteOf(entry []byte) (n note, ok bool) {
 	}
 }
 
-// Field numbers of an entry (raft's raft.proto), of its v2 API and cluster version requests (etcd's
-// raft_internal.proto), and of a snapshot record (etcd's walpb/record.proto).
+// Field numbers of entries (raft.proto), of v2 API and cluster version requests (raft_internal.proto) and of snapshot
+// records (walpb/record.proto).
 const (
 	entryType          = 1
 	entryIndexField    = 3
@@ -442,14 +442,15 @@ const (
 	snapshotIndexField = 1
 )
 
-// changesMembers reports whether an entry changes the members.
+// changesMembers reports whether an entry is a membership change.
 func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 
-// entryIndex returns the index of an entry, which is stored near its start: the rest may be large. 0 means none.
+// entryIndex returns the index of an entry without decoding the data, or 0 if there is no index.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// skipTo returns the rest of a message from the value of a field on, or nil if the field is missing. It skips other
-// fields by their lengths and reads nothing after the field, because each start reads all entries of a long log.
+// skipTo returns the rest of a message, starting at the value of a field, or nil if the field is missing. Other
+// fields are skipped by length, and nothing after the field is read, because every start reads all entries of a long
+// log.
 func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte {
 	for len(message) > 0 {
 		number, found, n := protowire.ConsumeTag(message)
@@ -474,8 +475,8 @@ func varint(message []byte, number protowire.Number) uint64 {
 	return value
 }
 
-// message returns a string or embedded message field of a message, or nil if it is missing. An entry that changes
-// members holds another message type, which has no such field.
+// message returns a string or an embedded message in a message, or nil if the field is missing. Membership changes
+// have a different message type without such a field.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

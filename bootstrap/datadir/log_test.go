@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A damaged log may be replayed from a snapshot only if etcd's own verification accepts it.
+// A damaged log may be replayed from a snapshot only if etcd's own verification accepts the log.
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)
@@ -48,8 +48,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	assert.NotZero(t, replayed[false])
 }
 
-// verifiedByEtcd reads the whole log with etcd's code, as etcd does at its start, and then the part after the
-// snapshot.
+// verifiedByEtcd reads the whole log with etcd's code, like etcd at startup, and then the part after the snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
 	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {

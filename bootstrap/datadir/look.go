@@ -19,17 +19,17 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// databaseRetry is the interval at which Await checks whether the database is free.
+// databaseRetry is the interval at which Await checks the database lock.
 const databaseRetry = 200 * time.Millisecond
 
-// Await waits until no other process holds the database, or until ctx is done. It calls writing whenever a process
-// has the database open for writing. etcd itself would wait as well, but that wait could not be interrupted, and a
-// stop during it would look like the stop of an etcd that had opened its data.
+// Await waits until no other process has locked the database or ctx is done. Await calls writing whenever another
+// process has the database open for writing. etcd would wait as well, but its wait cannot be interrupted, and
+// stopping during that wait would look like stopping an etcd that has opened the data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
 	for logged := false; ; logged = true {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("gave up before etcd was opened: %w", err)
+			return fmt.Errorf("stopped before opening etcd: %w", err)
 		}
 		use := bootstrap.LockModeOf(path)
 		if use == bootstrap.Unused {
@@ -39,7 +39,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 			writing()
 		}
 		if !logged {
-			log.Warn().Str("path", path).Msg("another process holds the database; waiting until it is released")
+			log.Warn().Str("path", path).Msg("the database is locked by another process; waiting for the lock")
 		}
 		_ = clock.Sleep(ctx, databaseRetry)
 	}
@@ -52,15 +52,14 @@ type Inspection struct {
 	contents    contents
 	contentsErr error
 
-	read      map[string]*history // histories of the segments that etcd replays, by segment
+	read      map[string]*history // histories of the segments that etcd replays, by segment name
 	start     uint64              // index of the snapshot from which etcd starts; 0 if there is none
-	notes     []note              // notes of the entries after the start
-	replayErr error               // why these entries cannot be read
+	notes     []note              // notes of the entries after start
+	replayErr error               // error from reading these entries
 }
 
-// Look reads what must be known before etcd opens the data, and no more, because a start waits for it: what the
-// database records about itself, and the segments of the log that etcd replays. walDir is the directory of the log,
-// or "" if the log is in the data directory.
+// Look reads the metadata of the database and the WAL segments that etcd replays. Look reads nothing else because
+// every start waits for it. walDir is the WAL directory, or "" if the log is in the data directory.
 func Look(dataDir, walDir string) *Inspection {
 	f := &Inspection{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDB(f.database, func(tx *bolt.Tx) (err error) {
@@ -74,9 +73,9 @@ func Look(dataDir, walDir string) *Inspection {
 // Empty reports whether etcd would start without any data.
 func (f *Inspection) Empty() bool { return f.isDBMissing() && f.lastSegment() == "" }
 
-// Uncommitted returns the number of entries after the last one that the log records as committed, and the index of
-// that one. A crash leaves such entries, and some may have been acknowledged, because the commit index is written
-// with the following entries. With force-new-cluster etcd drops them all.
+// Uncommitted returns the number of entries after the last commit index in the log, and that commit index. A crash
+// can leave uncommitted entries, some of which may have been acknowledged, because etcd writes the commit index with
+// later entries. With force-new-cluster, etcd drops all uncommitted entries.
 func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	tail := f.tail()
 	if tail == nil || tail.last <= tail.committed {
@@ -85,18 +84,18 @@ func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	return tail.last - tail.committed, tail.committed
 }
 
-// isDBMissing reports whether the database does not exist. It returns false if that cannot be determined.
+// isDBMissing reports whether the database does not exist, or returns false if the check fails.
 func (f *Inspection) isDBMissing() bool {
 	none, err := isDBEmpty(f.database)
 	return err == nil && none
 }
 
-// hasExternalLog reports whether the log is outside the member's directory.
+// hasExternalLog reports whether the log is outside the member directory.
 func (f *Inspection) hasExternalLog() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
-// tail returns the history of the last segment up to the position where it becomes unreadable, or nil if there is no
-// segment. The name of the segment shows the last index of the earlier ones; if these are damaged, etcd does not
-// start.
+// tail returns the history of the last segment up to the position where the segment becomes unreadable, or nil if
+// there is no readable segment. The name of the segment contains the last index of earlier segments. If an earlier
+// segment is damaged, etcd does not start.
 func (f *Inspection) tail() *history {
 	if tail := f.read[f.lastSegment()]; tail != nil && tail.unread == nil {
 		return tail
@@ -104,8 +103,8 @@ func (f *Inspection) tail() *history {
 	return nil
 }
 
-// readSegments returns the histories of segments. It reads each segment once, and all new ones in parallel, because a
-// start with a long log waits for this.
+// readSegments returns the histories of segments. Because every start waits for readSegments, segments are read only
+// once and in parallel.
 func (f *Inspection) readSegments(segments []string) (histories []*history) {
 	var reading sync.WaitGroup
 	for _, name := range segments {
@@ -129,10 +128,9 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 	return histories
 }
 
-// ClusterVersions returns the cluster versions that etcd encounters when it opens the data, such as 3.6.0; etcd exits
-// if one of them is newer than itself. One version is in the database. Others may be in the entries that etcd
-// replays, those after the newest snapshot, even if the database has applied them all. If the database or the log
-// cannot be read, an error is returned and versions may be missing.
+// ClusterVersions returns the cluster versions that etcd reads from the data at startup, such as 3.6.0. etcd exits if
+// it is older than one of them. The database contains one version, and the entries after the newest snapshot can
+// contain others, even if they were already applied. Versions may be missing if an error is returned.
 func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	versions = []string{f.contents.version}
 	for _, n := range f.notes {
@@ -144,7 +142,7 @@ func (f *Inspection) ClusterVersions() (versions []string, err error) {
 }
 
 // replayNotes returns the notes of the entries that etcd replays, and the index of the snapshot before them. If the
-// log does not record a snapshot, etcd was killed before it could, and starts from the previous one.
+// log does not contain the newest snapshot, etcd was killed before adding it and starts from the previous one.
 func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {
 		known := start == 0
@@ -162,7 +160,7 @@ func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	return start, slices.DeleteFunc(notes, func(n note) bool { return n.index <= start }), err
 }
 
-// startingPoints returns the indexes in the names of snapshots in descending order, and 0 for the start of the log.
+// startingPoints returns the indexes of all snapshots in descending order, followed by 0 for the start of the log.
 func (m *member) startingPoints() (indexes []uint64) {
 	for _, name := range slices.Backward(m.snapshots()) {
 		if index, ok := snapshotIndex(name); ok {
@@ -172,8 +170,8 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// SetPermissions makes the data directory and everything in it accessible only to its owner, because a restore may
-// have changed that. It logs a warning if it fails.
+// SetPermissions makes the data directory and its contents accessible only to the owner, because a restore may have
+// left other permissions. SetPermissions logs a warning if it fails.
 func SetPermissions(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -191,6 +189,6 @@ func SetPermissions(dataDir string, log zerolog.Logger) {
 		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn().Err(err).Msg("the data directory's permissions could not be tightened")
+		log.Warn().Err(err).Msg("cannot restrict the permissions of the data directory")
 	}
 }

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// dataWith returns a data directory with a log entry for each request, starting at index 1. A nil request is an
-// entry of another kind. If inDatabase is not empty, the database records it as the cluster version.
+// dataWith returns a data directory whose log has an entry for each request, starting at index 1. A nil request
+// stands for another kind of entry. inDatabase is the cluster version in the database, if any.
 func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.InternalRaftRequest) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -56,8 +56,7 @@ func dataWith(t *testing.T, inDatabase string, requests ...*etcdserverpb.Interna
 	return dir
 }
 
-// The entry of snapshots is followed by a snapshot. The snapshot after the entry of orphans is not recorded in the
-// log.
+// The log contains the snapshot after the entry of snapshots, but not the snapshot after the entry of orphans.
 var snapshots, orphans = puts("a snapshot follows"), puts("an orphaned snapshot follows")
 
 func sets(version string) *etcdserverpb.InternalRaftRequest {
@@ -120,7 +119,7 @@ func TestClusterVersions_withoutDatabase(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Truncated or malformed protobuf must neither panic nor yield a version.
+// Truncated or malformed protobuf messages must neither panic nor yield a version.
 func TestNoteOf_malformed(t *testing.T) {
 	t.Parallel()
 	whole := pbutil.MustMarshal(sets("3.6.0"))

@@ -30,26 +30,26 @@ import (
 // everything selects the full matrix, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
-// Commands of the test binary in a child process: serve runs a plain etcd and prints the state that it serves,
-// judge prints the wrapper's verdicts.
+// Commands of the test binary in a child process: serve runs etcd and writes the state that etcd serves, and judge
+// prints the results of the wrapper's checks.
 const (
 	childServe = "child-serve"
 	childJudge = "child-judge"
 )
 
-// childPatience limits the time for plain etcd to start on a directory.
+// childPatience limits the time for etcd to start on a data directory.
 const childPatience = 20 * time.Second
 
-// A fate is the outcome when plain etcd starts on a directory.
+// A fate is the outcome of starting etcd on a data directory.
 type fate string
 
 const (
-	whole  fate = "whole"  // every revision of every key is served as before
+	whole  fate = "whole"  // etcd serves all revisions of all keys
 	lossy  fate = "lossy"  // etcd silently serves different data
 	broken fate = "broken" // etcd does not start
 )
 
-// judgement has the results of Verify in full mode and of Inspect.
+// judgement contains the results of Verify in full mode and of Inspect.
 type judgement struct{ Refused, Inspected, Warned string }
 
 func (j judgement) word() string {
@@ -63,7 +63,7 @@ func (j judgement) word() string {
 	}
 }
 
-// A trial is one altered directory.
+// A trial is an altered data directory.
 type trial struct {
 	alteration
 	base   string
@@ -71,9 +71,9 @@ type trial struct {
 	judged judgement
 }
 
-// TestMatrix compares the wrapper's checks with plain etcd on altered directories. The checks must accept data that
-// etcd serves completely and reject data that it serves incompletely, except where the alteration is marked
-// otherwise.
+// TestMatrix_alteredDirectories compares the wrapper's checks with plain etcd on altered data directories. The checks
+// must accept data that etcd serves completely and reject data that etcd serves incompletely, unless the alteration
+// is marked otherwise.
 func TestMatrix_alteredDirectories(t *testing.T) {
 	var trials []trial
 	for name, prepare := range bases() {
@@ -114,11 +114,11 @@ func (tried trial) hold(t *testing.T) {
 		if !tried.unseen {
 			assert.NotEmpty(t, tried.judged.Refused, "%s is served in part, and taken", what)
 		}
-	case broken: // etcd itself gives the reason
+	case broken: // etcd reports the reason
 	}
 }
 
-// tryAll runs several trials in parallel, because etcd mostly waits while it starts.
+// tryAll runs several trials in parallel, because etcd mostly waits during startup.
 func tryAll(t *testing.T, dir, state, base string, trials []trial) {
 	var work sync.WaitGroup
 	slots := make(chan struct{}, 6)
@@ -155,7 +155,7 @@ func try(t *testing.T, dir, state string, alteration alteration) (fate, judgemen
 	}
 }
 
-// served returns the state that plain etcd serves from a directory, or the error from starting it.
+// served returns the state that etcd serves from a data directory, or the error from starting etcd.
 func served(t *testing.T, dir, room string) (state string, err error) {
 	out := filepath.Join(room, "state")
 	if output, err := inChildOf(t, childServe, dir, out); err != nil {
@@ -165,8 +165,8 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 	return string(content), err
 }
 
-// judged runs the wrapper's checks in a separate process, like --standalone. A crash in bbolt's page check counts
-// as a refusal.
+// judged runs the wrapper's checks in a separate process, like --standalone. A crash in the page check of bbolt
+// counts as a refusal.
 func judged(t *testing.T, dir string) (found judgement, err error) {
 	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
@@ -183,7 +183,7 @@ func inChildOf(t *testing.T, what, dir, argument string) (output []byte, err err
 	return command.CombinedOutput()
 }
 
-// serve runs a plain etcd in a child process and writes a hash of every revision of every key to a file.
+// serve runs etcd in a child process and writes a hash of all revisions of all keys to a file.
 func serve(dir, out string) error {
 	server, err := datadirtest.Start(dir)
 	if err != nil {
@@ -197,7 +197,7 @@ func serve(dir, out string) error {
 	return os.WriteFile(out, fmt.Appendf(nil, "%+v at %d", hash.Hash, revision), 0o600)
 }
 
-// judge prints the wrapper's verdicts in a child process.
+// judge prints the results of the wrapper's checks in a child process.
 func judge(dir string) error {
 	var found judgement
 	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {
@@ -215,13 +215,13 @@ func judge(dir string) error {
 type alteration struct {
 	name   string
 	alter  func(t *testing.T, dir string)
-	quick  bool // included in the default run
+	quick  bool // included by default
 	latent bool // etcd has not read the damaged part yet, but the refusal is correct
-	unseen bool // the files do not reveal the alteration
+	unseen bool // the files do not show the alteration
 }
 
-// bases returns the directories to alter: one of an etcd that was closed, one whose old segments were purged, one
-// of an etcd that was killed before it flushed its database, and one in which etcd continued a restored database.
+// bases returns the data directories to alter: of an etcd that was closed, of an etcd whose old segments were purged,
+// of an etcd that was killed before committing its database, and of an etcd that continued a restored database.
 func bases() map[string]func(t *testing.T) string {
 	if !*everything {
 		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
@@ -282,7 +282,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// alterations returns all alterations of a directory: one per file, plus extra files.
+// alterations returns all alterations of a data directory: one per file, and additional files.
 func alterations(t *testing.T, dir string) (all []alteration) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -306,7 +306,7 @@ func at(name string, change func(t *testing.T, path string)) func(t *testing.T, 
 
 func ofDirectory(name string) []alteration {
 	return []alteration{
-		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // without the member directory, no data is left
+		{name: name + " is missing", alter: at(name, remove), unseen: name == "member"}, // without the member directory, there is no data
 		{name: name + " is a link", alter: link(func(_ *testing.T, dir string) string { return filepath.Join(dir, name) })},
 		{name: name + " is a file", alter: at(name, func(t *testing.T, path string) { remove(t, path); write(t, path, "") })},
 		{name: name + " has no rights", alter: at(name, chmodTo(0))},
@@ -347,8 +347,8 @@ func lengthen(t *testing.T, path string) {
 	write(t, path, string(content)+strings.Repeat("?", 100))
 }
 
-// damages returns flipped bytes and zeroed sectors throughout a file. For the database, it includes every byte of
-// the first pages.
+// damages returns flipped bytes and zeroed sectors throughout a file, and for the database all bytes of the first
+// pages.
 func damages(t *testing.T, path, name string) (all []alteration) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -382,7 +382,7 @@ func zero(t *testing.T, path string, offset int64, size int) {
 	write(t, path, string(content))
 }
 
-// extras returns files and directories that other programs may leave in a data directory.
+// extras returns files and directories that other programs may create in a data directory.
 func extras() (all []alteration) {
 	for _, name := range []string{
 		"lost+found", ".touch", "notes", "new.etcd.part", "new.etcd.bak", "safe_guard", "exit_code", "exit_code.crash", "member.uninitialized-1", "member.bak",
@@ -402,7 +402,7 @@ func extras() (all []alteration) {
 	})})
 }
 
-// combinations returns pairs of faults that occur together.
+// combinations returns pairs of simultaneous faults.
 func combinations() []alteration {
 	snapshots := func(change func(t *testing.T, path string)) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {

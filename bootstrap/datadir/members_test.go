@@ -30,11 +30,11 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// oldData describes the members and versions in data of etcd 3.5 or older.
+// oldData describes the members and versions in the data of etcd 3.5 or earlier.
 type oldData struct {
-	bucket  map[uint64]bool // members in the database; true for a voter
+	bucket  map[uint64]bool // members in the database; true for voters
 	applied uint64
-	start   []uint64 // voters in the v2 store of the snapshot at entry 3, if it exists
+	start   []uint64 // voters in the v2 store of the snapshot at entry 3, if any
 	log     []raftpb.Entry
 	since36 bool
 }
@@ -108,7 +108,7 @@ func v2(method, path, value string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.Request{ID: 7, Method: method, Path: path, Val: value})}
 }
 
-// v2Within returns the same request inside a v3 API request.
+// v2Within returns a v2 API request inside a v3 API request.
 func v2Within(method, path string) raftpb.Entry {
 	return raftpb.Entry{Data: pbutil.MustMarshal(&etcdserverpb.InternalRaftRequest{ID: 7, V2: &etcdserverpb.Request{ID: 7, Method: method, Path: path}})}
 }
@@ -159,7 +159,7 @@ func TestLeftoverMembers(t *testing.T) {
 	}
 }
 
-// A leader may overwrite entries of the previous leader, even with an entry in the next segment of the log.
+// A leader may overwrite entries of the previous leader, even with an entry in the next segment.
 func TestOverriddenChangesDoNotCount(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]bool{"in the same segment": false, "in the next segment": true} {
@@ -274,8 +274,8 @@ func TestOnlyRestored(t *testing.T) {
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
 
-// An entry reaches the disk before the record of its commit index, so acknowledged entries may not be recorded as
-// committed after a crash. A clean stop records all of them.
+// An entry reaches the disk before the commit index that covers it, so after a crash the commit index may not cover
+// all acknowledged entries. A clean stop records the final commit index.
 func TestUncommittedEntries(t *testing.T) {
 	t.Parallel()
 	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)

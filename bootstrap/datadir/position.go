@@ -19,31 +19,31 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Position describes the data of a stopped member: the cluster and the member that it belongs to, and its last
-// revision and entry. Missing values are zero.
+// Position describes the data of a stopped member: its cluster, its identity, and its last revision and log entry.
+// Missing values are zero.
 type Position struct {
-	ClusterID, MemberID uint64   // IDs in the log
-	Members             int      // number of cluster members in the database
-	Voters              int      // number of voting members; 0 if the log has membership changes that the database lacks
-	Learner             bool     // according to the database, this member is a learner
-	Removed             bool     // according to the database, this member was removed from the cluster
-	Known               []string // hexadecimal IDs of the current and former members
-	Revision            int64    // revision of the last row in the database
-	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that may
-	// not be committed. Some requests in the log change nothing.
+	ClusterID, MemberID uint64   // IDs from the log
+	Members             int      // number of members in the database
+	Voters              int      // number of voting members; 0 if the log has membership changes that are not in the database
+	Learner             bool     // the database lists this member as a learner
+	Removed             bool     // the database lists this member as removed
+	Known               []string // hexadecimal IDs of current and removed members
+	Revision            int64    // revision of the last key in the database
+	// HighestRevision is an upper bound for the revision after etcd has replayed the log. Entries that may not be
+	// committed or may not change any key are included.
 	HighestRevision int64
-	Index           uint64 // index of the last log entry, or of the snapshot that replaces it
+	Index           uint64 // index of the last log entry or snapshot
 
-	Name     string   // name of the member in the database; empty if unknown
-	PeerURLs []string // URLs of the member in the database; empty if unknown
+	Name     string   // name of the member in the database, or ""
+	PeerURLs []string // peer URLs of the member in the database
 }
 
-// IsOnlyVoter reports whether the data belongs to the only member with a vote, so that etcd can continue with it
-// alone.
+// IsOnlyVoter reports whether this member is the only voter, so that etcd can continue without the other members.
 func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
-// ReadPosition reads a member's position. The data need not be valid; ReadPosition changes nothing. It returns an
-// error for a file that exists and cannot be read, so without an error zero means missing.
+// ReadPosition reads the position of a member without changing anything. The data does not have to be valid.
+// ReadPosition returns an error if an existing file cannot be read. If there is no error, zero values are missing
+// from the data.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -63,12 +63,12 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	}
 	writes := int64(len(slices.DeleteFunc(log.writes, func(index uint64) bool { return !isNew(index) })))
 	if p.HighestRevision = p.Revision; p.MemberID != 0 || writes > 0 {
-		p.HighestRevision = max(p.Revision, 1) + writes // etcd is at revision 1 before the first change
+		p.HighestRevision = max(p.Revision, 1) + writes // etcd starts at revision 1
 	}
 	return p, errors.Join(unread, err)
 }
 
-// read reads the database. It skips one that etcd has not written to yet.
+// read reads the database, unless it is missing or empty.
 func (p *Position) read(m *member) (found contents, err error) {
 	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{}, err
@@ -88,7 +88,7 @@ func (p *Position) read(m *member) (found contents, err error) {
 	return found, err
 }
 
-// lastRevision returns the key of the newest row; nil if there is none.
+// lastRevision returns the newest bucket key, or nil if there are no keys.
 func lastRevision(tx *bolt.Tx) []byte {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -98,7 +98,7 @@ func lastRevision(tx *bolt.Tx) []byte {
 	return last
 }
 
-// changing lists the field numbers of requests that may change a key (etcd's raft_internal.proto).
+// changing lists the field numbers in raft_internal.proto of requests that may change a key.
 var changing = []protowire.Number{4, 5, 6, 9} // put, delete range, transaction, lease revoke
 
 // mayChange reports whether an entry is a request that may create a revision.
@@ -108,23 +108,23 @@ func mayChange(entry []byte) bool {
 		slices.ContainsFunc(changing, func(number protowire.Number) bool { return message(request, number) != nil })
 }
 
-// maxCompared is the maximum number of rows that are compared, starting with the newest.
+// maxCompared is the maximum number of rows to compare, newest first.
 const maxCompared = 10_000
 
-// revisionBytes is the size of the revision in a row's key. The key of a deletion has one byte more.
+// revisionBytes is the size of the revision in a bucket key. The bucket key of a deletion has one more byte.
 const revisionBytes = 17
 
-// Divergence returns the newest revision for which the two data directories have different rows, apart from the named
-// exceptions, or 0 if there is none. Rows never change, so in that case neither directory is an earlier state of the
-// other: one was rolled back or copied, and then written to. A row that one of them lacks proves nothing. Neither
-// directory may be open for writing.
+// Divergence returns the newest revision, other than the exceptions, for which the two data directories have
+// different rows, or 0 if there is none. Rows never change, so two different rows mean that neither directory is an
+// earlier state of the other: one of them was rolled back or copied and then written to. A row that exists in only
+// one of the directories proves nothing. Neither directory may be open for writing.
 func Divergence(dataDir, other string, except ...int64) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDB(data, func(tx *bolt.Tx) error {
 		return readDB(others, func(otherTx *bolt.Tx) error {
 			rows, otherRows := tx.Bucket(schema.Key.Name()), otherTx.Bucket(schema.Key.Name())
 			if rows == nil || otherRows == nil {
-				return errors.New("a database is not etcd's: it has no bucket of keys")
+				return errors.New("not an etcd database: the key bucket is missing")
 			}
 			revision = divergence(rows.Cursor(), otherRows.Cursor(), except)
 			return nil
@@ -147,9 +147,9 @@ func divergence(rows, others *bolt.Cursor, except []int64) int64 {
 	return 0
 }
 
-// loggedPuts holds the puts of a log in order. Every row was created by one of them, if the log reaches back that
-// far. Some puts created no row: their entries were overridden or rejected, or they are in a branch of a transaction
-// that was not taken.
+// loggedPuts holds the puts in the log, in order. If the log is complete, every row was created by one of the puts.
+// Some puts did not create a row, because the entry was overwritten or rejected or because the put is in a
+// transaction branch that was not executed.
 type loggedPuts struct {
 	seed maphash.Seed
 	puts []loggedPut
@@ -157,7 +157,7 @@ type loggedPuts struct {
 
 type loggedPut struct {
 	key, value digest
-	keepsValue bool // the put keeps the previous value
+	keepsValue bool // keeps the previous value
 }
 
 type digest struct {
@@ -167,7 +167,7 @@ type digest struct {
 
 func (l *loggedPuts) digest(b []byte) digest { return digest{maphash.Bytes(l.seed, b), len(b)} }
 
-// addEntry adds the puts of the request in an entry.
+// addEntry adds the puts in an entry.
 func (l *loggedPuts) addEntry(entry []byte) {
 	var request etcdserverpb.InternalRaftRequest
 	if l != nil && !changesMembers(entry) && request.Unmarshal(message(entry, entryData)) == nil {
@@ -175,8 +175,8 @@ func (l *loggedPuts) addEntry(entry []byte) {
 	}
 }
 
-// add adds the puts of a request. For a transaction it adds those of both branches, because the log does not record
-// which one was taken.
+// add adds the puts of a request. Both branches of a transaction are added, because the log does not record which
+// branch was executed.
 func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequest) {
 	if put != nil {
 		l.puts = append(l.puts, loggedPut{l.digest(put.Key), l.digest(put.Value), put.IgnoreValue})
@@ -186,7 +186,7 @@ func (l *loggedPuts) add(put *etcdserverpb.PutRequest, txn *etcdserverpb.TxnRequ
 	}
 }
 
-// clear drops the puts that precede a received snapshot.
+// clear removes the puts before a received snapshot.
 func (l *loggedPuts) clear() {
 	if l != nil {
 		l.puts = nil
@@ -198,21 +198,23 @@ func (p loggedPut) stores(row loggedPut) bool {
 	return p.key == row.key && (p.keepsValue || p.value == row.value)
 }
 
-// resembles reports whether a row may be the result of a put, changed by the disk: its key or value may differ, but
-// not its size.
+// resembles reports whether a row may be the result of a put whose key or value was altered by the disk without
+// changing its size.
 func (p loggedPut) resembles(row loggedPut) bool {
 	return !p.keepsValue && p.key.size == row.key.size && p.value.size == row.value.size && (p.key == row.key || p.value == row.value)
 }
 
-// maxChanged is the maximum number of consecutive rows that the disk may have changed.
+// maxChanged is the maximum number of consecutive rows that the disk may have altered.
 const maxChanged = 100
 
-// ChangedRevisions returns the revisions in the database whose values the disk has changed, newest first. The
-// database has no checksums, but the log does, so ChangedRevisions compares the rows with the puts in the log,
-// starting with the newest. A row counts as changed if no put produces it but it resembles a put between those of its
-// neighbours. There must be an older row that agrees with the log, because the log does not cover all rows, and more
-// rows must agree than differ. Any other difference ends the comparison, so an empty result does not prove that
-// nothing was changed. The data must be valid and must not be open for writing.
+// ChangedRevisions returns the revisions whose values were altered by the disk, newest first. Unlike the database,
+// the log has checksums, so ChangedRevisions compares the rows in the database with the puts in the log, newest
+// first.
+//
+// A row counts as altered if no put produces it but the row resembles a put at that position in the log. An older row
+// must match the log, because the log does not cover all rows, and the matching rows must outnumber the others. Any
+// other difference ends the comparison, so an empty result does not prove that the data is unaltered. The data must
+// be valid and must not be open for writing.
 func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err error) {
 	m, logged := survey(dataDir, ""), &loggedPuts{seed: maphash.MakeSeed()}
 	if len(m.segments()) == 0 {
@@ -228,14 +230,13 @@ func ChangedRevisions(ctx context.Context, dataDir string) (changed []int64, err
 	return changed, err
 }
 
-// changedRows compares the rows with the puts.
 func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
-	var differ []loggedPut // rows since the last one that agrees with the log
-	var revisions []int64  // revisions of the rows in differ
+	var differ []loggedPut // rows since the last row that matches the log
+	var revisions []int64  // revisions of these rows
 	agree, puts := 0, l.puts
 	for key, value := rows.Last(); key != nil && agree < maxCompared && len(differ) <= maxChanged; key, value = rows.Prev() {
 		var stored mvccpb.KeyValue
-		if len(key) > revisionBytes || stored.Unmarshal(value) != nil { // the row is a deletion or unreadable
+		if len(key) > revisionBytes || stored.Unmarshal(value) != nil { // a deletion, or unreadable
 			continue
 		}
 		row := loggedPut{key: l.digest(stored.Key), value: l.digest(stored.Value)}
@@ -259,7 +260,7 @@ func (l *loggedPuts) changedRows(rows *bolt.Cursor) (changed []int64) {
 	return changed
 }
 
-// areChanges reports whether each row resembles one of the puts.
+// areChanges reports whether every row resembles one of the puts.
 func areChanges(rows, puts []loggedPut) bool {
 	for _, row := range rows {
 		if !slices.ContainsFunc(puts, func(p loggedPut) bool { return p.resembles(row) }) {
@@ -269,9 +270,8 @@ func areChanges(rows, puts []loggedPut) bool {
 	return true
 }
 
-// LastWrite returns the time at which etcd last wrote to the log of a data directory, according to the file system.
-// No write was acknowledged later. If another program has written there since, the time is too late. It is zero if
-// there is no readable log.
+// LastWrite returns the modification time of the log, or the zero time if there is no readable log. No write was
+// acknowledged after that time. If another program has written to the log since, the time is too late.
 func LastWrite(dataDir string) (last time.Time) {
 	m := survey(dataDir, "")
 	for _, name := range m.segments() {

@@ -39,7 +39,7 @@ func TestReadPosition_closedMember(t *testing.T) {
 	assert.GreaterOrEqual(t, got.HighestRevision, got.Revision)
 }
 
-// If the database is behind, the member reaches the revision that replaying its log produces.
+// If the database is behind, replaying the log brings the member to a higher revision.
 func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -60,7 +60,7 @@ func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	assert.Equal(t, before.Revision+3, got.HighestRevision)
 }
 
-// A former leader's log has entries that it could not commit. Entries of the next leader replace them.
+// The log of a previous leader contains entries that it could not commit. The next leader overwrites them.
 func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
@@ -91,8 +91,8 @@ func TestReadPosition_overriddenEntries(t *testing.T) {
 	}
 }
 
-// entry returns an entry with the given term, whose index is relative to the end of a log. Without a request it is
-// the first entry of a new leader.
+// entry returns an entry with the given term, whose index is relative to the end of the log. An entry without a
+// request is the first entry of a new leader.
 func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb.Entry {
 	e := raftpb.Entry{Index: index, Term: term}
 	if request != nil {
@@ -101,7 +101,7 @@ func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb
 	return e
 }
 
-// A leader may have entries that a majority has stored but that the leader does not yet know to be committed.
+// A leader may have entries that are stored by a majority but not yet known to be committed.
 func TestReadPosition_uncommittedEntries(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -145,7 +145,7 @@ func position(t *testing.T, dir string) Position {
 	return pos
 }
 
-// A volume that is temporarily unreadable must not count as empty.
+// A temporarily unreadable volume must not count as empty.
 func TestReadPosition_unreadableFiles(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
@@ -172,7 +172,7 @@ func TestReadPosition_unreadableFiles(t *testing.T) {
 	}
 }
 
-// unreadable makes a file unreadable by replacing it with a directory.
+// unreadable replaces a file with a directory.
 func unreadable(t *testing.T, path string) {
 	t.Helper()
 	require.NoError(t, os.Remove(path))
@@ -185,7 +185,7 @@ func notADirectory(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 }
 
-// A member that has lost its database but has a complete log is not a new member.
+// A member with a complete log is not new, even if its database is lost.
 func TestReadPosition_missingDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
@@ -246,7 +246,7 @@ func TestReadPosition_removedMember(t *testing.T) {
 	assert.True(t, position(t, dir).Removed)
 }
 
-// If a member is killed just as another member becomes a voter, only the log shows it.
+// If a member is killed while another member becomes a voter, only the log shows the change.
 func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
@@ -297,7 +297,7 @@ func TestDivergence_deletion(t *testing.T) {
 	requireDivergence(t, last, other, dir)
 }
 
-// changeRow changes the newest row of a closed database, simulating a faulty disk.
+// changeRow changes the newest row of a closed database to simulate a faulty disk.
 func changeRow(t *testing.T, dir string, change func(row *mvccpb.KeyValue)) {
 	t.Helper()
 	db, err := bolt.Open(database(dir), 0o600, nil)
@@ -343,8 +343,8 @@ func TestChangedRevisions(t *testing.T) {
 	}
 }
 
-// The log does not contain the values that a put with IgnoreValue keeps, nor deleted keys. Such rows must still
-// count as equal.
+// The log contains neither deleted keys nor the values kept by a put with IgnoreValue. Rows from such requests must
+// still count as equal.
 func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	dir, put := datadirtest.Initialized(t), clientv3.OpPut
 	last := putAll(t, dir, put("a", "0"), put("b", "1"), put("a", "", clientv3.WithIgnoreValue()),
@@ -354,8 +354,7 @@ func TestChangedRevisions_afterOtherRequests(t *testing.T) {
 	requireChanged(t, dir, last)
 }
 
-// The log of a copied volume has the writes of the copy, and a log that does not reach back far enough proves
-// nothing.
+// The log of a copied volume contains the writes of the copy, and a log that is too short proves nothing.
 func TestChangedRevisions_noProof(t *testing.T) {
 	puts := func(dir string, values ...string) {
 		var ops []clientv3.Op
@@ -371,7 +370,7 @@ func TestChangedRevisions_noProof(t *testing.T) {
 	requireChanged(t, other)
 	content, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // more revisions differ than agree, or as many
+	require.NoError(t, os.WriteFile(database(other), content, 0o600)) // at least as many revisions differ as match
 	requireChanged(t, other)
 }
 
@@ -382,7 +381,7 @@ func requireDivergence(t *testing.T, expected int64, dir, other string, except .
 	require.Equal(t, expected, revision)
 }
 
-// written starts etcd on a data directory, calls write and returns the revision that it wrote.
+// written starts etcd on a data directory, calls write and returns the resulting revision.
 func written(t *testing.T, dir string, write func(*clientv3.Client) (int64, error)) int64 {
 	t.Helper()
 	server, err := datadirtest.Start(dir)
@@ -434,7 +433,7 @@ func requireChanged(t *testing.T, dir string, expected ...int64) {
 	require.Equal(t, expected, revisions)
 }
 
-// A revision that the log does not cover must not count as changed by the disk, even if an older revision resembles
+// A revision that is missing from the log must not count as altered by the disk, even if an older revision resembles
 // a request in the log.
 func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	put := clientv3.OpPut
@@ -462,7 +461,7 @@ func TestChangedRevisions_olderThanTheLog(t *testing.T) {
 	}
 }
 
-// A former leader receives a snapshot that ends before the entries that it could not commit.
+// A previous leader receives a snapshot that ends before its uncommitted entries.
 func TestChangedRevisions_snapshotOverUncommitted(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	putAll(t, dir, clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2"), clientv3.OpPut("c", "3"), clientv3.OpPut("d", "4"))

@@ -8,36 +8,35 @@ import (
 	"syscall"
 )
 
-// Ways out of a refusal. The commands are tested; docs/runbook.md explains them step by step.
+// Ways to recover. Tests run the commands, and docs/runbook.md explains them step by step.
 const (
-	restoreBackup = "restore a backup, or, in a larger cluster, move the data directory away and replace the member"
-	keepDatabase  = "to keep the content of the database, create a new data directory from it with etcd-wrapper etcdutl snapshot " +
-		"restore DIR/member/snap/db --skip-hash-check, or, in a larger cluster, move the data directory away and " +
+	restoreBackup = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member"
+	keepDatabase  = "create a new data directory from the database with etcd-wrapper etcdutl snapshot " +
+		"restore DIR/member/snap/db --skip-hash-check or, in a multi-member cluster, move the data directory away and " +
 		"replace the member"
-	replaceIt  = "move the data directory away and replace the member; the others have the missing entries"
-	giveUpTail = "restore a backup, or, in a larger cluster, move the data directory away and replace the member; to discard " +
-		"everything after the damage, cut off the log there with truncate --size=POSITION SEGMENT"
-	upgradeFirst = "run it with etcd 3.5.26 or a later 3.5 once, until it is ready: that corrects the database"
-	snapshotIt   = "run it with etcd 3.5 and --snapshot-count=1 once, write a key and stop it; or, in a cluster of one, " +
+	replaceIt  = "move the data directory away and replace the member; the other members have the missing entries"
+	giveUpTail = "restore from a backup or, in a multi-member cluster, move the data directory away and replace the member; to discard " +
+		"everything after the damage, run truncate --size=POSITION SEGMENT"
+	upgradeFirst = "start etcd 3.5.26 or a later 3.5 release once and wait until it is ready; etcd then corrects the database"
+	snapshotIt   = "start etcd 3.5 once with --snapshot-count=1, write a key and stop it; or, in a single-member cluster, " +
 		"create a new data directory with etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"
-	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
+	letRead = "grant read access to the user that etcd-wrapper runs as, or set a different data-dir"
 )
 
-// A reason explains why etcd must not open the data: it has the format of the error, and the way out.
+// A reason for not opening the data consists of the format of the error and the way to recover.
 type reason struct{ format, wayOut string }
 
-// reasons lists all reasons, for the test that compares docs/refusals.md with them.
+// reasons lists all reasons for the test that checks docs/refusals.md.
 var reasons []reason
 
-// newReason adds a reason. docs/refusals.md lists its format with an ellipsis for each verb.
+// newReason adds a reason. docs/refusals.md lists the format with an ellipsis for each verb.
 func newReason(format, wayOut string) reason {
 	kind := reason{format: format, wayOut: wayOut}
 	reasons = append(reasons, kind)
 	return kind
 }
 
-// errorf returns the error for one directory, with arguments for the format. A file without read permission has
-// another way out.
+// errorf formats the error. If the cause is a missing permission, the advice is to grant it.
 func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
@@ -46,84 +45,84 @@ func (r reason) errorf(args ...any) error {
 	return &reasonError{cause: cause, wayOut: r.wayOut}
 }
 
-// reasonError is an error with a way out.
+// reasonError is an error with a way to recover.
 type reasonError struct {
 	cause  error
 	wayOut string
 }
 
-func (r *reasonError) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
+func (r *reasonError) Error() string { return r.cause.Error() + "; to recover: " + r.wayOut }
 
 func (r *reasonError) Unwrap() error { return r.cause }
 
-// Reasons why Verify refuses data.
+// Errors returned by Verify.
 var (
 	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
-	unknownEntry        = newReason("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
-	notASegment         = newReason("%s is not a WAL segment", "move it out of the directory or restore its original name")
-	missingSegment      = newReason("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
-	missingLog          = newReason("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
-	misnamedSegment     = newReason("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
-		"restore its original name, or move it away to continue without these entries")
-	missingDatabase = newReason("there is no database %s", "put the database back; otherwise, "+restoreBackup)
-	vacantDatabase  = newReason("database %s is empty", "put the database back; otherwise, "+restoreBackup)
-	notADatabase    = newReason("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
-	lockedDatabase  = newReason("cannot open database %s: %w", "end that process")
+	unknownEntry        = newReason("data directory %s has no member directory but contains %q", "move the contents away or set a different data-dir")
+	notASegment         = newReason("%s is not a WAL segment", "move the file out of the directory or rename it back")
+	missingSegment      = newReason("WAL segment missing before %s (the previous segment is %s)", "restore the missing segments; otherwise, "+keepDatabase)
+	missingLog          = newReason("%s contains no WAL segments", "restore the original log; otherwise, "+keepDatabase)
+	misnamedSegment     = newReason("%s is not named like a WAL segment but contains entries up to %d, and the log ends at %d",
+		"rename the file back, or move it away to continue without these entries")
+	missingDatabase = newReason("database %s does not exist", "restore the original database; otherwise, "+restoreBackup)
+	vacantDatabase  = newReason("database %s is empty", "restore the original database; otherwise, "+restoreBackup)
+	notADatabase    = newReason("database %s is not a regular file", "restore the original database; otherwise, "+restoreBackup)
+	lockedDatabase  = newReason("cannot open database %s: %w", "stop that process")
 	corruptDatabase = newReason("database %s: %w", restoreBackup)
-	outrunLog       = newReason("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
+	outrunLog       = newReason("the database has %s, but %s contains no WAL segments", "restore the original log; otherwise, "+keepDatabase)
 	damagedLog      = newReason("the log is damaged: %w", keepDatabase)
-	blockedSnapshot = newReason("%s is a pipe, on which etcd would block forever", "move it out of the directory")
-	brokenReplay    = newReason("%s cannot be replayed from entry %d: %w", keepDatabase)
+	blockedSnapshot = newReason("%s is a named pipe, which would block etcd forever", "move the pipe out of the directory")
+	brokenReplay    = newReason("cannot replay %s from entry %d: %w", keepDatabase)
 	lostEntries     = newReason("%s ends at entry %d, but %s", keepDatabase)
-	otherCluster    = newReason("database %s knows none of the members that the log in %s names: they belong to two clusters",
-		"put the one back that belongs to the other; otherwise, "+restoreBackup)
-	oldDatabase = newReason("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
+	otherCluster    = newReason("database %s has none of the members named by the log in %s: they belong to different clusters",
+		"restore the matching database or log; otherwise, "+restoreBackup)
+	oldDatabase = newReason("%s has applied entries only up to %d, but a snapshot at entry %d exists in %s", restoreBackup)
 	crashed     = newReason("validation crashed: %s", restoreBackup)
 )
 
-// Reasons why Inspect refuses data.
+// Errors returned by Inspect.
 var (
-	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup again")
-	cutOff        = newReason("%s: the database was cut off: %w", restoreBackup)
-	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database has all entries up to %d", keepDatabase)
-	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, has all entries up to %d: "+
-		"power was lost while it was behind, or the log was cut off or damaged", replaceIt)
-	panicked = newReason("etcd panicked on the content of its data directory: %v", restoreBackup)
-	lostTail = newReason("the log in %s is damaged at position %d, after index %d, and etcd would drop the acknowledged entries after it%s; "+
-		"the database has all entries up to index %d", giveUpTail)
-	v2Request = newReason("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
-		"/health, and etcd 3.6 cannot replay it; etcd is upgraded one minor version at a time", snapshotIt)
-	leftoverMember = newReason("database %s has member %s (%q), which was removed from the cluster: etcd 3.5 does not count it, and "+
-		"etcd 3.6 would", upgradeFirst)
-	leftoverLearner = newReason("database %s has member %s (%q) as a learner, although it was promoted: etcd 3.5 counts its vote, and "+
+	lostLog       = newReason("the log in %q names no voters, but this is not a new member: %w", "restore the original log; otherwise, "+keepDatabase)
+	lostRestore   = newReason("%s is missing or empty, but the log in %q belongs to a restored database", "restore the backup again")
+	cutOff        = newReason("database %s is incomplete: %w", restoreBackup)
+	shortLog      = newReason("the log in %q was truncated or damaged: it ends at index %d, but the database has entries up to %d", keepDatabase)
+	shortFollower = newReason("the log in %q ends at index %d, but the database of this member (one of %d) has entries up to %d: "+
+		"the member lost power while catching up, or the log was truncated or damaged", replaceIt)
+	panicked = newReason("etcd panicked while opening the data directory: %v", restoreBackup)
+	lostTail = newReason("WAL segment %s is damaged at position %d, after index %d, and etcd would drop the acknowledged entries that follow%s; "+
+		"the database has entries up to index %d", giveUpTail)
+	v2Request = newReason("the log in %q contains a v2 API request (%s at entry %d), which etcd 3.6 cannot replay: etcd 3.4 logs one for each "+
+		"/health probe; upgrade etcd one minor version at a time", snapshotIt)
+	leftoverMember = newReason("database %s still lists member %s (%q), which was removed from the cluster: etcd 3.5 ignores it, but "+
+		"etcd 3.6 would count it", upgradeFirst)
+	leftoverLearner = newReason("database %s still lists member %s (%q) as a learner, but it was promoted: etcd 3.5 counts its vote, "+
 		"etcd 3.6 would not", upgradeFirst)
-	otherMember = newReason("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
+	otherMember = newReason("the data directory %q belongs to member %q at %q, not to member %q at %q", "mount the volume of this member or move the data directory away")
 )
 
-// PanicError returns the error of an etcd that panicked while it opened its data.
+// PanicError returns the error for an etcd that panicked while opening its data.
 func PanicError(cause any) error { return panicked.errorf(cause) }
 
-// CrashError returns the error of a validation that ended without a result because the data crashed it.
+// CrashError returns the error for a validation process that was crashed by the data.
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
-// ErrUnable means that the data could not be read, so its state is unknown.
-var ErrUnable = errors.New("the data could not be checked")
+// ErrUnable means that the state of the data is unknown because the data could not be read.
+var ErrUnable = errors.New("the data could not be validated")
 
-// IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
+// IsTransient reports whether a validation error says nothing about the data: the error is from the operating system,
 // is ErrUnable, or means that another process is using the data.
 func IsTransient(err error) bool {
 	_, system := errors.AsType[syscall.Errno](err)
 	return system || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
-// hasWayOut reports whether an error has a way out.
+// hasWayOut reports whether an error includes a way to recover.
 func hasWayOut(err error) bool {
 	_, ok := errors.AsType[*reasonError](err)
 	return ok
 }
 
-// withWayOut adds a way out to an error that has none. A stopped validation needs none.
+// withWayOut adds a way to recover to an error that has none, unless ctx is done.
 func withWayOut(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || hasWayOut(err) {
 		return err

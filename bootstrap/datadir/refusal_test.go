@@ -19,7 +19,7 @@ import (
 
 var verbs = regexp.MustCompile(`%[a-z]`)
 
-// sentence returns the format string as it appears in the docs.
+// sentence returns the format as written in the docs.
 func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
 func TestRefusals_areInTheRunbook(t *testing.T) {
@@ -30,7 +30,7 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
 			wayOut := row[2]
-			for _, way := range docs.Table(t, "way out", "in full") { // the table lists each shared way out once
+			for _, way := range docs.Table(t, "way out", "in full") { // the table defines the shared ways out
 				wayOut = strings.ReplaceAll(wayOut, way[0], way[1])
 			}
 			assert.Contains(t, wayOut, kind.wayOut, kind.sentence())
@@ -38,13 +38,13 @@ func TestRefusals_areInTheRunbook(t *testing.T) {
 	}
 }
 
-// A refusal without a way out would be a dead end, because the next start fails with the same error.
+// Without advice, users would be stuck, because the next start fails with the same error.
 func TestRefusals_suggestAnAction(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
 	}
 	unforeseen := withWayOut(t.Context(), errors.New("unforeseen"))
-	assert.EqualError(t, unforeseen, "unforeseen; way out: "+restoreBackup)
+	assert.EqualError(t, unforeseen, "unforeseen; to recover: "+restoreBackup)
 	assert.Equal(t, unforeseen, withWayOut(t.Context(), unforeseen), "one is enough")
 	assert.NoError(t, withWayOut(t.Context(), nil))
 	stopped, stop := context.WithCancel(t.Context())
@@ -52,8 +52,7 @@ func TestRefusals_suggestAnAction(t *testing.T) {
 	assert.EqualError(t, withWayOut(stopped, errors.New("stopped")), "stopped", "it is no refusal")
 }
 
-// Every reason is used, and every error of these checks has a reason; an error without a reason would have no way
-// out.
+// All reasons are used, and all errors of these checks have a reason and therefore advice.
 func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	var text strings.Builder
 	for _, name := range []string{"verify.go", "survey.go", "inspect.go"} {
@@ -74,9 +73,9 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	}
 }
 
-// If the files only belong to a different user, the advice must not be to restore a backup.
+// If the files only belong to another user, the advice must not be to restore from a backup.
 func TestRefusal_missingPermission(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
-	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)
-	assert.EqualError(t, corruptDatabase.errorf("db", errors.New("torn")), "database db: torn; way out: "+restoreBackup)
+	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; to recover: "+letRead)
+	assert.EqualError(t, corruptDatabase.errorf("db", errors.New("torn")), "database db: torn; to recover: "+restoreBackup)
 }

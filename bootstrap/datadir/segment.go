@@ -17,41 +17,41 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// segment is a file of the log, mapped into memory, with a read position. It can be read as frames, which is fast, or
-// as records, which verifies checksums.
+// A segment is a WAL file that is mapped into memory, with a read position. Reading frames is fast, and reading
+// records also verifies checksums.
 type segment struct {
 	file    *os.File
 	content []byte
-	at      int64 // offset of the next frame in bytes, or of the damage if damage was found
-	torn    bool  // an incomplete frame follows the last frame
+	at      int64 // offset of the next frame or of the damage, in bytes
+	torn    bool  // the last frame is followed by an incomplete one
 }
 
-// frame is a record as stored in a segment. Its form and its checksum are not verified yet.
+// A frame is a stored record whose format and checksum have not been verified.
 type frame struct {
-	at     int64 // offset in its segment in bytes
+	at     int64 // offset in the segment in bytes
 	record []byte
-	padded []byte // the record with its padding
+	padded []byte // record including its padding
 }
 
-// castagnoli is the polynomial of the log's checksums. Processors have an instruction for it.
+// castagnoli is the polynomial of the checksums in the log, which processors support in hardware.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// record is a record whose form has been verified.
+// A record is a parsed record.
 type record struct {
-	kind int64 // as wal.EntryType
+	kind int64 // record type, for example wal.EntryType
 	crc  uint32
 	data []byte
-	sum  uint32 // running checksum up to and including this record
+	sum  uint32 // running checksum including this record
 }
 
-// readSegment calls read with the segment at path. read must not retain any of its memory.
+// readSegment calls read with the segment at path. The memory of the segment is valid only during the call.
 func readSegment(path string, read func(s *segment) error) error {
 	return recoverPanic(func() error {
 		file, err := os.Open(path)
 		if err != nil {
 			return err
 		}
-		defer file.Close() // the file was only read
+		defer file.Close() // opened read-only
 		content, err := mapFile(file)
 		if err != nil {
 			return err
@@ -70,8 +70,8 @@ func mapFile(file *os.File) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// frames yields the remaining frames of the segment. It stops at the end of the file, at the zeros that etcd
-// preallocates, or at a frame that is longer than the rest of the file.
+// frames yields the remaining frames of the segment. Iteration ends at the end of the file, at preallocated zeros, or
+// at a frame that is longer than the rest of the file.
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {
 		for {
@@ -83,8 +83,8 @@ func (s *segment) frames() iter.Seq[frame] {
 	}
 }
 
-// nextFrame reads one frame. A frame starts with its length: eight bytes, little-endian. If the length is negative,
-// its highest byte holds the size of the padding (etcd's server/storage/wal/encoder.go).
+// nextFrame reads a frame. A frame starts with its length in eight little-endian bytes. If the length is negative,
+// the highest byte contains the size of the padding. See server/storage/wal/encoder.go in etcd.
 func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
@@ -105,11 +105,11 @@ func (s *segment) nextFrame() (f frame, whole bool) {
 	return f, true
 }
 
-// records yields the remaining records of the segment and verifies their checksums. It stops at the first error:
-// io.ErrUnexpectedEOF for a record that a crash left incomplete, which etcd repairs.
+// records yields the remaining records of the segment and verifies their checksums. Iteration ends at the first
+// error, which is io.ErrUnexpectedEOF if a crash left the record incomplete. etcd repairs incomplete records.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
-		sum := uint32(0) // a segment starts with a checksum record, which continues the checksum of the previous segment
+		sum := uint32(0) // the first record of a segment sets the checksum
 		for f := range s.frames() {
 			r, err := f.check(sum)
 			if err != nil {
@@ -126,7 +126,7 @@ func (s *segment) records() iter.Seq2[record, error] {
 	}
 }
 
-// ignoreIncomplete returns nil for the error of an incomplete record, which etcd cuts off.
+// ignoreIncomplete returns nil if err is about an incomplete record, which etcd truncates.
 func ignoreIncomplete(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -134,7 +134,7 @@ func ignoreIncomplete(err error) error {
 	return err
 }
 
-// check verifies the checksum. sum is the running checksum of the preceding records in the segment.
+// check verifies the checksum of a frame, given the running checksum of the preceding records in the segment.
 func (f frame) check(sum uint32) (record, error) {
 	r, err := f.parse()
 	switch {
@@ -154,7 +154,7 @@ func (f frame) check(sum uint32) (record, error) {
 	return record{}, fmt.Errorf("%w at position %d", err, f.at)
 }
 
-// parse parses a record. It passes records that are not in the form that etcd writes to etcd's own parser.
+// parse parses a record. Records that are not encoded like etcd's own are left to etcd's parser.
 func (f frame) parse() (record, error) {
 	if r, ok := f.parseCanonical(); ok {
 		return r, nil
@@ -166,16 +166,16 @@ func (f frame) parse() (record, error) {
 	return record{kind: other.Type, crc: other.Crc, data: other.Data}, nil
 }
 
-// Field numbers of a record (etcd's server/storage/wal/walpb/record.proto).
+// Field numbers of a record, from server/storage/wal/walpb/record.proto in etcd.
 const (
 	recordType = 1
 	recordCRC  = 2
 	recordData = 3
 )
 
-// parseCanonical parses a record with a type, a checksum and optional data, encoded exactly as etcd encodes them. It
-// compares byte for byte, because the protowire helpers skip what they cannot parse. It copies no data, because every
-// start with a long log runs it.
+// parseCanonical parses a record whose type, checksum and optional data are encoded exactly like etcd encodes them.
+// The encoding is compared byte for byte, because the protowire helpers skip invalid fields. No data is copied,
+// because every start parses all records of a long log.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, crc, data := varint(f.record, recordType), varint(f.record, recordCRC), message(f.record, recordData)
 	var buffer [32]byte // three tags, and three varints of at most ten, five and nine bytes
@@ -188,10 +188,11 @@ func (f frame) parseCanonical() (r record, ok bool) {
 	return record{kind: int64(kind), crc: uint32(crc), data: data}, ok //nolint:gosec // as etcd takes them
 }
 
-// sector is the size in bytes that a disk writes atomically.
+// sector is the number of bytes that a disk writes atomically.
 const sector = 512
 
-// isIncomplete reports whether a sector of the record contains only zeros, so it never reached the disk.
+// isIncomplete reports whether a sector of the record contains only zeros, which means that the sector never reached
+// the disk.
 func (f frame) isIncomplete() bool {
 	rest, room := f.padded, sector-(f.at+8)%sector
 	for len(rest) > 0 {
@@ -204,23 +205,24 @@ func (f frame) isIncomplete() bool {
 	return false
 }
 
-// zeros are compared in one step: the file may have its zeros on the disk.
+// zeros is a block of zeros to compare parts of a file with.
 var zeros [64 << 10]byte
 
-// word is the alignment of frames in bytes. etcd pads frames to a multiple of it.
+// word is the alignment of frames in bytes.
 const word = 8
 
-// validRecord is an intact record after the position where a segment becomes unreadable.
+// A validRecord is an intact record after the position where a segment becomes unreadable.
 type validRecord struct {
 	record
 
-	at      int64 // in bytes
-	checked bool  // reports whether the data of a frame is known to be intact
+	at      int64 // offset in bytes
+	checked bool  // reports whether the data is known to be intact
 }
 
-// validRecords yields the intact records after the position where s ends. Their positions are unknown, so it accepts
-// any frame whose checksum is continued by the next frame. This proves that the data of the next frame is intact; the
-// data of the first frame remains unproven. The search continues after further damage.
+// validRecords yields the intact records after the position where the segment becomes unreadable. Because the
+// positions of records are unknown there, validRecords accepts any frame whose checksum is continued by the next
+// frame. A matching checksum proves that the data of the second frame is intact, but proves nothing about the data of
+// the first. The search continues after further damage.
 func (s *segment) validRecords() iter.Seq[validRecord] {
 	return func(yield func(validRecord) bool) {
 		if s.isSingleFrame() {
@@ -236,16 +238,16 @@ func (s *segment) validRecords() iter.Seq[validRecord] {
 	}
 }
 
-// isSingleFrame reports whether only zeros follow the unreadable frame, as after a power loss. It does not search the
-// content of that frame: a value may contain anything, even log records.
+// isSingleFrame reports whether the unreadable frame is followed only by zeros, as after a power failure. The content
+// of that frame is not searched, because a value may contain anything, including log records.
 func (s *segment) isSingleFrame() bool {
 	last := segment{content: s.content, at: s.at}
 	_, whole := last.nextFrame()
 	return whole && s.nextData(last.at) < 0
 }
 
-// chain yields records starting at a position for as long as each continues the checksum of the previous one, and
-// returns the position where they end. It yields none unless there are at least two.
+// chain yields the records starting at a position for as long as each record continues the checksum of the previous
+// one. The result is the end of the last record. A single record is not yielded.
 func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.nextFrame()
@@ -267,13 +269,13 @@ func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more
 	return end, true
 }
 
-// isExpected reports whether etcd writes such a record after the head of a segment.
+// isExpected reports whether etcd writes such records after the head of a segment.
 func isExpected(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
-// nextData returns the position of the first nonzero word at or after at, or -1 if there is none. It skips holes in
-// the file, which usually make up most of the segment.
+// nextData returns the position of the first nonzero word at or after a position, or -1 if there is none. Holes in
+// the file, which usually make up most of the segment, are skipped.
 func (s *segment) nextData(at int64) int64 {
 	for size := int64(len(s.content)); at < size; {
 		piece := s.content[at:min(at+int64(len(zeros)), size)]
@@ -287,36 +289,38 @@ func (s *segment) nextData(at int64) int64 {
 			at = max(at, data-data%word)
 		case unix.ENXIO:
 			return -1
-		} // without this support, the file system cannot report holes
+		} // the file system may not support this
 	}
 	return -1
 }
 
-// A cut is the place where etcd truncates the log when it starts, and the entries after it that would be lost.
+// A cut is the position at which etcd truncates the log at startup, together with the entries that would be lost.
 //
-// A power loss leaves such a place, too. In that case no entry after it was acknowledged, because the file was not
-// flushed. Two facts prove that the file was flushed, and therefore that the disk has lost data:
+// A power failure also leaves a damaged end. After a power failure, the lost entries had never been synced and
+// therefore never acknowledged. Two facts prove that entries were synced, so the disk has lost data:
 //
-// For any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry.
-// wal.SaveSnapshot flushes it, too. Both hold a lock. So an entry is on the disk if any record follows the hard state
-// after the entry. A follower does not acknowledge entries to the leader before that.
+// First, for any member, a record follows the hard state after the entry. wal.Save writes entries, then the hard
+// state, and then syncs the file if there were entries. wal.SaveSnapshot also syncs the file. wal.Save and
+// wal.SaveSnapshot hold a lock, so any later record proves that the entry was synced. A follower acknowledges entries
+// to the leader only after that sync.
 //
-// For a single member of etcd 3.6: its commit index covers an entry. Its leader counts itself only after its entries
-// were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they have been
-// durably persisted"). A leader of etcd 3.5 counts itself immediately (maybeCommit in appendEntry in raft 3.5), and a
-// follower of any version may receive entries and their commit index in one message. Both write an entry and the
-// commit index that covers it before a single flush.
+// Second, for a single member with etcd 3.6, the commit index covers the entry. A leader counts its own vote for an
+// entry only after syncing the entry (appendEntry in raft 3.6: "The leader needs to self-ack the entries just
+// appended once they have been durably persisted"). The same does not hold for a leader with etcd 3.5, which counts
+// its own vote immediately (maybeCommit in appendEntry in raft 3.5), or for a follower, which may receive an entry
+// and its commit index in one message. Such a leader or follower may write an entry together with the commit index
+// that covers it and sync only afterwards.
 type cut struct {
-	at        int64  // in bytes
+	at        int64  // offset in bytes
 	last      uint64 // index of the last entry before the cut
 	committed uint64 // highest commit index in the records after the cut
-	flushed   bool   // a lost entry was flushed before a later record was written
+	flushed   bool   // a lost entry was synced before a later record was written
 
-	lost, ended bool // an entry was lost, and all records written with it have been read
+	lost, ended bool // an entry was lost; all records written with that entry have been read
 }
 
-// cutIn searches the records after the position where the segment becomes unreadable. written is the history up to
-// that position.
+// cutIn searches for records after the position where the segment becomes unreadable. The history covers everything
+// before that position.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
 	for r := range s.validRecords() {
@@ -325,7 +329,7 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// add applies the rules above. For a record that is not proven to be intact it uses only the type and the index.
+// add applies the rules above. If a record may be damaged, only its type and index are used.
 func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
@@ -340,21 +344,21 @@ func (c *cut) add(r validRecord) {
 	}
 }
 
-// contains reports whether an entry with that index can have been lost between the cut and another position. Even the
-// smallest entry takes more than two words. A record that implies more entries than fit is part of a value that looks
-// like a log.
+// contains reports whether an entry with the index fits between the cut and another position. Even the smallest entry
+// takes more than two words. A record that implies more entries than fit must be part of a value that looks like a
+// log.
 func (c *cut) contains(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
-// isLoss reports whether an acknowledged entry would be lost. single means that the cluster has only this member and
-// that etcd 3.6 wrote the log.
+// isLoss reports whether an acknowledged entry would be lost. single means that this is the only member and its log
+// was written by etcd 3.6.
 func (c *cut) isLoss(single bool) bool { return c.flushed || single && c.committed > c.last }
 
-// commitClause returns a clause with the commit index from the records after the cut, or "" if none has one.
+// commitClause describes the highest commit index after the cut, or returns "" if there is none.
 func (c *cut) commitClause() string {
 	if c.committed == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", where index %d was committed", c.committed)
+	return fmt.Sprintf(" (committed index: %d)", c.committed)
 }

@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// A reading contains the records of a segment, the offset at which they end, and the reason for stopping there.
+// A reading contains the records of a segment, the offset of their end, and the error that ended the reading.
 type reading struct {
 	records []record
 	ends    int64
@@ -52,7 +52,7 @@ func readHere(path string) (read reading) {
 func readByEtcd(t *testing.T, path string) (read reading) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
-	defer file.Close() // the file was only read
+	defer file.Close() // opened read-only
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for r := (walpb.Record{}); ; {
 		if err := decoder.Decode(&r); err != nil {
@@ -67,7 +67,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 	}
 }
 
-// etcd's own reader must find the same records in any segment and stop for the same reason.
+// etcd's own reader must find the same records in any segment and stop with the same error.
 func TestRecords_agreeWithEtcd(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)
@@ -112,7 +112,7 @@ func damageAt(content []byte, at int64, random *rand.Rand) []byte {
 	return broken
 }
 
-// etcd's parser accepts fields in any order, unknown fields, and checksums with more bits than a checksum has.
+// etcd's parser accepts fields in any order, unknown fields, and checksums with too many bits.
 func TestParse_agreesWithEtcd(t *testing.T) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func TestParse_agreesWithEtcd(t *testing.T) {
 	}
 }
 
-// A disk may change any byte of a record.
+// A disk may alter any byte of a record.
 func FuzzParse_agreesWithEtcd(f *testing.F) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(f, err)
@@ -166,11 +166,11 @@ func FuzzParse_agreesWithEtcd(f *testing.F) {
 	})
 }
 
-// logsPerWriter is the number of logs that are written and damaged for each kind of writer.
+// logsPerWriter is the number of logs to write and damage for each kind of writer.
 var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
 
-// writers are the kinds of callers that pass batches to wal.Save. They differ in the commit index that they record
-// with the entries from first to last.
+// writers are the kinds of callers of wal.Save, which write different commit indexes with the entries from first to
+// last.
 var writers = map[string]struct {
 	commit func(dice *rand.Rand, first, last uint64) uint64
 	single bool
@@ -180,14 +180,14 @@ var writers = map[string]struct {
 	"follower":             {func(dice *rand.Rand, first, last uint64) uint64 { return first - 1 + dice.Uint64N(last-first+2) }, false},
 }
 
-// writtenLog is a log with a single segment. It records the offset up to which the segment was flushed when each
-// batch was written.
+// writtenLog is a log with a single segment. For each batch, flushed contains the offset up to which the segment had
+// been synced.
 type writtenLog struct {
 	content []byte
 	flushed []int64
 }
 
-// writeLog writes entries in batches with etcd's own code.
+// writeLog writes batches of entries with etcd's own code.
 func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first, last uint64) uint64, value func(*rand.Rand) []byte) (log writtenLog) {
 	t.Helper()
 	small := wal.SegmentSizeBytes
@@ -196,7 +196,7 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 	dir := filepath.Join(t.TempDir(), "wal")
 	w, err := wal.Create(zap.NewNop(), dir, []byte("metadata"))
 	require.NoError(t, err)
-	defer w.Close() // all relevant records were read
+	defer w.Close()
 	require.NoError(t, w.SaveSnapshot(walpb.Snapshot{ConfState: &raftpb.ConfState{}}))
 	w.SetUnsafeNoFsync()
 	path, last := filepath.Join(dir, firstSegment), uint64(0)
@@ -210,7 +210,7 @@ func writeLog(t *testing.T, dice *rand.Rand, commit func(dice *rand.Rand, first,
 		last += uint64(len(batch))
 		require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: commit(dice, first, last)}, batch))
 		if dice.IntN(3) == 0 {
-			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // no flush before the next batch
+			require.NoError(t, w.Save(raftpb.HardState{Term: 2, Commit: last}, nil)) // not synced before the next batch
 		}
 	}
 	log.flushed = append(log.flushed, end(t, path))
@@ -228,7 +228,7 @@ func noise(dice *rand.Rand) []byte {
 	return value
 }
 
-// end returns the offset at which the records of an intact segment end.
+// end returns the offset of the end of the records in an intact segment.
 func end(t *testing.T, path string) (at int64) {
 	t.Helper()
 	require.NoError(t, readSegment(path, func(s *segment) error {
@@ -253,7 +253,7 @@ func tailOf(t *testing.T, content []byte) *history {
 	return tail
 }
 
-// A power loss may leave any subset of the last unflushed writes on the disk.
+// After a power failure, any subset of the last unsynced writes may be on the disk.
 func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
@@ -266,7 +266,7 @@ func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	}
 }
 
-// A value in etcd may contain a log.
+// An etcd value may contain a log.
 func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {

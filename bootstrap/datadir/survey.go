@@ -16,23 +16,23 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// A member lists the files in the data directory of an etcd member. Like etcd, it ignores files with other names.
+// A member lists the files of an etcd member. Like etcd, it ignores files with unknown names.
 type member struct {
 	root, dir, wal, snap listing
-	database             string // path of the database, which may not exist
+	database             string // path of the database, even if it does not exist
 
-	warnings []string // warnings about findings that etcd tolerates
+	warnings []string // problems that etcd tolerates
 }
 
-// listing is the content of a directory.
+// A listing is the content of a directory.
 type listing struct {
 	path    string
 	entries []fs.DirEntry // sorted by name
-	err     error         // error of listing the directory, including that it does not exist
+	err     error         // error from listing the directory, such as fs.ErrNotExist
 }
 
-// survey lists the data directory, and the log's directory if walDir names another one. It decides nothing, not even
-// about a directory that cannot be listed.
+// survey lists the data directory and, if walDir is set, a separate WAL directory. Directories that cannot be listed
+// are not an error yet.
 func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
@@ -47,20 +47,20 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// checkNames returns warnings about file names that etcd tolerates and an operator should know about.
+// checkNames returns warnings about suspicious file names that etcd tolerates.
 func (m *member) checkNames() (oddities []string) {
 	for _, name := range m.ignoredSegments() {
-		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
+		oddities = append(oddities, fmt.Sprintf("%s is not named like a WAL segment; etcd ignores the file", m.segment(name)))
 	}
 	for _, path := range append([]string{m.database}, m.paths()...) {
 		if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-			oddities = append(oddities, fmt.Sprintf("%s is a symbolic link; etcd follows it, and may replace it by a file", path))
+			oddities = append(oddities, fmt.Sprintf("%s is a symbolic link; etcd follows the link and may replace it with a file", path))
 		}
 	}
 	return oddities
 }
 
-// segments returns the names of the log's segments in order.
+// segments returns the names of the WAL segments in order.
 func (m *member) segments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), func(name string) bool { return !isSegmentName(name) })
 }
@@ -74,21 +74,20 @@ func (m *member) lastSegment() string {
 	return segments[len(segments)-1]
 }
 
-// ignoredSegments returns the files that have a segment's suffix but that etcd ignores.
+// ignoredSegments returns the files with the suffix of a segment that etcd ignores.
 func (m *member) ignoredSegments() []string {
 	return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName)
 }
 
-// segment returns the path of a segment.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
 
 // snapshots returns the names of the snapshot files, oldest first.
 func (m *member) snapshots() []string { return m.snap.withSuffix(".snap") }
 
-// snapshot returns the path of a snapshot file.
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
 
-// hadSnapshot reports whether any file is or was a snapshot, including those received in part or renamed by etcd.
+// hadSnapshot reports whether there is any trace of a snapshot, including files that were partly received or renamed
+// by etcd.
 func (m *member) hadSnapshot() bool {
 	for _, entry := range m.snap.entries {
 		if strings.Contains(entry.Name(), ".snap") {
@@ -98,7 +97,7 @@ func (m *member) hadSnapshot() bool {
 	return false
 }
 
-// paths returns the paths of segments and snapshots.
+// paths returns the paths of all segments and snapshots.
 func (m *member) paths() (paths []string) {
 	for _, name := range m.segments() {
 		paths = append(paths, m.segment(name))
@@ -109,13 +108,13 @@ func (m *member) paths() (paths []string) {
 	return paths
 }
 
-// hasReceived reports whether the directory has the database that a leader sent with the snapshot at that entry. etcd
-// has yet to swap it in.
+// hasReceived reports whether the directory contains a database that was received from the leader with the snapshot
+// at an index. etcd replaces its own database with the received one at startup.
 func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
 
-// list is like os.ReadDir, but only opens directories, because opening a pipe would block.
+// list is like os.ReadDir but opens nothing except directories, because opening a pipe would block.
 func list(path string) listing {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -128,7 +127,7 @@ func list(path string) listing {
 	return listing{path: path, entries: entries, err: err}
 }
 
-// readError returns the error of listing an existing directory.
+// readError returns the error from listing the directory, or nil if the directory does not exist.
 func (l listing) readError() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil
@@ -145,11 +144,11 @@ func (l listing) withSuffix(suffix string) (names []string) {
 	return names
 }
 
-// segmentName is the format of a segment's name: its sequence number and the index of its first entry.
+// segmentName is the format of a segment name: the sequence number and the index of the first entry.
 const segmentName = "%016x-%016x.wal"
 
-// parseSegmentName parses a segment's name as etcd does (server/storage/wal/util.go): etcd accepts shorter numbers,
-// and anything after the name.
+// parseSegmentName parses a segment name like server/storage/wal/util.go in etcd, which also accepts shorter numbers
+// and trailing text.
 func parseSegmentName(name string) (sequence, first uint64, ok bool) {
 	_, err := fmt.Sscanf(name, segmentName, &sequence, &first)
 	return sequence, first, err == nil
@@ -160,14 +159,15 @@ func isSegmentName(name string) bool {
 	return ok
 }
 
-// lastBefore returns the index of the last entry before a segment. Once etcd has purged old segments, only the name
-// of the first remaining one records it.
+// lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, only the name
+// of the first remaining segment contains that index.
 func lastBefore(segment string) uint64 {
 	_, first, _ := parseSegmentName(segment)
 	return max(first, 1) - 1
 }
 
-// snapshotIndex returns the index in a snapshot's file name: that of the last entry it includes.
+// snapshotIndex returns the index in the name of a snapshot file, which is the index of the last entry in the
+// snapshot.
 func snapshotIndex(name string) (index uint64, ok bool) {
 	var term uint64
 	_, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index)
@@ -175,10 +175,10 @@ func snapshotIndex(name string) (index uint64, ok bool) {
 }
 
 // unrelated lists name patterns of files in a data directory that do not belong to a member. File systems create the
-// first two; etcd creates the third when it checks whether it may write. The others appear if the data directory is
-// the volume itself: the exit record with its notes, the stored configuration, and the sidecar's mark of the volume's
-// owner. The directories that the sidecar names after the data directory (new.etcd.part, new.etcd.bak) are not
-// listed, because they may hold data.
+// first two, and etcd creates .touch to check for write permission. The others appear if the data directory is also
+// the volume directory: the exit record with its notes, the stored configuration, and the file in which the sidecar
+// records the owner of the volume. The sidecar's new.etcd.part and new.etcd.bak directories are not in the list
+// because they may contain data.
 var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
@@ -194,14 +194,14 @@ func isIgnored(name string) bool {
 	})
 }
 
-// IsEmpty reports whether a directory exists and contains no member data yet.
+// IsEmpty reports whether a directory exists and contains no member data.
 func IsEmpty(dataDir string) bool {
 	initialized, err := checkStructure(survey(dataDir, ""))
 	return err == nil && !initialized && exists(dataDir)
 }
 
-// checkStructure checks which files exist and how they are named. It opens only the log's first segment. initialized
-// is false for the directory of a new member, which has nothing to read yet.
+// checkStructure checks which files exist and how they are named. Of all files, only the first segment is opened.
+// initialized is false if the directory belongs to a new member.
 func checkStructure(m *member) (initialized bool, err error) {
 	if m.root.readError() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
@@ -224,8 +224,8 @@ func checkStructure(m *member) (initialized bool, err error) {
 	return checkComplete(m)
 }
 
-// isFresh rejects a directory that is not empty but has no member: etcd would start a new member next to data that
-// may have been moved away.
+// isFresh returns an error if the directory contains files but no member, because etcd would start a new member next
+// to data that may have been moved.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
 	for _, entry := range root.entries {
@@ -242,7 +242,7 @@ func isFresh(root listing) (bool, error) {
 	return true, nil
 }
 
-// checkSequence rejects files that etcd would mistake for segments, and a sequence with a missing segment.
+// checkSequence returns an error if etcd would mistake a file for a segment or if a segment is missing.
 func checkSequence(m *member) error {
 	if err := m.wal.readError(); err != nil {
 		return unreadableDirectory.errorf("WAL", err)
@@ -261,8 +261,9 @@ func checkSequence(m *member) error {
 	return nil
 }
 
-// checkComplete rejects an initialized member that lacks a part. The database may be missing if there is neither log
-// nor snapshot, or if the log starts with its first entry: etcd fills the database from such a log.
+// checkComplete returns an error if a part of an initialized member is missing. The database may be missing if there
+// is neither a log nor a snapshot, or if the log starts with the first entry, because etcd fills the database from
+// such a log.
 func checkComplete(m *member) (initialized bool, err error) {
 	file, err := statDB(m.database)
 	switch {
@@ -275,7 +276,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // unless the log continues a restored database
+		return true, nil // checkRestore handles the log of a restored database
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:
@@ -283,7 +284,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	}
 }
 
-// statDB returns the database's file info, or nil if there is no database.
+// statDB returns the file info of the database, or nil if there is no database.
 func statDB(path string) (fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -297,35 +298,35 @@ func statDB(path string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// isDBEmpty reports whether there is no database, or one of 0 bytes.
+// isDBEmpty reports whether the database is missing or has 0 bytes.
 func isDBEmpty(database string) (bool, error) {
 	file, err := statDB(database)
 	return file == nil || file.Size() == 0, err
 }
 
-// exists reports whether a path exists. It returns true for a dangling symbolic link, too.
+// exists reports whether a path exists, even as a dangling symbolic link.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// isRegular reports whether a path is a regular file or, since etcd follows it, a symbolic link to one.
+// isRegular reports whether a path is a regular file or a symbolic link to one, which etcd follows.
 func isRegular(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Fingerprint describes the files of a stopped member without opening them. etcd writes to its log as soon as it has
-// opened the data, so if two fingerprints are equal, no etcd has had the data open for writing in between. A
-// fingerprint ignores segments that etcd has only preallocated (*.tmp), and modes and owners, which Kubernetes sets
-// when it mounts a volume.
+// Fingerprint describes the files of a stopped member without opening them. If two fingerprints are equal, no etcd
+// has had the data open for writing in between, because etcd writes to the log as soon as it has opened the data.
+// Preallocated segments (*.tmp) are not included. File modes and owners are not included either, because Kubernetes
+// sets them when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
 	WALDir  string            `json:"wal_dir,omitempty"` // directory of the log if it is outside the data directory
 	Files   []FileFingerprint `json:"files"`             // the database, the log segments and the snapshots
 }
 
-// FileFingerprint describes one file. A copy has another inode.
+// FileFingerprint describes a file. A copy has a different inode.
 type FileFingerprint struct {
 	Path     string `json:"path"`
 	Size     int64  `json:"size"`
@@ -333,8 +334,8 @@ type FileFingerprint struct {
 	Modified int64  `json:"modified"` // in nanoseconds since 1970
 }
 
-// TakeFingerprint describes the data directory, and the log's directory if walDir names another one. It opens no
-// file.
+// TakeFingerprint takes the fingerprint of the data directory and, if walDir is set, of a separate WAL directory. No
+// file is opened.
 func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	m := survey(dataDir, walDir)
 	taken := Fingerprint{DataDir: dataDir, WALDir: walDir}
@@ -355,15 +356,15 @@ func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 		taken.Files = append(taken.Files, file)
 	}
 	if err != nil {
-		return Fingerprint{}, fmt.Errorf("cannot inspect the data's files: %w", err)
+		return Fingerprint{}, fmt.Errorf("cannot stat the data files: %w", err)
 	}
 	return taken, nil
 }
 
-// Changed describes how the data differs now, or returns nil if it does not. The zero Fingerprint always differs.
+// Changed returns an error that describes how the data has changed, or nil. The zero Fingerprint counts as changed.
 func (f Fingerprint) Changed() error {
 	if f.DataDir == "" {
-		return errors.New("the state of the data's files was not recorded")
+		return errors.New("no fingerprint of the data files was recorded")
 	}
 	now, err := TakeFingerprint(f.DataDir, f.WALDir)
 	if err != nil {
@@ -371,26 +372,26 @@ func (f Fingerprint) Changed() error {
 	}
 	for _, file := range f.Files {
 		if !slices.Contains(now.Files, file) {
-			return fmt.Errorf("%s was changed or removed", file.Path)
+			return fmt.Errorf("%s was modified or removed", file.Path)
 		}
 	}
 	if len(now.Files) > len(f.Files) {
-		return fmt.Errorf("%s has more files than there were", f.DataDir)
+		return fmt.Errorf("files were added to %s", f.DataDir)
 	}
 	return nil
 }
 
-// Note returns the fingerprint as text, to be passed to ChangedSince.
+// Note encodes the fingerprint for ChangedSince.
 func (f Fingerprint) Note() []byte {
 	note, _ := json.Marshal(f) // encoding strings, numbers and times never fails
 	return note
 }
 
-// ChangedSince describes how the data differs from that in a note, or returns nil if it does not.
+// ChangedSince returns an error that describes how the data has changed since the fingerprint in the note, or nil.
 func ChangedSince(note []byte) error {
 	var then Fingerprint
 	if err := json.Unmarshal(note, &then); err != nil {
-		return fmt.Errorf("the recorded state of the data's files cannot be read: %w", err)
+		return fmt.Errorf("cannot decode the fingerprint of the data files: %w", err)
 	}
 	return then.Changed()
 }

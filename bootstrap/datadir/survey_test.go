@@ -21,7 +21,6 @@ func fingerprintOf(t *testing.T, dir string) []byte {
 	return taken.Note()
 }
 
-// Even an etcd that ran only briefly changes the fingerprint.
 func TestFingerprint_changesWhenEtcdOpensTheData(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, dir string){
 		"killed while it wrote":       func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
@@ -51,9 +50,9 @@ func TestFingerprint_unchangedByReading(t *testing.T) {
 
 func TestChangedSince_namesTheChange(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, dir string){
-		"db was changed or removed": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
-		"changed or removed":        func(t *testing.T, dir string) { remove(t, database(dir)) },
-		"more files":                func(t *testing.T, dir string) { write(t, filepath.Join(dir, "member/snap/1-1.snap"), "") },
+		"db was modified or removed": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
+		"modified or removed":        func(t *testing.T, dir string) { remove(t, database(dir)) },
+		"files were added":           func(t *testing.T, dir string) { write(t, filepath.Join(dir, "member/snap/1-1.snap"), "") },
 		"not a directory": func(t *testing.T, dir string) {
 			remove(t, filepath.Join(dir, "member/wal"))
 			write(t, filepath.Join(dir, "member/wal"), "")
@@ -71,9 +70,9 @@ func TestChangedSince_namesTheChange(t *testing.T) {
 	other := dir + ".other"
 	rename(t, dir, other)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(other)))
-	require.ErrorContains(t, ChangedSince(note), "was changed or removed", "a copy has other inodes")
-	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot be read")
-	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "was not recorded")
+	require.ErrorContains(t, ChangedSince(note), "was modified or removed", "a copy has other inodes")
+	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot decode")
+	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "no fingerprint")
 }
 
 func TestFingerprint_memberWithoutData(t *testing.T) {
@@ -81,5 +80,5 @@ func TestFingerprint_memberWithoutData(t *testing.T) {
 	note := fingerprintOf(t, dir)
 	require.NoError(t, ChangedSince(note))
 	datadirtest.Initialize(t, dir)
-	assert.ErrorContains(t, ChangedSince(note), "more files")
+	assert.ErrorContains(t, ChangedSince(note), "files were added")
 }

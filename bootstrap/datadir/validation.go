@@ -19,46 +19,46 @@ import (
 	"etcd-wrapper/internal/child"
 )
 
-// A Validation validates the etcd data directory at dataDir as deeply as mode requires. It returns nil if etcd may
-// open the directory, and an error that names the problem otherwise. Warnings are about damage that etcd tolerates.
-// It must end soon after ctx does. Verify is a Validation that runs in this process.
+// A Validation validates the data directory at dataDir in the given mode. The error is nil if etcd may open the
+// directory, and names the problem otherwise. The warnings describe damage that etcd tolerates. A Validation must
+// return soon after ctx is done. Verify is a Validation that runs in the calling process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
-// resultTTL limits how long a verdict on unchanged data is reused: a read error of the disk may disappear without
-// changing a file.
+// resultTTL limits how long an error about unchanged data is reused, because a disk read error can disappear without
+// a file being changed.
 const resultTTL = 10 * time.Minute
 
-// A Validator validates the data directory of a volume repeatedly. Only one goroutine at a time may use it.
+// A Validator validates the same data directory repeatedly. Validators are not safe for concurrent use.
 type Validator struct {
-	Run Validation // runs a validation
+	Run Validation
 
-	verdict error  // last error found in the data; nil if there is none
-	state   string // state of the data at that verdict
+	verdict error  // last error about the data, or nil
+	state   string // state of the data at that time
 	at      time.Time
 }
 
-// Validate returns the problem of the data directory, or nil. It does not read data again that is unchanged since the
-// last verdict against it. It logs the start of a validation and its warnings.
+// Validate validates the data directory and logs the warnings. If the data has not changed since the last error,
+// Validate returns the same error without reading the data again.
 func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
 	state := string(mode) + " " + stateOf(dataDir)
 	if v.verdict != nil && v.state == state && time.Since(v.at) <= resultTTL {
 		return v.verdict
 	}
-	log.Info().Msg("validation starts")
+	log.Info().Msg("starting validation")
 	warnings, err := v.Run(ctx, dataDir, mode)
 	for _, warning := range warnings {
 		log.Warn().Msg(warning)
 	}
 	v.verdict = nil
 	if err != nil && !IsTransient(err) {
-		err = fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, err)
+		err = fmt.Errorf("data directory %s is corrupt or unusable: %w", dataDir, err)
 		v.verdict, v.state, v.at = err, state, time.Now()
 	}
 	return err
 }
 
-// stateOf describes all files of a directory, including their change times, so any change of a file changes the text.
-// A directory that cannot be listed counts as empty.
+// stateOf describes all files in a directory, including their change times, so that any change to a file changes the
+// result. A directory that cannot be listed counts as empty.
 func stateOf(dataDir string) string {
 	var state strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, _ fs.DirEntry, err error) error {
@@ -69,7 +69,7 @@ func stateOf(dataDir string) string {
 	return state.String()
 }
 
-// Exit statuses of RunValidation. Go exits with 2 after a panic.
+// Exit statuses of RunValidation. A panic exits with status 2.
 const (
 	childValid  = 0
 	childBroken = 1
@@ -77,11 +77,11 @@ const (
 
 const (
 	maxReason     = 4 << 10 // maximum length of the reason in a result
-	maxWarnings   = 10      // maximum per result; each warning may have a quarter of the length of a reason
-	maxChildStack = 8 << 20 // in bytes; circular pages would fill Go's default of 1 GB
+	maxWarnings   = 10      // maximum number of warnings; each one may be a quarter as long as a reason
+	maxChildStack = 8 << 20 // in bytes; circular pages would otherwise fill the default of 1 GB
 )
 
-// childResult is the last line that a child prints, as JSON.
+// childResult is the JSON on the last line of a child's output.
 type childResult struct {
 	Valid    bool     `json:"valid"`
 	Unable   bool     `json:"unable,omitempty"` // the data could not be read, so the reason does not speak against it
@@ -90,8 +90,8 @@ type childResult struct {
 }
 
 // RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit
-// status: 0 if the directory is valid, 1 if it is not. It changes limits of the process, so it must run in the
-// separate process that ValidateInChild starts.
+// status: 0 if the directory is valid and 1 otherwise. RunValidation must run in the process started by
+// ValidateInChild, because it changes process limits.
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
@@ -108,16 +108,16 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	return childValid
 }
 
-// ValidateInChild returns a Validation that runs `executable args...`, a command that calls RunValidation. If the
-// child panics and prints no result, the validation fails with the first line of the panic. If the child cannot be
-// started or is ended by a signal, the error is ErrUnable. The child is killed when ctx is done, and on Linux also
-// when this process dies.
+// ValidateInChild returns a Validation that runs `executable args...`, which must call RunValidation. If the child
+// panics without printing a result, the error is the first line of the panic. If the child cannot be started or is
+// killed by a signal, the error is ErrUnable. The child is killed when ctx is done and, on Linux, when this process
+// dies.
 func ValidateInChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) Validation {
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)
 		switch {
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
+			return nil, fmt.Errorf("validation of %s was cancelled: %w", dataDir, context.Cause(ctx))
 		case err != nil:
 			return nil, fmt.Errorf("%w: cannot run the validation: %w", ErrUnable, err)
 		default:
@@ -126,7 +126,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// resultOf returns the warnings and the error of a child that has ended. Its exit status and its result must agree.
+// resultOf returns the warnings and the error of a child. The exit status and the printed result must agree.
 func resultOf(ended child.Ended) (warnings []string, _ error) {
 	var outcome childResult
 	switch {
@@ -138,17 +138,17 @@ func resultOf(ended child.Ended) (warnings []string, _ error) {
 		}
 		return outcome.Warnings, errors.New(outcome.Reason)
 	case ended.Status < 0, isResourceError(ended.Crash):
-		return nil, fmt.Errorf("%w: the validation ended: %s", ErrUnable, ended.Crash)
+		return nil, fmt.Errorf("%w: the validation process exited: %s", ErrUnable, ended.Crash)
 	case ended.Status == childValid:
-		return nil, errors.New("validation ended without a result")
+		return nil, errors.New("the validation process exited without a result")
 	default:
 		return nil, CrashError(ended.Crash)
 	}
 }
 
-// isResourceError reports whether the Go runtime gave up because a resource was missing, such as memory or a thread.
-// Bad data causes only two such fatal errors: a stack overflow, if pages refer to each other in a circle, and a
-// fault, if the disk does not return a page.
+// isResourceError reports whether the Go runtime exited because it ran out of a resource, such as memory or threads.
+// Bad data causes only two fatal errors: a stack overflow if pages refer to each other in a circle, and a fault if
+// the disk cannot read a page.
 func isResourceError(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

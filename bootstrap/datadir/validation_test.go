@@ -30,12 +30,12 @@ func TestAValidationIsLogged(t *testing.T) {
 	dir := datadirtest.New(t)
 	require.NoError(t, os.Remove(dir+"/member/snap/db"))
 	validator := Validator{Run: Verify}
-	require.ErrorContains(t, validator.Validate(t.Context(), dir, bootstrap.Sanity, zerolog.New(&log)), "there is no database "+dir)
-	assert.JSONEq(t, `{"level":"info","message":"validation starts"}`, log.String())
+	require.ErrorContains(t, validator.Validate(t.Context(), dir, bootstrap.Sanity, zerolog.New(&log)), "database "+dir+"/member/snap/db does not exist")
+	assert.JSONEq(t, `{"level":"info","message":"starting validation"}`, log.String())
 }
 
-// repeated returns a real data directory, a validation with a constant result, and a counter of how often the
-// directory was read.
+// repeated returns a real data directory, a validation with a constant result, and the number of times the directory
+// was read.
 func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.Mode) error, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
@@ -52,7 +52,7 @@ func TestUnchangedData_cachedForTheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		verdictAfter := func(expected int32, mode bootstrap.Mode) {
 			t.Helper()
-			assert.EqualError(t, validate(mode), "data directory "+dir+" is corrupt or cannot be used: db: invalid page")
+			assert.EqualError(t, validate(mode), "data directory "+dir+" is corrupt or unusable: db: invalid page")
 			assert.Equal(t, expected, reads.Load())
 		}
 		verdictAfter(1, bootstrap.Full)
@@ -75,7 +75,7 @@ func TestSystemError_isNoVerdict(t *testing.T) {
 	assert.EqualValues(t, 2, reads.Load())
 }
 
-// errorOf wraps a validation so that it returns only its error, without warnings.
+// errorOf wraps a validation to return only its error.
 func errorOf(verify Validation) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 		_, err := verify(ctx, dir, mode)
@@ -92,7 +92,7 @@ func TestChildAgreesWithThisProcess(t *testing.T) {
 	require.EqualError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
-// Warnings are logged by the parent process, not by the child.
+// The parent process logs the warnings of its child.
 func TestWarningsReachTheLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	flip(t, snapshotsOf(t, dir)[0], 30)
@@ -100,7 +100,7 @@ func TestWarningsReachTheLog(t *testing.T) {
 	validator := Validator{Run: inChild("validation-verify")}
 	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.New(&log)))
 	require.Contains(t, log.String(), `"level":"warn"`)
-	require.Contains(t, log.String(), "etcd renames it and starts from an older one")
+	require.Contains(t, log.String(), "etcd renames the file and starts from an older snapshot")
 }
 
 func TestRunValidation_limitsWarnings(t *testing.T) {
@@ -116,7 +116,7 @@ func TestRunValidation_limitsWarnings(t *testing.T) {
 func TestChildWithoutResult(t *testing.T) {
 	for what, want := range map[string]string{
 		"validation-panic":   "validation crashed: panic: the page is on fire !!!",
-		"validation-silent":  "validation ended without a result",
+		"validation-silent":  "the validation process exited without a result",
 		"validation-liar":    "validation crashed: exit status 3",
 		"validation-unknown": "validation crashed: exit status 4",
 	} {
@@ -128,7 +128,7 @@ func TestChildWithoutResult(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
-// The kernel may kill a child because memory runs out, and no child can be started if there are too many processes.
+// The kernel may kill a child that runs out of memory, and starting a child fails if there are too many processes.
 func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
@@ -155,15 +155,15 @@ func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
-// The Go runtime ends a process the same way for unreadable data and for missing resources.
+// The Go runtime exits in the same way for unreadable data and for missing resources.
 func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, want := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, want, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
-// Data that a child process cannot read may be intact. It must not count as broken, because recovery would replace
-// it with an older state.
+// Data that a child cannot read may be intact. Recovery would replace the data with an older state if it counted as
+// corrupt.
 func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
@@ -192,7 +192,7 @@ func TestChildEndsWithItsContext(t *testing.T) {
 	start := time.Now()
 	err := errorOf(inChild("validation-hang"))(ctx, "/data", bootstrap.Full)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "validation of /data was stopped")
+	require.ErrorContains(t, err, "validation of /data was cancelled")
 	require.Less(t, time.Since(start), 10*time.Second)
 }
 
@@ -200,7 +200,7 @@ func TestChildEndsWithItsContext(t *testing.T) {
 // -corruptions 200.
 var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
 
-// A flipped byte must result in an error that names a file, and must never crash this process.
+// A flipped byte must cause an error that names a file, and must never crash this process.
 func TestRandomCorruption(t *testing.T) {
 	pristine := datadirtest.New(t)
 	used := usedBytes(t, pristine)
@@ -211,7 +211,7 @@ func TestRandomCorruption(t *testing.T) {
 		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 		for range 1 + seed {
 			offset := random.Int64N(used)
-			if seed%2 == 0 { // in the header or the first elements of a page, which define its structure
+			if seed%2 == 0 { // in the header or the first elements, which define the structure of a page
 				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
 			}
 			flip(t, dir+"/member/snap/db", offset)
@@ -248,7 +248,7 @@ func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 	return 4
 }
 
-// inChild returns a Validation that starts this test binary as a child.
+// inChild returns a Validation that runs this test binary as a child.
 func inChild(what string) Validation {
 	return ValidateInChild(os.Args[0], func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{what, dataDir, string(mode)}

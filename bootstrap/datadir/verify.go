@@ -18,21 +18,21 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// Verify validates the data directory of an etcd that is not running. It opens all files read-only and changes
-// nothing. A directory that does not exist or is empty is valid: it belongs to a new member.
+// Verify validates the data directory of an etcd that is not running. All files are opened read-only. A missing or
+// empty directory is valid because it belongs to a new member.
 //
-// In mode Sanity it checks the structure: all files exist, the segments of the WAL are in sequence, and the database
-// can be opened and has its buckets. In every other mode it also reads everything: snapshots, WAL, and every revision
-// and page of the database, and checks that these three are consistent.
+// In Sanity mode, Verify checks the structure: all files exist, the WAL segments are consecutive, and the database
+// opens and has its buckets. In every other mode, Verify also reads all snapshots, the whole WAL, and all pages and
+// revisions of the database, and checks that they are consistent.
 //
-// Files that a crash of etcd leaves behind and that etcd repairs when it starts are valid: a torn last record of a
-// WAL, an unfinished snapshot file, a database that was created but never used. So is an uninitialized member, which
-// Inspect handles. Verify warns of damage that etcd tolerates without losing data: a snapshot file if the log reaches
-// back to the one before it, and one of the database's two meta pages.
+// Leftovers of a crash that etcd repairs at startup are valid: a torn last record in the WAL, an unfinished snapshot
+// file, or a database that was created but never used. An uninitialized member is also valid and is left to Inspect.
+// Verify warns about damage that etcd tolerates without losing data, namely to a snapshot file that is not needed or
+// to one of the two meta pages of the database.
 //
-// The error names the damaged file and the way out, or is that of ctx. In full mode bbolt reads pages in its own
-// goroutine, where corruption can cause a panic that cannot be recovered; ValidateInChild keeps it out of the calling
-// process.
+// Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in a
+// goroutine of its own, where corrupt data can cause a panic that cannot be recovered. ValidateInChild keeps such a
+// panic out of the calling process.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
 	err = withWayOut(ctx, verify(ctx, m, mode))
@@ -56,8 +56,8 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	return verifyLog(ctx, m, found)
 }
 
-// verifyDB returns the values that the database records about itself. In every mode but Sanity it reads all of the
-// database. A missing or empty database is accepted, because checkStructure has checked that etcd will fill it.
+// verifyDB returns the metadata of the database and, in every mode except Sanity, reads the whole database. A missing
+// or empty database is accepted because checkStructure has verified that etcd will fill it.
 func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
 	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{keyless: true}, err
@@ -69,7 +69,7 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
 			return err
 		}
-		// The scan comes first: unlike the page check it runs in this goroutine, where a panic is recovered.
+		// Scan first: unlike the page check, the scan runs in this goroutine, where a panic is recovered.
 		if err := scanRevisions(ctx, tx); err != nil {
 			return err
 		}
@@ -86,8 +86,8 @@ func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found conten
 	return found, err
 }
 
-// verifyBuckets checks that the database fits the log, and that it has the two buckets that hold data. etcd's first
-// write creates both, so a database without them is intact as long as nothing refers to its content.
+// verifyBuckets checks that the database matches the log and has the two buckets that hold data. The first write of
+// etcd creates both buckets, so a database without them is intact if nothing refers to its data.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {
@@ -101,15 +101,14 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	case len(m.segments()) == 0 && !found.keyless:
 		return found, outrunLog.errorf("keys", m.wal.path)
 	case keys == nil && !unused:
-		return found, errors.New(`it has no bucket "key"`)
+		return found, errors.New(`bucket "key" is missing`)
 	case meta == nil && !unused:
-		return found, errors.New(`it has no bucket "meta"`)
+		return found, errors.New(`bucket "meta" is missing`)
 	}
 	return found, nil
 }
 
-// verifyLog reads the WAL and the snapshots, and compares them with the values that the database records about
-// itself.
+// verifyLog reads the WAL and the snapshots and compares them with the metadata of the database.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m, nil)
 	if err != nil && !written.cut.isLoss(found.single36()) {
@@ -134,15 +133,15 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkIgnoredSegments rejects a log if a file next to it continues where the log ends: a segment was renamed, and
-// etcd would serve without its entries. It ignores a file that cannot be read as a segment.
+// checkIgnoredSegments returns an error if another file continues where the log ends, because a segment was renamed
+// and etcd would serve without its entries. Files that are not readable segments are ignored.
 func checkIgnoredSegments(m *member, last uint64) error {
 	for _, name := range m.ignoredSegments() {
 		if !isRegular(m.segment(name)) {
 			continue
 		}
 		ends := uint64(0)
-		_ = firstRecords(m.segment(name), func(r record) (more bool) { // an unreadable file is ignored
+		_ = firstRecords(m.segment(name), func(r record) (more bool) { // unreadable files are ignored
 			if r.kind == wal.EntryType {
 				ends = max(ends, entryIndex(r.data))
 			}
@@ -155,13 +154,13 @@ func checkIgnoredSegments(m *member, last uint64) error {
 	return nil
 }
 
-// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that is
-// readable and recorded in the log, or index 0 if there is none. etcd renames a file that it cannot read.
-// checkReplayStart and checkConsistency decide whether the log has all entries after the previous snapshot.
+// verifySnapshots reads all snapshot files and returns the snapshot from which etcd would start: the newest readable
+// one in the log, or index 0 if there is none. etcd renames snapshot files that it cannot read. checkReplayStart and
+// checkConsistency check that the log has all entries after the returned snapshot.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
-			return newest, fmt.Errorf("reading %s was stopped: %w", m.snap.path, context.Cause(ctx))
+			return newest, fmt.Errorf("reading %s was interrupted: %w", m.snap.path, context.Cause(ctx))
 		}
 		path := m.snapshot(name)
 		content, err := readSnapshot(path)
@@ -172,7 +171,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 			continue
 		}
 		if err != nil {
-			m.warn("snapshot %s is corrupt: %v; etcd renames it and starts from an older one, or from the log alone", path, err)
+			m.warn("snapshot %s is corrupt: %v; etcd renames the file and starts from an older snapshot or from the log alone", path, err)
 			continue
 		}
 		if of := content.Metadata; written.isCommitted(of.Index, of.Term) {
@@ -182,8 +181,8 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 	return newest, nil
 }
 
-// errPipe means that reading a file might block forever.
-var errPipe = errors.New("it is a pipe")
+// errPipe means that reading the file could block forever.
+var errPipe = errors.New("the file is a named pipe")
 
 func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
@@ -196,8 +195,8 @@ func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 	return content, err
 }
 
-// checkReplayStart rejects a log that etcd cannot replay from the newest snapshot. It does the rest of wal.Verify
-// after every record has been read; wal.Verify would read them all again.
+// checkReplayStart returns an error if etcd cannot replay the log from the newest snapshot. checkReplayStart
+// completes the checks of wal.Verify without reading all records again.
 func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error {
 	if err := written.checkStart(newest, startSegment(m.segments(), newest.Index)); err != nil {
 		return brokenReplay.errorf(m.wal.path, newest.Index, err)
@@ -205,15 +204,15 @@ func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error 
 	return nil
 }
 
-// errReceived means that a log depends on a snapshot file that is missing or damaged.
-var errReceived = errors.New("it lacks entries that a snapshot covers, and that snapshot is missing or damaged")
+// errReceived means that the log depends on a snapshot file that is missing or damaged.
+var errReceived = errors.New("the log depends on a snapshot that is missing or damaged")
 
-// checkConsistency checks that WAL, snapshot and database are consistent.
+// checkConsistency checks that the WAL, the snapshots and the database are consistent.
 //
-// The WAL must have all entries that were applied (checkTail) or committed. etcd's own check (etcdutl) compares the
-// applied entry with the committed one instead. That is too strict after a crash: etcd does not flush a record that
-// only advances the commit index, while it flushes the database every 100 ms. The database must include the snapshot,
-// or the snapshot's database must be next to it, ready to be swapped in (etcd's RecoverSnapshotBackend).
+// The WAL must contain all entries that were committed or applied (see checkTail). etcdutl compares the applied entry
+// with the committed one instead, which is too strict after a crash: etcd does not sync a record that only advances
+// the commit index, but it syncs the database every 100 ms. The database must include the snapshot, or the database
+// received with the snapshot must be in the same directory for etcd to swap in (RecoverSnapshotBackend).
 func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:

@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/cmd/suites/pagecache"
 )
 
-const both = bootstrap.Mode("both") // mode of a corruption that both modes detect
+const both = bootstrap.Mode("both") // both modes detect the corruption
 
 func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, dir string){
@@ -69,10 +69,10 @@ func TestCorruptionsAreNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		corrupt func(t *testing.T, dir string)
 		mode    bootstrap.Mode // fastest mode that detects the corruption
-		path    string         // file that the error names, relative to the data directory
+		path    string         // file named in the error, relative to the data directory
 		text    string
 	}{
-		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "there is no database"},
+		"no database":             {func(t *testing.T, d string) { remove(t, d+"/member/snap/db") }, both, "member/snap/db", "does not exist"},
 		"empty database":          {func(t *testing.T, d string) { truncate(t, d+"/member/snap/db", 0) }, both, "member/snap/db", "is empty"},
 		"half a database":         {halveDatabase, both, "member/snap/db", "truncated"},
 		"garbage database":        {func(t *testing.T, d string) { write(t, d+"/member/snap/db", "not a database") }, both, "member/snap/db", "cannot open"},
@@ -82,19 +82,19 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		"strange value":           {putRevision(revision(1<<40), []byte{0xff}), bootstrap.Full, "member/snap/db", "is corrupt"},
 		"misplaced value":         {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
 		"no WAL directory":        {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
-		"no WAL and no snap":      {withoutLogs, both, "member/snap/db", "has applied entry"},
-		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, segmentsOf(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
+		"no WAL and no snap":      {withoutLogs, both, "member/snap/db", "the database has applied entry"},
+		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, segmentsOf(t, d)[1]) }, both, "member/wal/0000000000000002", "WAL segment missing before"},
 		"segment by another name": {func(t *testing.T, d string) { write(t, d+"/member/wal/0-0.wal", "?") }, both, "member/wal/0-0.wal", "not a WAL segment"},
-		"piped snapshot":          {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a pipe"},
-		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
+		"piped snapshot":          {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a named pipe"},
+		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot replay"},
 		"no last segment":         {func(t *testing.T, d string) { remove(t, last(segmentsOf(t, d))) }, bootstrap.Full, "member/wal", "ends at index"},
-		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(segmentsOf(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
+		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(segmentsOf(t, d)), 0) }, bootstrap.Full, "member/wal/", "no records"},
 		"torn early segment":      {func(t *testing.T, d string) { truncate(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
 		"flipped WAL byte":        {func(t *testing.T, d string) { flip(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
 		"no last record":          {func(t *testing.T, d string) { zeroLastRecord(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
 		"WAL cut short":           {zeroLastSegment, bootstrap.Full, "member/wal", "ends at index"},
-		"database too old":        {emptyDatabase, bootstrap.Full, "member/snap/db", "there is a snapshot of entry"},
-		"member moved away":       {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `holds "member.old"`},
+		"database too old":        {emptyDatabase, bootstrap.Full, "member/snap/db", "but a snapshot at entry"},
+		"member moved away":       {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `contains "member.old"`},
 		"member is a file":        {func(t *testing.T, d string) { remove(t, d+"/member"); write(t, d+"/member", "") }, both, "member", "not a directory"},
 		"file":                    {func(t *testing.T, d string) { remove(t, d); write(t, d, "") }, both, "", "not a directory"},
 		"dangling link":           {func(t *testing.T, d string) { remove(t, d); require.NoError(t, os.Symlink(d+"/nowhere", d)) }, both, "", "data directory"},
@@ -113,13 +113,13 @@ func TestCorruptionsAreNamed(t *testing.T) {
 			require.ErrorContains(t, err, dir)
 			require.ErrorContains(t, err, test.path)
 			require.ErrorContains(t, err, test.text)
-			require.ErrorContains(t, err, "; way out: ")
+			require.ErrorContains(t, err, "; to recover: ")
 			require.Equal(t, before, fingerprint(t, filepath.Dir(dir)))
 		})
 	}
 }
 
-// etcd fills an unused database from a WAL that reaches back to the first entry.
+// etcd fills an unused database if the WAL reaches back to the first entry.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
@@ -143,8 +143,8 @@ func tearLastRecord(t *testing.T, dir string) {
 	truncate(t, path, end-4)
 }
 
-// zeroLastRecord zeroes the last record of a segment: the segment stays valid, but the next segment no longer
-// continues it.
+// zeroLastRecord zeroes the last record of a segment. The segment is still valid, but its checksum no longer matches
+// the start of the next segment.
 func zeroLastRecord(t *testing.T, path string) {
 	start, end := lastRecord(t, path)
 	content, err := os.ReadFile(path)
@@ -153,7 +153,7 @@ func zeroLastRecord(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-// lastRecord returns the start and the end of a segment's last record.
+// lastRecord returns the start and the end of the last record in a segment.
 func lastRecord(t *testing.T, path string) (start, end int64) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func lastRecord(t *testing.T, path string) (start, end int64) {
 	}
 }
 
-// zeroPage clears one of the database's pages.
+// zeroPage zeroes a page of the database.
 func zeroPage(number int) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		content, err := os.ReadFile(dir + "/member/snap/db")
@@ -198,8 +198,8 @@ func TestVerify_warnings(t *testing.T) {
 		structure bool // detected without reading any file
 		text      string
 	}{
-		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older one"},
-		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "starts from an older one"},
+		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older snapshot"},
+		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "starts from an older snapshot"},
 		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
 		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
 		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
@@ -241,7 +241,7 @@ func copySegment(t *testing.T, dir string) {
 func TestVerify_renamedSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	rename(t, last(segmentsOf(t, dir)), dir+"/member/wal/last.wal")
-	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not named like a WAL segment but contains entries up to")
 }
 
 // A misnamed file must not hide a truncated log.
@@ -250,7 +250,7 @@ func TestInspect_shortLogNextToMisnamedFile(t *testing.T) {
 	_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 	truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
 	write(t, dir+"/member/wal/x.wal", "?")
-	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was truncated or damaged")
 }
 
 func TestVerify_logWithoutSnapshots(t *testing.T) {
@@ -262,7 +262,7 @@ func TestVerify_logWithoutSnapshots(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, warnings, len(snapshotsOf(t, dir)))
 	remove(t, segmentsOf(t, dir)[0]) // as if etcd had purged the segment
-	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "/wal from entry 0: ")
 }
 
 // A snapshot from the leader replaces entries that are not in the log, so etcd cannot start without the snapshot
@@ -274,13 +274,13 @@ func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	require.NoError(t, written.addSnapshot(leaders))
 	written.committed = 100
 	m := survey(t.TempDir(), "")
-	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "lacks entries")
+	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "depends on a snapshot")
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 100}, 100))
-	written.committed = 10 // etcd was killed before it applied the snapshot
+	written.committed = 10 // etcd was killed before applying the snapshot
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
 }
 
-// etcd fills a new database from a log that reaches back to its first entry.
+// etcd fills a new database if the log reaches back to the first entry.
 func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, database string){
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
@@ -295,7 +295,7 @@ func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	}
 }
 
-// The data directory may be the root of the volume, or may contain the leftovers of a failed start.
+// The data directory may be the root of the volume or contain the remains of a failed start.
 func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
@@ -329,8 +329,8 @@ func TestVerify_bumpedRevision(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
-// The log of a restored database does not contain the backup, so etcd would lose the restored keys if it filled a
-// new database from that log.
+// The log of a restored database does not contain the backup. If etcd filled a new database from this log, the
+// restored keys would be lost.
 func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
 	requireValid(t, pristine)
@@ -351,7 +351,7 @@ func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "new.etcd")
 			require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 			lose(t, dir)
-			const want = "continues a restored database"
+			const want = "belongs to a restored database"
 			require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), want)
 			require.ErrorContains(t, result(t, dir, bootstrap.Sanity), want)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), want)
@@ -359,24 +359,24 @@ func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	}
 }
 
-// A segment that is no longer needed may be missing; a segment that is needed may not.
+// Only segments that are no longer needed may be missing.
 func TestVerify_emptyFirstSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	truncate(t, segmentsOf(t, dir)[0], 0)
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, 1)
-	require.Contains(t, warnings[0], "etcd starts with the next one")
+	require.Contains(t, warnings[0], "etcd starts with the next segment")
 	withoutSnapshots(t, dir)
-	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "/wal from entry 0: ")
 	var written history
 	written.startAt("0000000000000001-0000000000000041.wal")
 	written.last, written.committed = 100, 100
-	require.ErrorContains(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
+	require.ErrorContains(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x33}, 100), "depends on a snapshot")
 	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
 }
 
-// result returns the error of Verify without its warnings.
+// result returns the error of Verify without the warnings.
 func result(t testing.TB, dir string, mode bootstrap.Mode) error {
 	t.Helper()
 	_, err := Verify(t.Context(), dir, mode)
@@ -423,7 +423,7 @@ func addUnrelatedFiles(t *testing.T, dir string) {
 	}
 }
 
-// update changes the database through bbolt, so all its pages remain consistent.
+// update changes the database through bbolt, so that all pages remain consistent.
 func update(t *testing.T, dir string, change func(tx *bolt.Tx) error) {
 	db, err := bolt.Open(dir+"/member/snap/db", 0o600, nil)
 	require.NoError(t, err)
@@ -462,7 +462,7 @@ func halveDatabase(t *testing.T, dir string) {
 	truncate(t, dir+"/member/snap/db", usedBytes(t, dir)/2)
 }
 
-// fingerprint maps every path below dir to its type, modification time and content.
+// fingerprint maps all paths below dir to their type, modification time and content.
 func fingerprint(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	prints := map[string]string{}
@@ -484,7 +484,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 	return prints
 }
 
-// Reading a sparse file takes no time but as much memory as any other file.
+// A sparse file is fast to read but takes as much memory as any other file.
 func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))
@@ -492,6 +492,6 @@ func TestPreload(t *testing.T) {
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
 	defer preload(path)()
-	// On a machine that is short of memory, some pages may already have been dropped.
+	// The kernel may have dropped some pages if memory is scarce.
 	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }

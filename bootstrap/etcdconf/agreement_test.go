@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// TestParse_acceptsWhatEtcdAccepts lists inputs that plain etcd accepts but a stricter parser would not.
+// TestParse_acceptsWhatEtcdAccepts lists inputs that etcd accepts but a stricter parser would reject.
 func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{
@@ -76,7 +76,7 @@ func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	}
 }
 
-// exceptions lists the inputs that etcd's parser accepts and this package rejects, with the reasons.
+// exceptions lists the inputs that etcd accepts but this package rejects, and why.
 var exceptions = []struct{ lines, why string }{
 	{"data-dir: default.etcd", "a path means another place to the sidecar than to the wrapper"},
 	{"data-dir: /etc/etcd", "the sidecar may delete the data directory"},
@@ -124,7 +124,7 @@ func TestParse_exceptions(t *testing.T) {
 	}
 }
 
-// withLog returns a configuration whose data directory already has a log.
+// withLog returns a configuration whose data directory contains a log.
 func withLog(t testing.TB, walDir string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -138,7 +138,7 @@ func withLog(t testing.TB, walDir string) string {
 	return lines
 }
 
-// If a log exists, etcd takes the members from it and ignores initial-cluster.
+// etcd ignores initial-cluster if there is a log.
 func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
@@ -151,7 +151,7 @@ func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 			warnings := parse(t, yaml).Warnings
 			require.Len(t, warnings, 1, lines)
 			assert.Contains(t, warnings[0], "initial-cluster: ")
-			assert.Contains(t, warnings[0], "etcd goes by its log")
+			assert.Contains(t, warnings[0], "etcd takes the members from its log")
 		}
 		refuse(t, minimal+lines)
 	}
@@ -175,7 +175,7 @@ func FuzzAgreement(f *testing.F) {
 		if err != nil {
 			var keyError *etcdconf.KeyError
 			require.True(t, errors.As(err, &keyError), err)
-			return // a separate table test covers the exceptions
+			return // the exceptions have a test of their own
 		}
 		if expected := etcd.ask(t, yaml); expected.Refusal == "" && !strings.Contains(strings.Join(checked.Warnings, ""), "unknown key") {
 			require.Empty(t, differences(expected.Values, valuesOf(checked.Etcd)))
@@ -183,7 +183,7 @@ func FuzzAgreement(f *testing.F) {
 	})
 }
 
-// oracleEnv makes the test binary parse configurations with etcd's code. It must be a separate process, because
+// oracleEnv makes the test binary parse configurations with etcd's code. A separate process is necessary because
 // etcd's parser exits and panics.
 const oracleEnv = "ETCDCONF_TEST_ORACLE"
 
@@ -195,13 +195,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A result is plain etcd's verdict on a configuration.
+// A result is the result of parsing a configuration with etcd's code.
 type result struct {
-	Refusal string            // empty if etcd accepts the configuration
+	Refusal string            // "" if etcd accepts the configuration
 	Values  map[string]string // effective values
 }
 
-// answerAsEtcd reads configurations from stdin as JSON strings and prints a result for each.
+// answerAsEtcd reads configurations as JSON strings from stdin and prints a result for each of them.
 func answerAsEtcd(path string) {
 	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -223,7 +223,7 @@ func asPlainEtcd(path string) result {
 	if err != nil {
 		return result{Refusal: err.Error()}
 	}
-	// etcdmain does the same after parsing.
+	// Same as in etcdmain.
 	_, _ = cfg.UpdateDefaultClusterFromName(embed.NewConfig().InitialCluster)
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
 		cfg.V2Deprecation = config.V2DeprDefault
@@ -234,7 +234,7 @@ func asPlainEtcd(path string) result {
 	return result{Values: valuesOf(cfg)}
 }
 
-// valuesOf returns every comparable value of a configuration as text.
+// valuesOf returns the comparable values of a configuration as text.
 func valuesOf(cfg *embed.Config) map[string]string {
 	values := map[string]string{}
 	value := reflect.ValueOf(cfg).Elem()
@@ -244,7 +244,7 @@ func valuesOf(cfg *embed.Config) map[string]string {
 		}
 		values[field.Name] = written(value.Interface())
 	}
-	for _, name := range []string{ // set by the wrapper, or used only in etcd's checks
+	for _, name := range []string{ // set by the wrapper or used only for validation in etcd
 		"Logger", "LogOutputs", "LogFormat", "EnableLogRotation", "LogRotationConfigJSON", "LogLevel", "FlagsExplicitlySet",
 	} {
 		delete(values, name)
@@ -276,10 +276,10 @@ func written(value any) string {
 	}
 }
 
-// An oracle is a process that parses configurations with etcd's code. It is restarted if a configuration makes it
-// exit.
+// An oracle is a process that parses configurations with etcd's code. The test restarts the process if a
+// configuration makes it exit.
 type oracle struct {
-	path    string // path of the configuration file that the process reads
+	path    string // path of the configuration file for the process
 	process *exec.Cmd
 	in      io.WriteCloser
 	out     *json.Decoder
@@ -324,7 +324,7 @@ func (o *oracle) end() {
 	o.process = nil
 }
 
-// differences returns the values that differ from plain etcd's.
+// differences returns the values that differ from etcd's.
 func differences(expected, found map[string]string) (all []string) {
 	for name, value := range expected {
 		if found[name] != value {
@@ -334,7 +334,7 @@ func differences(expected, found map[string]string) (all []string) {
 	return all
 }
 
-// FuzzParse also detects exits of the process, because they kill the fuzzing worker.
+// FuzzParse also finds inputs that exit the process, because exiting kills the fuzzing worker.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(sidecarYAML(f)))
 	for _, line := range []string{

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A pipe holds 64 KiB; larger writes block until the pipe is read.
+// A write of more than 64 KiB blocks until the pipe is read.
 var longerThanAPipe = bytes.Repeat([]byte("x"), 1<<18)
 
 func TestThroughPipeCarriesEverything(t *testing.T) {

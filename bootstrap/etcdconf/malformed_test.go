@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// refuse returns the KeyError of a malformed configuration, and checks the properties that all such errors share.
+// refuse returns the KeyError of a malformed configuration and checks the properties that all such errors share.
 func refuse(t *testing.T, yaml string) *etcdconf.KeyError {
 	t.Helper()
 	checked, err := etcdconf.Parse([]byte(yaml))
@@ -30,10 +30,10 @@ func TestMalformedDocuments(t *testing.T) {
 	for name, test := range map[string]struct{ yaml, key, says string }{
 		"empty":          {"", "", "is empty"},
 		"comment":        {"# nothing\n", "", "is empty"},
-		"text":           {"hello", "", "not a mapping"},
-		"list":           {"- name: x", "", "not a mapping"},
-		"syntax":         {"name: [", "", "not valid YAML"},
-		"tab":            {"\tname: x", "", "not valid YAML"},
+		"text":           {"hello", "", "a mapping"},
+		"list":           {"- name: x", "", "a mapping"},
+		"syntax":         {"name: [", "", "invalid YAML"},
+		"tab":            {"\tname: x", "", "invalid YAML"},
 		"too long":       {minimal + "#" + strings.Repeat("x", 1<<20), "", "1048576"},
 		"not JSON":       {minimal + "name: .nan", "", "JSON"},
 		"null key":       {minimal + "~: hunter2", "", "JSON"},
@@ -47,7 +47,7 @@ func TestMalformedDocuments(t *testing.T) {
 	}
 }
 
-// malformedValues are rejected with an error that names the key and contains the text in says.
+// malformedValues must result in an error that names the key and contains the text.
 var malformedValues = []struct{ yaml, key, says string }{
 	// types
 	{"name: 7", "name", "must be text"},
@@ -71,8 +71,8 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"discovery-config: {client: {dial-timeout: 2s}}", "discovery-config.client.dial-timeout", "nanoseconds"},
 	{"discovery-config: {client: {auth: {password: [hunter2]}}}", "discovery-config.client.auth.password", "not a list"},
 	{"grpc-additional-server-options: [null]", "grpc-additional-server-options", "cannot be set"},
-	{`name: "a\u0000b"`, "name", "cannot be printed"},
-	// etcd's parser uses unchecked type assertions for these values
+	{`name: "a\u0000b"`, "name", "non-printable"},
+	// unchecked type assertions in etcd's parser
 	{"peer-transport-security: x", "peer-transport-security", "section"},
 	{"peer-transport-security:", "peer-transport-security", "not empty"},
 	{"enable-distributed-tracing: true\ndistributed-tracing-sampling-rate: 1000001", "distributed-tracing-sampling-rate", "1000000"},
@@ -80,8 +80,8 @@ var malformedValues = []struct{ yaml, key, says string }{
 		"experimental-enable-distributed-tracing: true\nexperimental-distributed-tracing-sampling-rate: 1000001",
 		"distributed-tracing-sampling-rate", "1000000",
 	},
-	{"ServerFeatureGate: null", "ServerFeatureGate", "not a key of its file; take it out"},
-	{"zaploggerbuilder: {}", "zaploggerbuilder", "not a key of its file; take it out"},
+	{"ServerFeatureGate: null", "ServerFeatureGate", "not a configuration key; remove it"},
+	{"zaploggerbuilder: {}", "zaploggerbuilder", "not a configuration key; remove it"},
 	{"Peer-Transport-Security:", "peer-transport-security", "not empty"},
 	{"CIPHER-SUITES: x", "cipher-suites", "list of strings"},
 	{"client-transport-security: [x]", "client-transport-security", "not a list"},
@@ -107,7 +107,7 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"listen-client-urls: http://user:hunter2@0.0.0.0", "listen-client-urls", `"http://redacted@0.0.0.0"`},
 	{"listen-client-urls: http://" + strings.Repeat("x", 200), "listen-client-urls", "x…"},
 	{"listen-client-http-urls: ftp://0.0.0.0:21", "listen-client-http-urls", "scheme"},
-	{"listen-client-http-urls: http://localhost:2379", "listen-client-http-urls", "listen-client-urls too"},
+	{"listen-client-http-urls: http://localhost:2379", "listen-client-http-urls", "already in listen-client-urls"},
 	{"listen-metrics-urls: http://0.0.0.0", "listen-metrics-urls", "host:port"},
 	{"initial-advertise-peer-urls: http://etcd:2380/path", "initial-advertise-peer-urls", "no path"},
 	{"initial-advertise-peer-urls: http://:2380", "initial-advertise-peer-urls", "host"},
@@ -126,7 +126,7 @@ var malformedValues = []struct{ yaml, key, says string }{
 	{"initial-cluster: default=http://127.0.0.1", "initial-cluster", "name=scheme://host:port"},
 	{"initial-cluster: default=http://user:hunter2@etcd", "initial-cluster", "redacted"},
 	{"initial-cluster: 'default=http://a:1,b=http://a:1'", "initial-cluster", "two members"},
-	{"initial-cluster: default=http://127.0.0.1:9999", "initial-advertise-peer-urls", "give both the same URLs"},
+	{"initial-cluster: default=http://127.0.0.1:9999", "initial-advertise-peer-urls", "use the same URLs in both"},
 	{"initial-cluster: default=https://localhost:2380", "initial-advertise-peer-urls", "https://localhost:2380"},
 	{"initial-cluster: default=http://10.0.0.2:2380\ninitial-advertise-peer-urls: http://10.0.0.1:2380", "initial-advertise-peer-urls", "10.0.0.2"},
 	{"initial-cluster: 'default=http://a:1,default=http://a:2'\ninitial-advertise-peer-urls: http://a:1", "initial-advertise-peer-urls", "a:2"},
@@ -193,10 +193,10 @@ func TestMalformedTransportSecurity(t *testing.T) {
 		return strings.NewReplacer("PAIR", "cert-file: "+dir+"/tls.crt, key-file: "+dir+"/tls.key", "DIR", dir).Replace(yaml)
 	}
 	for _, test := range []struct{ url, section, key, says string }{
-		{"https", "{}", "cert-file", "is required, since listen-"},
-		{"unixs", "{trusted-ca-file: DIR/tls.crt}", "cert-file", "is required, since listen-"},
-		{"https", "{cert-file: DIR/tls.crt}", "key-file", "required together"},
-		{"https", "{key-file: DIR/tls.key}", "cert-file", "required together"},
+		{"https", "{}", "cert-file", "is required because listen-"},
+		{"unixs", "{trusted-ca-file: DIR/tls.crt}", "cert-file", "is required because listen-"},
+		{"https", "{cert-file: DIR/tls.crt}", "key-file", "is required if "},
+		{"https", "{key-file: DIR/tls.key}", "cert-file", "is required if "},
 		{"https", "{cert-file: DIR/none, key-file: DIR/tls.key}", "cert-file", "DIR/none\": no such file"},
 		{"https", "{cert-file: DIR, key-file: DIR/tls.key}", "cert-file", "regular"},
 		{"https", "{cert-file: /dev/zero, key-file: DIR/tls.key}", "cert-file", "regular"},
@@ -206,7 +206,7 @@ func TestMalformedTransportSecurity(t *testing.T) {
 		{"https", "{cert-file: DIR/tls.crt, key-file: /dev/null}", "key-file", "regular"},
 		{"https", "{cert-file: DIR/tls.crt, key-file: DIR/text.pem}", "key-file", "DIR/text.pem"},
 		{"https", "{cert-file: DIR/tls.crt, key-file: DIR/other.key}", "key-file", "does not match"},
-		{"https", "{PAIR, client-cert-file: DIR/tls.crt}", "client-key-file", "required together"},
+		{"https", "{PAIR, client-cert-file: DIR/tls.crt}", "client-key-file", "is required if "},
 		{"https", "{PAIR, client-cert-file: DIR/tls.crt, client-key-file: DIR/other.key}", "client-key-file", "does not match"},
 		{"https", "{PAIR, trusted-ca-file: DIR/none}", "trusted-ca-file", "no such file"},
 		{"https", "{PAIR, trusted-ca-file: DIR/empty.pem}", "trusted-ca-file", "no PEM certificate"},
@@ -238,12 +238,12 @@ func TestClientListeners_needACertificate(t *testing.T) {
 func TestKeyErrorKeepsItsCause(t *testing.T) {
 	err := refuse(t, minimal+"peer-transport-security: {trusted-ca-file: /nowhere}")
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.EqualError(t, err, `etcd configuration: peer-transport-security.trusted-ca-file: cannot use file "/nowhere": no such file or directory`)
+	require.EqualError(t, err, `etcd configuration: peer-transport-security.trusted-ca-file: cannot load file "/nowhere": no such file or directory`)
 }
 
 func TestKeyErrorReadsAsOneSentence(t *testing.T) {
 	assert.EqualError(t, refuse(t, minimal+"listen-client-urls: foo"),
 		`etcd configuration: listen-client-urls: "foo" is not a URL of the form scheme://host:port `+
-			`(scheme http, https, unix or unixs, no path)`)
+			`(scheme: http, https, unix or unixs; no path)`)
 	assert.EqualError(t, refuse(t, "#"), "etcd configuration: is empty")
 }

@@ -1,9 +1,9 @@
-// Package etcdconf turns etcd's YAML configuration into a checked configuration of the embedded etcd.
+// Package etcdconf turns etcd's YAML configuration into a validated configuration for the embedded etcd.
 //
-// For every malformed value it returns one sentence that names the key. etcd's own reader exits the process for some
-// of them, panics for others, and reports some only when the server is already starting. Keys that etcd does not know
-// are dropped and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd
-// and the readiness server use the result.
+// Every error names the key. etcd's own parser exits the process for some invalid values, panics for others, and
+// reports some only while the server is starting. Unknown keys are dropped with a warning. The command calls Parse
+// after the lifecycle has fetched a configuration, and passes the result to the embedded etcd and to the readiness
+// server.
 package etcdconf
 
 import (
@@ -29,19 +29,19 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// Checked is a configuration that etcd accepts, without the keys that were dropped from it.
+// Checked is a configuration that etcd accepts, without the dropped keys.
 type Checked struct {
-	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd sets one.
+	// Etcd has no logger and no ZapLoggerBuilder. The caller that starts etcd must set one.
 	Etcd *embed.Config
-	// Sidecars lists the keys that are meant for the sidecar, sorted: etcd-druid always sends them.
+	// Sidecars lists the keys for the sidecar, which etcd-druid always sets, in sorted order.
 	Sidecars []string
-	// Warnings has a sentence for each key without effect, because etcd does not know it or the wrapper overrides it,
-	// and for each value that etcd may interpret in an unexpected way.
+	// Warnings describes keys without effect, because they are unknown or overridden by the wrapper, and values that
+	// etcd may interpret in an unexpected way.
 	Warnings []string
 }
 
-// ServerCertificate returns the paths of the certificate and key that etcd presents to clients. ok is false if no
-// client listener uses TLS, or if etcd generates its own certificate (auto-tls).
+// ServerCertificate returns the paths of the certificate and key that etcd presents to clients. If no client listener
+// uses TLS or etcd generates its own certificate (auto-tls), ok is false.
 func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 	info := c.Etcd.ClientTLSInfo
 	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, UsesTLS) {
@@ -53,16 +53,15 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 // UsesTLS reports whether a listener at the URL uses TLS.
 func UsesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
-// Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that the configuration
-// names, checks whether a log exists where etcd will look for one, and opens no other file. Every error is a
-// *KeyError, unless the process has run out of file descriptors. The error also matches bootstrap.ErrCertificates if
-// only the certificate files are unusable now, because they are being replaced or their mount hangs; then the caller
-// should retry.
+// Parse validates YAML and returns the etcd configuration. Parse reads the configured certificate and key files and
+// checks whether there is a log, but opens no other files. All errors are of type *KeyError, unless the process has
+// run out of file descriptors. An error that also matches bootstrap.ErrCertificates means that only the certificate
+// files are unusable, because they are being replaced or their mount is hanging. The caller should then retry.
 func Parse(yaml []byte) (checked *Checked, err error) {
-	// A panic in etcd or in the YAML reader must not end the process, because that would look like a crash of etcd.
+	// A panic in etcd or in the YAML parser must not end the process, because that would look like an etcd crash.
 	defer func() {
 		if cause := recover(); cause != nil {
-			checked, err = nil, keyErrorf("", "cannot be read, the reader panicked with %s", quote(fmt.Sprint(cause)))
+			checked, err = nil, keyErrorf("", "the parser panicked: %s", quote(fmt.Sprint(cause)))
 		}
 	}()
 
@@ -94,32 +93,32 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 
 var errEmpty = keyErrorf("", "is empty")
 
-// maxBytes is the maximum size of a configuration. Real ones have two or three KiB.
+// maxBytes is the maximum size of a configuration. A real configuration has two or three KiB.
 const maxBytes = 1 << 20
 
-// decode returns the first YAML mapping in document, like etcd. Numbers stay json.Number, because a float64 cannot
-// hold every int64. The warnings list what etcd silently ignores.
+// decode returns the first YAML mapping in a document, like etcd. Numbers are decoded as json.Number because a
+// float64 cannot represent every int64. The warnings describe anything that etcd ignores silently.
 func decode(document []byte) (mapping map[string]any, warnings []string, err error) {
 	if len(document) > maxBytes {
-		return nil, nil, keyErrorf("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
+		return nil, nil, keyErrorf("", "size of %d bytes exceeds the limit of %d", len(document), maxBytes)
 	}
 	warnings, err = checkSyntax(document)
 	if err != nil {
 		return nil, nil, err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
-	if err != nil { // the cause would contain the value
-		return nil, nil, keyErrorf("", "has a key or a value that cannot be expressed in JSON, such as .nan or a null key")
+	if err != nil { // the cause contains the value
+		return nil, nil, keyErrorf("", "contains a key or value that JSON cannot represent, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.UseNumber()
 	if err := decoder.Decode(&mapping); err != nil {
-		return nil, nil, keyErrorf("", "is not a mapping of keys to values")
+		return nil, nil, keyErrorf("", "must be a mapping of keys to values")
 	}
 	return mapping, warnings, nil
 }
 
-// checkSyntax returns an error for invalid YAML, and warnings of duplicate keys and of documents after the first.
+// checkSyntax returns an error for invalid YAML, and warnings for duplicate keys and additional documents.
 func checkSyntax(document []byte) (warnings []string, err error) {
 	decoder := goyaml.NewDecoder(bytes.NewReader(document))
 	decoder.SetStrict(true)
@@ -132,12 +131,12 @@ func checkSyntax(document []byte) (warnings []string, err error) {
 			warnings = append(warnings, duplicateKey(text))
 		}
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, keyErrorf("", "not valid YAML (%s)", shorten(err.Error()))
+		return nil, keyErrorf("", "invalid YAML: %s", shorten(err.Error()))
 	case first == nil:
 		return nil, errEmpty
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		warnings = append(warnings, "only the first YAML document counts")
+		warnings = append(warnings, "only the first YAML document is used")
 	}
 	return warnings, nil
 }
@@ -146,22 +145,22 @@ func duplicateKey(text string) string {
 	var line int
 	var key string
 	if _, err := fmt.Sscanf(text, "line %d: key %q already set in map", &line, &key); err != nil {
-		return "a key is given twice: the last one counts"
+		return "a key is set more than once; the last value is used"
 	}
-	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", shorten(key), line)
+	return fmt.Sprintf("%s is set again on line %d; the last value is used", shorten(key), line)
 }
 
-// maxQuoted is the maximum number of characters of a value, or of another program's message, in an error.
+// maxQuoted is the maximum length of a value or an external message quoted in an error, in characters.
 const maxQuoted = 80
 
-// A KeyError reports which key of the configuration cannot be used, and why.
+// A KeyError describes a problem with a key of the configuration.
 type KeyError struct {
-	// Key is the key as written in the YAML, "section.key" inside a section, or "" if the problem is not about a
-	// single key.
+	// Key is the key in the YAML ("section.key" inside a section), or "" if the problem does not concern a single
+	// key.
 	Key string
-	// Problem continues a sentence that starts with the key. It never contains a credential.
+	// Problem describes the problem without naming the key. It never contains credentials.
 	Problem string
-	// Cause is the error that caused the problem, or nil.
+	// Cause is the underlying error, or nil.
 	Cause error
 }
 
@@ -176,25 +175,25 @@ func (e *KeyError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Cause }
 
-// keyErrorf returns a KeyError with a formatted problem; the format may wrap a cause with %w.
+// keyErrorf returns a KeyError with a formatted problem. The format may wrap a cause with %w.
 func keyErrorf(key, format string, operands ...any) error {
 	err := fmt.Errorf(format, operands...)
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
 }
 
-// quote makes a value safe to show: the part before an @ may contain a password.
+// quote makes a value safe to display. The part before an @ may contain a password.
 func quote(value string) string {
 	if at := strings.LastIndex(value, "@"); at >= 0 {
 		scheme, _, _ := strings.Cut(value[:at], "://")
 		if len(scheme) == at {
-			scheme = "" // without a scheme, the whole text may be the password
+			scheme = "" // without a scheme, all of it may be a password
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
 	return strconv.Quote(shorten(value))
 }
 
-// shorten cuts text to maxQuoted characters.
+// shorten truncates text to maxQuoted characters.
 func shorten(text string) string {
 	if runes := []rune(text); len(runes) > maxQuoted {
 		return string(runes[:maxQuoted]) + "…"
@@ -202,19 +201,19 @@ func shorten(text string) string {
 	return text
 }
 
-// handOver makes etcd read the document, and completes the configuration like etcd's own command (etcdmain).
+// handOver makes etcd parse the document and completes the configuration like etcd's own command (etcdmain).
 func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	cfg, err := readConfig(document)
 	if err != nil {
 		return nil, err
 	}
-	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // the same as in view
+	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // same as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // set by etcd's validation; while it is set, etcd keeps its quiet logger
+	cfg.ZapLoggerBuilder = nil // set by the validation; etcd would keep its quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
-	if cfg.WarningUnaryRequestDuration == 0 { // otherwise etcd would warn about every request
+	if cfg.WarningUnaryRequestDuration == 0 { // etcd would warn about every request
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
@@ -223,58 +222,58 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readConfig makes etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
-// at level fatal. A file such as /dev/null as the output would never be closed.
+// readConfig makes etcd parse and validate the document. The validation logs to stderr in etcd's format, so the log
+// level is fatal. Logging to a file such as /dev/null instead would leave the file open forever.
 func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
 	asJSON, err := json.Marshal(document) // JSON is YAML
 	if err != nil {
-		return nil, keyErrorf("", "cannot be encoded: %w", err)
+		return nil, keyErrorf("", "cannot encode the document: %w", err)
 	}
 	err = withPipe(asJSON, func(path string) (readErr error) {
 		if cfg, readErr = embed.ConfigFromFile(path); readErr != nil {
-			return keyErrorf(keyIn(readErr), "etcd refuses it: %w", readErr)
+			return keyErrorf(keyIn(readErr), "rejected by etcd: %w", readErr)
 		}
 		return nil
 	})
 	return cfg, err
 }
 
-// withPipe passes content to read as a path. It needs no writable directory, which the pod may lack.
+// withPipe passes content to read as a file path. No writable directory is needed, because a pod may not have one.
 func withPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("cannot hand the configuration to etcd: %w", err)
+		return fmt.Errorf("cannot pass the configuration to etcd: %w", err)
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // runs before the wait and unblocks a write without a reader
+	defer out.Close() // runs before writer.Wait and unblocks a pending write
 	writer.Go(func() {
 		defer in.Close()
-		_, _ = in.Write(content) // fails only if read stopped early; read then returns the error
+		_, _ = in.Write(content) // fails only if read stops early and returns an error
 	})
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
 
-// descriptors returns the directory that lists the process's open files by number.
+// descriptors returns the directory of the process's open file descriptors.
 func descriptors() string {
 	if _, err := os.Stat("/dev/fd"); err != nil {
-		return "/proc/self/fd" // exists on Linux wherever /proc is mounted
+		return "/proc/self/fd" // exists on Linux if /proc is mounted
 	}
 	return "/dev/fd"
 }
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// keyOf maps parts of etcd's messages that name no flag to the key that they refer to.
+// keyOf maps parts of etcd messages that do not name a flag to the key in question.
 var keyOf = map[string]string{
 	"clusterState": "initial-cluster-state", "auto-compaction-mode": "auto-compaction-mode", "min version": "tls-max-version",
 	"cipher suite": "cipher-suites", "distributed tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
 	"missing bool value": "feature-gates", "invalid value of": "feature-gates",
 }
 
-// keyIn returns the key that a message of etcd refers to by its command line flag, or "" if there is none.
+// keyIn returns the key of the flag in an etcd message, or "" if there is none.
 func keyIn(err error) string {
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
 		if key := KeyOfFlag(match[1]); key != "" {
@@ -289,7 +288,8 @@ func keyIn(err error) string {
 	return ""
 }
 
-// KeyOfFlag returns the key, "section.key" inside a section, for a flag of etcd's command; "" if the file has none.
+// KeyOfFlag returns the key ("section.key" inside a section) that corresponds to an etcd flag, or "" if there is
+// none.
 func KeyOfFlag(flag string) string {
 	known, secured := keysOf(reflect.TypeFor[settings]()), keysOf(reflect.TypeFor[security]())
 	current, isOld := strings.CutPrefix(flag, "experimental-")
@@ -317,8 +317,7 @@ func KeyOfFlag(flag string) string {
 	}
 }
 
-// replacement returns the key that replaces one that etcd 3.6 reads but no longer uses, or "". Remove it with etcd
-// 3.7.
+// replacement returns the key that replaces a deprecated key of etcd 3.6, or "". Remove replacement with etcd 3.7.
 func replacement(key string, known map[string]reflect.Type) string {
 	current, old := strings.CutPrefix(key, "experimental-")
 	if current == "snapshot-catch-up-entries" {
@@ -330,8 +329,8 @@ func replacement(key string, known map[string]reflect.Type) string {
 	return current
 }
 
-// renameExperimental moves values from old keys to their replacements, so that they take effect. etcd's own command
-// copies the values after reading the file (etcdmain); its embed package leaves that to the caller.
+// renameExperimental moves values from deprecated keys to their replacements so that they take effect. etcdmain
+// copies these values after reading the file, but the embed package leaves that to the caller.
 func renameExperimental(document map[string]any) error {
 	known := keysOf(reflect.TypeFor[settings]())
 	for _, old := range slices.Sorted(maps.Keys(document)) {
@@ -340,7 +339,7 @@ func renameExperimental(document map[string]any) error {
 			continue
 		}
 		if document[current] != nil {
-			return keyErrorf(old, "cannot be set together with %s, which replaces it", current)
+			return keyErrorf(old, "cannot be combined with %s, which replaces it", current)
 		}
 		document[current] = document[old]
 		delete(document, old)

@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// minimal is the shortest accepted configuration.
+// minimal is the shortest valid configuration.
 const minimal = "data-dir: /var/etcd/data/new.etcd\n"
 
 func parse(t testing.TB, yaml string) *etcdconf.Checked {
@@ -89,10 +89,10 @@ func TestParseLeavesKeysOut(t *testing.T) {
 
 	var expected []string
 	for _, key := range []string{"logger", "enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json"} {
-		expected = append(expected, key+" is ignored: the wrapper writes etcd's log")
+		expected = append(expected, key+" is ignored because the wrapper writes the etcd log")
 	}
 	for _, key := range []string{"Zap-Logger", "client-transport-security.foo", "name- (did you mean name?)", "peer-transport-security.bar"} {
-		expected = append(expected, "unknown key "+key+" is ignored")
+		expected = append(expected, "ignoring unknown key "+key)
 	}
 	assert.ElementsMatch(t, expected, checked.Warnings)
 	assert.Equal(t, "debug", checked.Etcd.LogLevel)
@@ -110,7 +110,7 @@ func TestParse_suggestsKeys(t *testing.T) {
 		"client-transport-security.member-name-prefix",
 		"quota-backend-byte (did you mean quota-backend-bytes?)", "shapshto-count", "snapshot_count (did you mean snapshot-count?)",
 	} {
-		assert.Contains(t, checked.Warnings, "unknown key "+key+" is ignored")
+		assert.Contains(t, checked.Warnings, "ignoring unknown key "+key)
 	}
 }
 
@@ -160,7 +160,7 @@ func TestParseLeavesTheLoggerToTheCaller(t *testing.T) {
 	lg := zap.NewNop()
 	require.Nil(t, cfg.ZapLoggerBuilder)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(lg)
-	require.NoError(t, cfg.Validate()) // embed.StartEtcd does this first
+	require.NoError(t, cfg.Validate()) // first step of embed.StartEtcd
 	assert.Same(t, lg, cfg.GetLogger())
 }
 
@@ -181,7 +181,7 @@ func TestParsePrintsNothing(t *testing.T) {
 
 func TestParseLeaksNoFileDescriptor(t *testing.T) {
 	yaml := sidecarYAML(t)
-	parse(t, yaml) // warm up: the first call opens files that stay open until the process exits
+	parse(t, yaml) // the first call opens files that stay open until the process exits
 	before := descriptors(t)
 	for range 20 {
 		parse(t, yaml)
@@ -216,7 +216,7 @@ func certificateFiles(t testing.TB) string {
 	return dir
 }
 
-// Such errors also occur while certificates are being replaced, so they do not make a configuration invalid.
+// The same errors occur during a certificate rotation, so they do not make a configuration invalid.
 func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
@@ -260,31 +260,31 @@ func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
 	assert.NotNil(t, parse(t, minimal+"auth-token: 'jwt,sign-method=ES256,priv-key="+key+"'"))
 }
 
-// twice matches the warning about a key that is given twice.
-var twice = regexp.MustCompile(`^\w+ is given twice, again on line \d+`)
+// twice matches the warning about a duplicate key.
+var twice = regexp.MustCompile(`^\w+ is set again on line \d+`)
 
 // unknown matches the start of the warning about an unknown key.
-var unknown = regexp.MustCompile(`^unknown key \S+`)
+var unknown = regexp.MustCompile(`^ignoring unknown key \S+`)
 
 func TestWarnings_areDocumented(t *testing.T) {
 	for lines, expected := range map[string]string{
-		"log-outputs: []":            "log-outputs is ignored: the wrapper writes etcd's log",
-		"nam: x":                     "unknown key nam (did you mean name?) is ignored",
-		"Pre-Vote: false":            `"Pre-Vote" is read as pre-vote`,
-		"Pre-Vote: false\npre-vote:": `"Pre-Vote" is read as pre-vote`,
-		"name: a\nname: b":           `name is given twice, again on line 3: the last one counts`,
-		"1: a\n1: b":                 `a key is given twice: the last one counts`,
-		"name: a\n---\nname: b":      `only the first YAML document counts`,
-		"client-transport-security:": `client-transport-security is empty, so nothing in it protects the clients' listeners`,
-		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}": `client-transport-security has no effect: no listener for clients uses TLS`,
+		"log-outputs: []":            "log-outputs is ignored because the wrapper writes the etcd log",
+		"nam: x":                     "ignoring unknown key nam (did you mean name?)",
+		"Pre-Vote: false":            `"Pre-Vote" is interpreted as pre-vote`,
+		"Pre-Vote: false\npre-vote:": `"Pre-Vote" is interpreted as pre-vote`,
+		"name: a\nname: b":           `name is set again on line 3; the last value is used`,
+		"1: a\n1: b":                 `a key is set more than once; the last value is used`,
+		"name: a\n---\nname: b":      `only the first YAML document is used`,
+		"client-transport-security:": `client-transport-security is empty, so it does not secure the client listeners`,
+		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}": `client-transport-security has no effect because no client listener uses TLS`,
 		"discovery-config:": "discovery-config is empty",
-		"initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'": "initial-cluster has more URLs of this member than " +
-			"initial-advertise-peer-urls: it can join again, but not create a cluster",
+		"initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'": "initial-cluster has more URLs for this member than " +
+			"initial-advertise-peer-urls: the member can rejoin a cluster but not create one",
 	} {
 		warnings := parse(t, minimal+lines).Warnings
 		assert.Contains(t, warnings, expected, lines)
 		for _, warning := range warnings {
-			general := unknown.ReplaceAllString(twice.ReplaceAllString(warning, "K is given twice, again on line N"), "unknown key K")
+			general := unknown.ReplaceAllString(twice.ReplaceAllString(warning, "K is set again on line N"), "ignoring unknown key K")
 			assert.Contains(t, docs.Text(t), "| `"+general+"` |", "put it into the table of warnings of docs/*.md")
 		}
 	}
@@ -296,14 +296,14 @@ func TestCheckFounding(t *testing.T) {
 	const more = "initial-cluster: 'default=http://localhost:2380,default=http://a:1,b=http://b:1'\n"
 	for name, c := range map[string]struct {
 		yaml   string
-		wanted string // expected part of the error; empty if no error is expected
+		wanted string // expected part of the error, or ""
 	}{
 		"a single member":      {minimal, ""},
-		"more URLs":            {minimal + more, `"http://localhost:2380" is not what initial-cluster has for this member, "http://a:1,http://localhost:2380"`},
+		"more URLs":            {minimal + more, `"http://localhost:2380" does not match "http://a:1,http://localhost:2380", the URLs of this member in initial-cluster`},
 		"with a log":           {withLog(t, "") + more, ""},
 		"with a log elsewhere": {withLog(t, "wal") + more, ""},
 		"to join a cluster":    {minimal + more + "initial-cluster-state: existing", ""},
-		"another name":         {minimal + "initial-cluster: 'default=http://127.0.0.2:2380,b=http://b:1'", "give both the same URLs"},
+		"another name":         {minimal + "initial-cluster: 'default=http://127.0.0.2:2380,b=http://b:1'", "use the same URLs in both"},
 		"a discovery service":  {minimal + "discovery-srv: example.invalid", ""},
 	} {
 		err := etcdconf.CheckFounding(t.Context(), parse(t, c.yaml).Etcd)

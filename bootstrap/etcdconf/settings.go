@@ -29,15 +29,15 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// settings is the typed view of a document: etcd's exported configuration, and the keys that exist only in the file.
+// settings is the typed form of a document: etcd's exported configuration and the keys that exist only in the file.
 type settings struct {
 	embed.Config
 	fileKeys
-	warnings []string // warnings about accepted but unusual values
+	warnings []string // accepted but unusual values
 }
 
-// fileKeys are the keys of etcd's file format for which embed.Config has no tag. etcd reads them into a struct that
-// is not exported; a test compares the two.
+// fileKeys are the keys of the configuration file that have no tag in embed.Config. etcd decodes these keys into an
+// unexported struct. A test compares fileKeys with that struct.
 type fileKeys struct {
 	ListenPeer      string `json:"listen-peer-urls"`
 	ListenClient    string `json:"listen-client-urls"`
@@ -53,20 +53,20 @@ type fileKeys struct {
 	PeerSecurity   security `json:"peer-transport-security"`
 }
 
-// view decodes a filtered document on top of etcd's defaults.
+// view decodes a filtered document on top of the etcd defaults.
 func view(document map[string]any) (*settings, error) {
 	asJSON, err := json.Marshal(document)
 	if err != nil {
-		return nil, keyErrorf("", "cannot be encoded: %w", err)
+		return nil, keyErrorf("", "cannot encode the document: %w", err)
 	}
 	s := &settings{Config: *embed.NewConfig()}
 	if err := json.Unmarshal(asJSON, s); err != nil {
-		return nil, keyErrorf("", "cannot be decoded: %w", err)
+		return nil, keyErrorf("", "cannot decode the document: %w", err)
 	}
 	return s, nil
 }
 
-// check checks the values in an order in which later checks can rely on earlier ones.
+// check checks all values. Later checks rely on earlier ones.
 func (s *settings) check() error {
 	for _, check := range []func() error{
 		s.checkDirectories,
@@ -91,14 +91,15 @@ func (s *settings) check() error {
 }
 
 var (
-	// sharedDirectories are used by many programs, so none of them may be etcd's directory. A directory below them
-	// may be.
+	// sharedDirectories are used by many programs. etcd may use a directory below them, but not the directories
+	// themselves.
 	sharedDirectories = []string{"/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"}
-	// systemTrees belong to the operating system, including everything below them.
+	// systemTrees belong to the operating system, including all directories below them.
 	systemTrees = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"}
 )
 
-// checkDirectories protects system directories: etcd writes to its directories, and the sidecar may delete them.
+// checkDirectories protects system directories, because etcd writes to its directories and the sidecar may delete
+// them.
 func (s *settings) checkDirectories() error {
 	if s.Dir == "" {
 		return keyErrorf("data-dir", "is required")
@@ -113,24 +114,25 @@ func checkDirectory(key, path string) error {
 	clean := filepath.Clean(path)
 	switch {
 	case strings.TrimSpace(path) != path:
-		return keyErrorf(key, "%s has white space at its start or end", quote(path))
+		return keyErrorf(key, "%s has leading or trailing white space", quote(path))
 	case !filepath.IsAbs(path):
 		return keyErrorf(key, "%s is not an absolute path", quote(path))
 	case slices.Contains(sharedDirectories, clean) || slices.ContainsFunc(systemTrees, contains(clean)):
-		return keyErrorf(key, "%s is a directory of the system", quote(path))
+		return keyErrorf(key, "%s is a system directory", quote(path))
 	}
 	return nil
 }
 
-// contains returns a predicate that reports whether path is a tree's root or below it.
+// contains returns a predicate that reports whether a tree contains path.
 func contains(path string) func(tree string) bool {
 	return func(tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 }
 
-// defaultCluster is etcd's default for initial-cluster.
+// defaultCluster is the default value of initial-cluster in etcd.
 var defaultCluster = embed.NewConfig().InitialCluster
 
-// checkMembership requires this member in the initial cluster, unless a discovery service or a log knows the members.
+// checkMembership requires initial-cluster to contain this member, unless the members come from a discovery service
+// or from the log.
 func (s *settings) checkMembership() error {
 	if s.Name == "" {
 		return keyErrorf("name", "must not be empty")
@@ -138,11 +140,11 @@ func (s *settings) checkMembership() error {
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
 	}
-	// Without an initial cluster this builds name=URL from the advertised peer URLs. etcd starts despite its errors.
+	// If initial-cluster is not set, build it from the advertised peer URLs. etcd ignores the errors, too.
 	_, _ = s.UpdateDefaultClusterFromName(defaultCluster)
 	err := s.checkInitialCluster()
 	if err != nil && hasLog(&s.Config) {
-		s.warnings = append(s.warnings, fmt.Sprintf("%s; etcd goes by its log and does not look at it", err))
+		s.warnings = append(s.warnings, fmt.Sprintf("%s; ignored because etcd takes the members from its log", err))
 		return nil
 	}
 	return err
@@ -152,24 +154,24 @@ func (s *settings) checkInitialCluster() error {
 	for pair := range strings.SplitSeq(s.InitialCluster, ",") {
 		_, peer, found := strings.Cut(pair, "=")
 		if _, err := types.NewURLs([]string{peer}); pair != "" && (!found || err != nil) {
-			return keyErrorf("initial-cluster", "%s is not of the form name=scheme://host:port", quote(pair))
+			return keyErrorf("initial-cluster", "%s does not have the form name=scheme://host:port", quote(pair))
 		}
 	}
 	members, err := types.NewURLsMap(s.InitialCluster)
 	switch {
 	case err != nil:
-		return keyErrorf("initial-cluster", "is not a list of name=URL pairs")
+		return keyErrorf("initial-cluster", "must be a list of name=URL pairs")
 	case members[s.Name] == nil:
-		return keyErrorf("initial-cluster", "does not name this member, %s", quote(s.Name))
+		return keyErrorf("initial-cluster", "does not contain this member (%s)", quote(s.Name))
 	case config.CheckDuplicateURL(members):
-		return keyErrorf("initial-cluster", "gives one URL to two members")
+		return keyErrorf("initial-cluster", "two members have the same URL")
 	}
 	return s.checkAdvertiseURLs(members[s.Name], len(members) > 1)
 }
 
-// checkAdvertiseURLs requires a member to advertise the peer URLs that the cluster lists for it. URLs that differ only
-// in a host name may be equal once the name is resolved, which CheckFounding does. A member that has lost its data and
-// its address may also list its previous URL, so that the others recognize it.
+// checkAdvertiseURLs requires a member to advertise the peer URLs listed for it in initial-cluster. Host names may
+// differ, because CheckFounding resolves them before it compares them. A member that has lost its data and address
+// may also list its previous URL, which helps other members recognize it.
 func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -186,29 +188,29 @@ func (s *settings) checkAdvertiseURLs(listed types.URLs, mayJoin bool) error {
 	case advertises && matched(listed, advertised):
 		return nil
 	case advertises && mayJoin:
-		s.warnings = append(s.warnings, "initial-cluster has more URLs of this member than initial-advertise-peer-urls: "+
-			"it can join again, but not create a cluster")
+		s.warnings = append(s.warnings, "initial-cluster has more URLs for this member than initial-advertise-peer-urls: "+
+			"the member can rejoin a cluster but not create one")
 		return nil
 	}
 	return differentURLs(advertised, listed)
 }
 
 func differentURLs(advertised, listed types.URLs) error {
-	return keyErrorf("initial-advertise-peer-urls", "%s is not what initial-cluster has for this member, %s; give both the same URLs",
+	return keyErrorf("initial-advertise-peer-urls", "%s does not match %s, the URLs of this member in initial-cluster; use the same URLs in both",
 		quote(advertised.String()), quote(listed.String()))
 }
 
-// hasLog reports whether etcd has a log, which makes it ignore initial-cluster.
+// hasLog reports whether etcd has a log, which makes etcd ignore initial-cluster.
 func hasLog(etcd *embed.Config) bool {
 	return wal.Exist(cmp.Or(etcd.WalDir, datadir.ToWALDir(etcd.Dir)))
 }
 
-// resolveTimeout bounds how long CheckFounding resolves names; etcd waits as long.
+// resolveTimeout limits name resolution in CheckFounding to the same time as in etcd.
 const resolveTimeout = 30 * time.Second
 
-// CheckFounding returns an error if etcd would refuse to create this member, because initial-cluster lists other peer
-// URLs for it than it advertises. etcd resolves their names before it compares them. It does not compare them for a
-// member that has a log or joins a cluster.
+// CheckFounding returns an error if etcd would refuse to create this member because its advertised peer URLs differ
+// from the URLs in initial-cluster after name resolution. etcd does not compare the URLs if the member has a log or
+// joins a cluster.
 func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	members, err := types.NewURLsMap(etcd.InitialCluster)
 	listed, advertised := members[etcd.Name], types.URLs(etcd.AdvertisePeerUrls)
@@ -224,8 +226,8 @@ func CheckFounding(ctx context.Context, etcd *embed.Config) error {
 	return differentURLs(advertised, listed)
 }
 
-// checkTiming guards against an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat passes its
-// check and panics in raft.
+// checkTiming guards against an overflow: embed.Config.Validate multiplies the values, so a huge heartbeat interval
+// passes validation and makes raft panic.
 func (s *settings) checkTiming() error {
 	if s.TickMs > s.ElectionMs/5 {
 		return keyErrorf("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
@@ -233,13 +235,13 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkCompaction parses the retention as etcd does at its start: a number means hours or revisions, anything else is
-// a duration.
+// checkCompaction parses the retention like etcd does at startup: a number is a number of hours or revisions,
+// anything else is a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
 		if s.AutoCompactionMode == embed.CompactorModePeriodic && n > int(math.MaxInt64/time.Hour) {
-			return keyErrorf(key, "%d hours are too long", n)
+			return keyErrorf(key, "%d hours is too long", n)
 		}
 		return nil
 	}
@@ -249,12 +251,12 @@ func (s *settings) checkCompaction() error {
 	return nil
 }
 
-// checkTLSVersions names the key of an invalid version, which embed.Config.Validate does not. It also checks the
-// cipher suites, which etcd does not parse until it starts.
+// checkTLSVersions returns errors that name the key, unlike embed.Config.Validate. The cipher suites are checked as
+// well, because etcd parses them only at startup.
 func (s *settings) checkTLSVersions() error {
 	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
 		if _, err := tlsutil.GetTLSVersion(value); err != nil {
-			return keyErrorf(key, "%s is neither TLS1.2 nor TLS1.3", quote(value))
+			return keyErrorf(key, "must be TLS1.2 or TLS1.3, not %s", quote(value))
 		}
 	}
 	if _, err := tlsutil.GetCipherSuites(s.CipherSuites); err != nil {
@@ -263,16 +265,16 @@ func (s *settings) checkTLSVersions() error {
 	return nil
 }
 
-// checkLogLevel prevents a panic: etcd passes any word to zap as a level.
+// checkLogLevel prevents a panic, because etcd passes any word to zap.
 func (s *settings) checkLogLevel() error {
 	if _, err := zapcore.ParseLevel(s.LogLevel); err != nil {
-		return keyErrorf("log-level", "%s is not a log level such as info", quote(s.LogLevel))
+		return keyErrorf("log-level", "%s is not a valid log level", quote(s.LogLevel))
 	}
 	return nil
 }
 
-// checkAuthToken creates the token provider, as etcd does at its start. It reads the key files first, because etcd
-// would block on a pipe.
+// checkAuthToken creates a token provider like etcd does at startup. The key files are read first because etcd would
+// block on a pipe.
 func (s *settings) checkAuthToken() error {
 	for option := range strings.SplitSeq(s.AuthToken, ",") {
 		name, path, _ := strings.Cut(option, "=")
@@ -281,23 +283,23 @@ func (s *settings) checkAuthToken() error {
 		}
 		if _, err := disk.ReadCertificates(path); err != nil {
 			err = bootstrap.Mark(err, bootstrap.ErrCertificates)
-			return keyErrorf("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
+			return keyErrorf("auth-token", "cannot read the %s of the jwt specification: %w", name, err)
 		}
 	}
 	if _, err := auth.NewTokenProvider(zap.NewNop(), s.AuthToken, nil, time.Second); err != nil {
-		return keyErrorf("auth-token", "is neither simple nor a usable jwt specification: %w", err)
+		return keyErrorf("auth-token", "must be simple or a valid jwt specification: %w", err)
 	}
 	return nil
 }
 
-// checkV2Deprecation prevents a panic in the server, which knows only these stages.
+// checkV2Deprecation prevents a panic in etcd, which supports only these stages.
 func (s *settings) checkV2Deprecation() error {
 	stages := []config.V2DeprecationEnum{
 		"", config.V2Depr0NotYet, config.V2Depr1WriteOnly, config.V2Depr1WriteOnlySkipCheck,
 		config.V2Depr1WriteOnlyDrop, config.V2Depr2Gone,
 	}
 	if !slices.Contains(stages, s.V2Deprecation) {
-		return keyErrorf("v2-deprecation", "%s is not a stage that etcd knows", quote(string(s.V2Deprecation)))
+		return keyErrorf("v2-deprecation", "%s is not a known deprecation stage", quote(string(s.V2Deprecation)))
 	}
 	return nil
 }

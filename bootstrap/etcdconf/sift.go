@@ -12,28 +12,28 @@ import (
 	"unicode"
 )
 
-// wrapperOwned are the keys that configure the destination of etcd's log. They are ignored, because the wrapper has a
-// single stream.
+// wrapperOwned are the keys for the destination of etcd's log, which are ignored because the wrapper writes a single
+// log.
 var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
 
-// mayBeNegative are the keys for which a negative number means no limit, or disables something. For other intervals a
-// negative number makes some of etcd's loops spin.
+// mayBeNegative are the keys for which a negative number means unlimited or disabled. Other negative intervals make
+// some loops in etcd spin.
 var mayBeNegative = []string{
 	"quota-backend-bytes", "grpc-keepalive-min-time", "grpc-keepalive-interval", "grpc-keepalive-timeout",
 }
 
-// sidecarKeys are meant for the sidecar. The operator puts them into every configuration.
+// sidecarKeys are keys for the sidecar. etcd-druid adds these keys to every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
-// A filter drops unknown and wrapper-owned keys, checks the type of every other value, and collects warnings. Like
-// etcd's decoder it ignores the letter case of keys, and it keeps them in etcd's own spelling.
+// A filter drops unknown and wrapper-owned keys, checks the types of all other values, and collects warnings. Keys
+// are case-insensitive, as in etcd's decoder, and are converted to etcd's spelling.
 type filter struct{ sidecars, warnings []string }
 
 func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
-	for _, given := range slices.Sorted(maps.Keys(raw)) { // the same order as in etcd's decoder
+	for _, given := range slices.Sorted(maps.Keys(raw)) { // same order as in etcd's decoder
 		name, err := canonicalKey(given, known, t)
 		path := append(slices.Clone(in), name)
 		switch value, expected := raw[given], known[name]; {
@@ -44,10 +44,10 @@ func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[s
 		case expected == nil:
 			s.warnings = append(s.warnings, unknownKey(in, name, known))
 		case len(in) == 0 && slices.Contains(wrapperOwned, name):
-			s.warnings = append(s.warnings, name+" is ignored: the wrapper writes etcd's log")
+			s.warnings = append(s.warnings, name+" is ignored because the wrapper writes the etcd log")
 		default:
 			if given != name {
-				s.warnings = append(s.warnings, fmt.Sprintf("%q is read as %s", given, strings.Join(path, ".")))
+				s.warnings = append(s.warnings, fmt.Sprintf("%q is interpreted as %s", given, strings.Join(path, ".")))
 			}
 			if err := s.keep(kept, path, value, expected); err != nil {
 				return nil, err
@@ -57,8 +57,8 @@ func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[s
 	return kept, nil
 }
 
-// keep adds the value at a path to the keys that etcd gets. "key:" without a value means the default, as in etcd's
-// sample configuration.
+// keep adds a value to the document for etcd. As in etcd's sample configuration, a key without a value means the
+// default.
 func (s *filter) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
 	name, key := path[len(path)-1], strings.Join(path, ".")
 	isSection := expected.Kind() == reflect.Struct
@@ -69,17 +69,17 @@ func (s *filter) keep(kept map[string]any, path []string, value any, expected re
 		return nil
 	}
 	if _, again := kept[name]; again && isSection {
-		return keyErrorf(key, "is given twice, in different letter case")
+		return keyErrorf(key, "is set twice with different capitalization")
 	}
 	checked, err := s.value(path, value, expected)
 	kept[name] = checked
 	return err
 }
 
-// emptySection returns a warning, because a section is empty if its lines have lost their indentation.
+// emptySection returns a warning, because a section may be empty only because its lines are not indented.
 func emptySection(key string) string {
 	if key == clientSection {
-		return key + " is empty, so nothing in it protects the clients' listeners"
+		return key + " is empty, so it does not secure the client listeners"
 	}
 	return key + " is empty"
 }
@@ -109,7 +109,7 @@ func checkList(key string, value any, expected reflect.Type) error {
 	}
 	for _, element := range list {
 		if element == nil {
-			return keyErrorf(key, "must be a list of strings, not a list with an empty element")
+			return keyErrorf(key, "must be a list of strings without empty elements")
 		}
 		if err := checkScalar(key, element, expected.Elem()); err != nil {
 			return err
@@ -118,10 +118,10 @@ func checkList(key string, value any, expected reflect.Type) error {
 	return nil
 }
 
-// checkScalar checks a single value with etcd's decoder, so that the error can name the key.
+// checkScalar checks a value with etcd's decoder and names the key in errors.
 func checkScalar(key string, value any, expected reflect.Type) error {
 	if text, ok := value.(string); ok && strings.ContainsFunc(text, isControl) {
-		return keyErrorf(key, "contains a character that cannot be printed")
+		return keyErrorf(key, "contains a non-printable character")
 	}
 	asJSON, err := json.Marshal(value)
 	if err != nil {
@@ -139,22 +139,22 @@ func checkScalar(key string, value any, expected reflect.Type) error {
 
 func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
 
-// unknownKey returns the warning about a key that etcd does not know, with a suggestion.
+// unknownKey returns a warning about an unknown key, with a suggestion.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	meant, best := "", 3 // a word with three edits would be a different word
+	meant, best := "", 3 // three edits make a different word
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
 		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
 		}
 	}
-	return fmt.Sprintf("unknown key %s%s is ignored", within(name), meant)
+	return fmt.Sprintf("ignoring unknown key %s%s", within(name), meant)
 }
 
-// normalize returns a key without differences in case and in _ and -, which are easily overlooked.
+// normalize removes easily overlooked differences from a key: the case, and _ instead of -.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
-// distance returns the Levenshtein distance of two words.
+// distance returns the Levenshtein distance between two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -176,7 +176,7 @@ func distance(a, b string) int {
 }
 
 // keysOf returns the YAML keys of a struct and the types of their values. Fields without a json tag are not keys,
-// although etcd's decoder would set them by their Go names, for example to null.
+// although etcd's decoder would set them if the document contained their Go names.
 func keysOf(t reflect.Type) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for field := range t.Fields() {
@@ -193,8 +193,8 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// canonicalKey returns a key in etcd's spelling, and an unknown key unchanged. It rejects names of Go fields: they
-// are not keys, but etcd's decoder would set the fields.
+// canonicalKey returns a key in etcd's spelling, or unchanged if the key is unknown. Names of Go fields are rejected:
+// they are not keys, but etcd's decoder would set the fields.
 func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil
@@ -206,7 +206,7 @@ func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (
 	}
 	for _, field := range reflect.VisibleFields(t) {
 		if field.IsExported() && !field.Anonymous && field.Tag.Get("json") == "" && strings.EqualFold(field.Name, given) {
-			return given, keyErrorf(shorten(given), "is the name of a variable inside etcd, not a key of its file; take it out")
+			return given, keyErrorf(shorten(given), "is an internal etcd variable, not a configuration key; remove it")
 		}
 	}
 	return given, nil
@@ -220,13 +220,13 @@ func typeError(key string, value any, expected reflect.Type) error {
 func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
-		return "a whole number of nanoseconds, such as 5000000000 for 5s"
+		return "a whole number of nanoseconds, for example 5000000000 for 5s"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
 	case t.Kind() == reflect.String:
-		return "text, in quotes if it looks like something else"
+		return "text (in quotes if it looks like another type)"
 	case t.Kind() == reflect.Struct:
-		return "a section with keys of its own"
+		return "a section with its own keys"
 	case t.Kind() == reflect.Slice:
 		return "a list of strings"
 	case reflect.Zero(t).CanUint():
@@ -236,14 +236,14 @@ func describeType(t reflect.Type) string {
 	}
 }
 
-// describeValue describes a value. It shows only numbers where a number was expected, because anything else may be a
-// credential.
+// describeValue describes a value. Values are shown only if they are numbers and a number was expected, because
+// anything else may be a credential.
 func describeValue(value any, expected reflect.Type) string {
 	switch v := value.(type) {
 	case nil:
 		return "empty"
 	case bool:
-		return "a truth value"
+		return "a boolean"
 	case string:
 		return "text"
 	case json.Number:

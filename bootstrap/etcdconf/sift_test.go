@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// etcdSource parses the file in etcd's embed package that declares the configuration file format.
+// etcdSource parses the source file that declares etcd's configuration file format.
 func etcdSource(t *testing.T) *ast.File {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/server/v3/embed").Output()
@@ -55,7 +55,7 @@ func TestRenamedKeys_matchEtcd(t *testing.T) {
 		pair := element.(*ast.KeyValueExpr)
 		old, _ := strconv.Unquote(pair.Key.(*ast.BasicLit).Value)
 		current, _ := strconv.Unquote(pair.Value.(*ast.BasicLit).Value)
-		if keys[old] != nil && keys[current] != nil { // some names are flags only
+		if keys[old] != nil && keys[current] != nil { // some keys exist only as flags
 			assert.Equal(t, current, replacement(old, keys), old)
 		}
 	}
@@ -73,7 +73,7 @@ func TestWrapperOwnedKeys_exist(t *testing.T) {
 	}
 }
 
-// paths returns all keys as paths: for a key in a section, the first element is the name of the section.
+// paths returns the paths of all keys. The path of a key in a section starts with the name of the section.
 func paths(t reflect.Type) (all [][]string) {
 	for name, inner := range keysOf(t) {
 		all = append(all, []string{name})

@@ -18,31 +18,31 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// singleMember is the configuration of a cluster of one member, without data-dir.
+// singleMember is the configuration of a single-member cluster, without data-dir.
 //
 //go:embed single-member.yaml
 var singleMember []byte
 
-// A Source locates etcd's configuration when no sidecar serves it.
+// A Source locates the etcd configuration if there is no sidecar.
 type Source struct {
 	File      string // YAML; "" means the configuration of a single member on loopback
-	DataDir   string // absolute path of etcd's data directory, unless File contains one
+	DataDir   string // absolute path, used if File has no data-dir
 	PodName   string // selects the member if File describes several; "" if unknown
 	Namespace string // namespace of the pod; "" if unknown
 }
 
-// Document is a configuration with its data directory, which a validation needs.
+// Document is a configuration and its data directory.
 type Document struct {
 	YAML    []byte
 	DataDir string
 }
 
-// ErrUnusable means that a configuration file was read but is not a valid configuration.
-var ErrUnusable = errors.New("cannot use etcd configuration")
+// ErrUnusable means that the configuration file was read but is invalid.
+var ErrUnusable = errors.New("invalid etcd configuration")
 
-// Load reads the configuration file and returns it with its data directory. It appends the source's data-dir to a
-// file that has none; otherwise it returns the file unchanged, unless the file is for several members. The error is
-// ErrUnusable if the file was read but is not valid.
+// Load reads the configuration file and returns it with its data directory. If the file has no data-dir, Load appends
+// the data-dir of the source. If the file describes several members, Load returns the configuration of this member.
+// The error is ErrUnusable if the file was read but is invalid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
 		yaml, err := appendDataDir(singleMember, s.DataDir)
@@ -67,8 +67,8 @@ func (s Source) Load() (Document, error) {
 	return Document{YAML: raw, DataDir: dataDir}, nil
 }
 
-// expandVariables replaces $(POD_NAME) and $(POD_NAMESPACE), like Kubernetes in a pod's arguments. A variable without
-// a value remains as it is.
+// expandVariables replaces $(POD_NAME) and $(POD_NAMESPACE), like Kubernetes does in the arguments of a container.
+// Variables without a value are left unchanged.
 func expandVariables(raw []byte, pod, namespace string) []byte {
 	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
 		if value != "" {
@@ -78,8 +78,8 @@ func expandVariables(raw []byte, pod, namespace string) []byte {
 	return raw
 }
 
-// dataDirIn returns the data directory of a configuration, or "". It rejects wal-dir, because a validation looks
-// for the log in the data directory.
+// dataDirIn returns the data directory in a configuration, or "". Configurations with wal-dir are rejected, because
+// validation expects the log in the data directory.
 func dataDirIn(raw []byte) (string, error) {
 	mapping, _, err := decode(raw)
 	if err != nil && !errors.Is(err, errEmpty) {
@@ -91,45 +91,45 @@ func dataDirIn(raw []byte) (string, error) {
 		}
 	}
 	if walDir, _ := mapping["wal-dir"].(string); walDir != "" {
-		return "", errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")
+		return "", errors.New("wal-dir is not supported without a sidecar; remove the key to keep the log in the data directory, or run with a sidecar")
 	}
 	dataDir, _ := mapping["data-dir"].(string)
 	return dataDir, nil
 }
 
-// appendDataDir appends a line instead of encoding the document again, which would lose comments and turn large
-// integers into floats. Some documents cannot be extended that way, so the result is parsed again.
+// appendDataDir appends a line to the document. Encoding the document again would lose comments and turn large
+// integers into floats. The result is parsed again, because some documents cannot be extended this way.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
-		return nil, errors.New("it has no data-dir and none was given")
+		return nil, errors.New("data-dir is not set")
 	}
 	extended := bytes.Clone(raw)
 	if len(extended) > 0 && !bytes.HasSuffix(extended, []byte("\n")) {
 		extended = append(extended, '\n')
 	}
-	quoted, _ := json.Marshal(dataDir) // a string always marshals, and its JSON is valid YAML
+	quoted, _ := json.Marshal(dataDir) // encoding a string never fails, and JSON is valid YAML
 	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted)
 	if found, err := dataDirIn(extended); err != nil || found != dataDir {
-		return nil, errors.New("it has no data-dir and none can be appended: write it in, or write the document as lines of YAML, not in braces")
+		return nil, errors.New("cannot append data-dir: set it in the file, or use block-style YAML instead of braces")
 	}
 	return extended, nil
 }
 
-// perMemberKeys are the keys that have URLs by member in a configuration for all members. For etcd their values are
-// strings.
+// perMemberKeys are the keys with URLs per member in a configuration for all members. In an etcd configuration, their
+// values are strings.
 var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
-// ForMember returns the configuration of one member, given one for all members as etcd-druid writes it; the sidecar
-// does the same for its pods. pod is the name of the member's pod. If neither of the two keys has URLs by member, the
-// document is already that of one member and is returned unchanged. Every error is a *KeyError. Call it before Parse
-// for a configuration that no sidecar has processed.
+// ForMember extracts the configuration of one member from an etcd-druid configuration for all members, like the
+// sidecar does. pod is the name of the member's pod. If neither of the two keys has URLs per member, ForMember
+// returns the document unchanged. All errors are of type *KeyError. Call ForMember before Parse if the configuration
+// does not come from the sidecar.
 func ForMember(document []byte, pod string) ([]byte, error) {
 	mapping, warnings, err := decode(document)
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the new document would not show what caused a warning
-		return nil, keyErrorf("", "%s; take one out, because a file for several members must not be ambiguous", warnings[0])
+	if len(warnings) > 0 { // the cause of a warning is missing from the new document
+		return nil, keyErrorf("", "%s; a configuration for several members must be unambiguous", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
 	if err != nil {
@@ -144,7 +144,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return encode(mapping, fmt.Sprintf("for %s from a configuration for all members", name))
+	return encode(mapping, fmt.Sprintf("configuration of %s, derived from the configuration of all members", name))
 }
 
 func isMapping(value any) bool {
@@ -152,13 +152,13 @@ func isMapping(value any) bool {
 	return ok
 }
 
-// memberName returns the pod's name, preceded by the prefix if the file has one.
+// memberName returns the pod name, with the prefix from the file, if any.
 func memberName(mapping map[string]any, pod string) (string, error) {
 	const key = "member-name-prefix"
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", keyErrorf(perMemberKeys[0], "has URLs by member, but POD_NAME is not set, so this member is unknown; set it from metadata.name")
+		return "", keyErrorf(perMemberKeys[0], "has URLs per member, but POD_NAME is not set; set it from metadata.name in the pod spec")
 	case mapping[key] != nil && !isText:
 		return "", keyErrorf(key, "must be text")
 	case prefix != "":
@@ -167,20 +167,20 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	return pod, nil
 }
 
-// urlsOf returns the URLs of one member in etcd's format.
+// urlsOf returns the URLs of a member in etcd's format.
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
-		return "", keyErrorf(key, "%s must both have URLs by member", strings.Join(perMemberKeys, " and "))
+		return "", keyErrorf(key, "%s must both have URLs per member", strings.Join(perMemberKeys, " and "))
 	}
 	if members[name] == nil {
-		return "", keyErrorf(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
+		return "", keyErrorf(key, "has no URLs for this member (%s, from POD_NAME or the host name)", quote(name))
 	}
 	urls, err := urlList(name, key, members[name])
 	return strings.Join(urls, ","), err
 }
 
-// urlList returns a value, a list of strings or one string, as a list.
+// urlList returns a string or a list of strings as a list.
 func urlList(name, key string, value any) (urls []string, _ error) {
 	list, ok := value.([]any)
 	if !ok {
@@ -189,12 +189,12 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	for _, element := range list {
 		url, ok := element.(string)
 		if !ok || url == "" {
-			return nil, keyErrorf(key, "must have a list of URLs for %s", quote(name))
+			return nil, keyErrorf(key, "must have a list of non-empty URLs for %s", quote(name))
 		}
 		urls = append(urls, url)
 	}
 	if len(urls) == 0 {
-		return nil, keyErrorf(key, "must have a list of URLs for %s, not an empty one", quote(name))
+		return nil, keyErrorf(key, "must have at least one URL for %s", quote(name))
 	}
 	return urls, nil
 }
@@ -213,7 +213,7 @@ func completeCluster(mapping map[string]any) error {
 			pairs, named[name] = append(pairs, pair), found
 		}
 	}
-	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports values of other types
+	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports other types
 	for _, name := range slices.SortedFunc(maps.Keys(members), compareNames) {
 		if named[name] {
 			continue
@@ -233,17 +233,17 @@ func completeCluster(mapping map[string]any) error {
 // compareNames sorts etcd-main-10 after etcd-main-9.
 func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-// encode returns a document as YAML. The first line is a comment that gives its purpose.
+// encode returns a document as YAML. The first line is a comment that describes the document.
 func encode(mapping map[string]any, made string) ([]byte, error) {
 	document, err := yaml.Marshal(mapping)
 	if err != nil {
-		return nil, keyErrorf("", "cannot be written again")
+		return nil, keyErrorf("", "cannot encode the document")
 	}
-	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
+	return append(fmt.Appendf(nil, "# %s\n", made), document...), nil
 }
 
-// ForNewMember returns a member's configuration, changed to join an existing cluster. initialCluster lists the
-// cluster's members in the format of initial-cluster. The error is a *KeyError.
+// ForNewMember changes the configuration of a member so that it joins an existing cluster. initialCluster lists the
+// current members in the format of initial-cluster. All errors are of type *KeyError.
 func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
 	mapping, _, err := decode(document)
 	if err != nil {
@@ -251,5 +251,5 @@ func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
 	}
 	mapping["initial-cluster"] = initialCluster
 	mapping["initial-cluster-state"] = embed.ClusterStateFlagExisting
-	return encode(mapping, "for a member that joins a cluster")
+	return encode(mapping, "configuration of a member that joins an existing cluster")
 }

@@ -36,13 +36,13 @@ func TestConfigFile(t *testing.T) {
 		"own data-dir":         {content: "# kept\ndata-dir: /own\nname: a", served: "# kept\ndata-dir: /own\nname: a", dataDir: "/own"},
 		"none":                 {content: "# kept\nquota-backend-bytes: 8589934592", served: "# kept\nquota-backend-bytes: 8589934592\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"empty file":           {served: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
-		"can't be continued":   {content: "{name: a}", err: "none can be appended: write it in, or write the document as lines of YAML, not in braces"},
-		"not YAML":             {content: "\t: x", err: "cannot use etcd configuration"},
-		"wrong type":           {content: "data-dir: [a]", err: "data-dir: must be text, in quotes if it looks like something else, not a list"},
-		"no mapping":           {content: "hello", err: "is not a mapping of keys to values"},
+		"can't be continued":   {content: "{name: a}", err: "cannot append data-dir: set it in the file, or use block-style YAML instead of braces"},
+		"not YAML":             {content: "\t: x", err: "invalid etcd configuration"},
+		"wrong type":           {content: "data-dir: [a]", err: "data-dir: must be text (in quotes if it looks like another type), not a list"},
+		"no mapping":           {content: "hello", err: "must be a mapping of keys to values"},
 		"only comments":        {content: "# later", served: "# later\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
-		"more than a megabyte": {content: strings.Repeat("#", maxBytes+1), err: "more than 1048576 bytes"},
+		"more than a megabyte": {content: strings.Repeat("#", maxBytes+1), err: "larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "etcd.yaml")
@@ -93,7 +93,7 @@ advertise-client-urls: {etcd-main-0: [http://a:2379], etcd-main-1: [http://b:237
 	require.ErrorContains(t, err, path)
 }
 
-// The token and the URLs contain the namespace, so etcd can distinguish two clusters with the same configuration.
+// The token and the URLs contain the namespace, which distinguishes two clusters with the same configuration.
 func TestConfigFile_podAndNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "etcd.yaml")
 	write(t, path, "name: $(POD_NAME)\ninitial-cluster-token: $(POD_NAMESPACE)/etcd\n")

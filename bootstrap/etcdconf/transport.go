@@ -18,9 +18,9 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-const urlForm = "a URL of the form scheme://host:port (scheme http, https, unix or unixs, no path)"
+const urlForm = "a URL of the form scheme://host:port (scheme: http, https, unix or unixs; no path)"
 
-// checkURLs parses the six lists of URLs. etcd's reader exits the process if one of them is malformed.
+// checkURLs parses the six lists of URLs, because etcd's own parser exits the process on a malformed URL.
 func (s *settings) checkURLs() error {
 	for _, list := range []struct {
 		key, value string
@@ -54,7 +54,7 @@ func (s *settings) checkURLs() error {
 func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
-		if err != nil { // the cause would contain the URL with its password
+		if err != nil { // the cause contains the URL with its password
 			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
@@ -62,22 +62,22 @@ func parseURLs(key, list string) (urls []url.URL, err error) {
 	return urls, nil
 }
 
-// checkListen applies the rule of embed.Config.Validate: a listener is bound to an IP address, not to a name.
+// checkListen checks the same rule as embed.Config.Validate: listeners bind to an IP address, not to a name.
 func checkListen(key string, u url.URL) error {
 	if u.Scheme == "unix" || u.Scheme == "unixs" {
 		return nil
 	}
 	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
-		return keyErrorf(key, "%s must have an IP address or localhost as its host", quote(u.String()))
+		return keyErrorf(key, "host of %s must be an IP address or localhost", quote(u.String()))
 	}
 	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil { // without a port, the system chooses one
-		return keyErrorf(key, "%s must have a port from 0 to 65535", quote(u.String()))
+		return keyErrorf(key, "port of %s must be between 0 and 65535", quote(u.String()))
 	}
 	return nil
 }
 
-// checkAdvertise applies the rule of embed.Config.Validate: an advertised URL needs a host and a port, or at least
-// the colon.
+// checkAdvertise checks the same rule as embed.Config.Validate: advertised URLs need a host and a port, which may be
+// empty after the colon.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
 		return keyErrorf(key, "%s must have a host and a port", quote(u.String()))
@@ -85,18 +85,19 @@ func checkAdvertise(key string, u url.URL) error {
 	return nil
 }
 
-// checkListeners rejects an address that two kinds of listeners share, which etcd does not notice until it starts.
+// checkListeners returns an error if two kinds of listeners share an address, which etcd notices only at startup.
 func (s *settings) checkListeners() error {
 	for _, u := range s.ListenClientHttpUrls {
 		same := func(other url.URL) bool { return other.Host == u.Host && other.Path == u.Path }
 		if slices.ContainsFunc(s.ListenClientUrls, same) {
-			return keyErrorf("listen-client-http-urls", "%s is one of the listen-client-urls too", quote(u.String()))
+			return keyErrorf("listen-client-http-urls", "%s is already in listen-client-urls", quote(u.String()))
 		}
 	}
 	return nil
 }
 
-// CheckPort rejects a listener on the port of the wrapper's own server, which is already in use when etcd starts.
+// CheckPort returns an error if a listener uses the port of the wrapper's own server, which is already in use when
+// etcd starts.
 func (c *Checked) CheckPort(own uint16) error {
 	for key, urls := range map[string][]url.URL{
 		"listen-client-urls": c.Etcd.ListenClientUrls, "listen-peer-urls": c.Etcd.ListenPeerUrls,
@@ -104,14 +105,14 @@ func (c *Checked) CheckPort(own uint16) error {
 	} {
 		for _, u := range urls {
 			if u.Port() == strconv.Itoa(int(own)) {
-				return keyErrorf(key, "%s has the port of the wrapper's own server; give another --etcd-wrapper-port, whose default is 9095, or another URL", quote(u.String()))
+				return keyErrorf(key, "%s uses the port of the wrapper's own server; change the URL or --etcd-wrapper-port (default 9095)", quote(u.String()))
 			}
 		}
 	}
 	return nil
 }
 
-// checkCORS prevents a panic: etcd's reader assumes that a list of origins is never malformed.
+// checkCORS prevents a panic in etcd, which does not expect malformed origins.
 func (s *settings) checkCORS() error {
 	if s.Origins == "" || s.Origins == "*" {
 		return nil
@@ -120,7 +121,7 @@ func (s *settings) checkCORS() error {
 	return err
 }
 
-// The two sections of the file that are about TLS.
+// The TLS sections of the file.
 const (
 	clientSection = "client-transport-security"
 	peerSection   = "peer-transport-security"
@@ -140,7 +141,7 @@ type security struct {
 	SkipSANCheck     bool     `json:"skip-client-san-verification"`
 }
 
-// checkClientSecurity checks the section only if etcd uses it, that is, if a listener for clients uses TLS.
+// checkClientSecurity checks the section only if a client listener uses TLS, because etcd ignores it otherwise.
 func (s *settings) checkClientSecurity() error {
 	inUse := false
 	for _, listener := range []struct {
@@ -160,12 +161,12 @@ func (s *settings) checkClientSecurity() error {
 		return s.ClientSecurity.check(clientSection)
 	}
 	if s.ClientSecurity.CertFile+s.ClientSecurity.KeyFile+s.ClientSecurity.TrustedCAFile != "" || s.ClientSecurity.ClientCertAuth {
-		s.warnings = append(s.warnings, clientSection+" has no effect: no listener for clients uses TLS")
+		s.warnings = append(s.warnings, clientSection+" has no effect because no client listener uses TLS")
 	}
 	return nil
 }
 
-// checkPeerSecurity always checks the CA bundle: etcd reads it for its connections to peers, even if no listener
+// checkPeerSecurity always checks the CA bundle, because etcd uses it for connections to peers even if no listener
 // uses TLS.
 func (s *settings) checkPeerSecurity() error {
 	if err := s.PeerSecurity.checkRequired(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
@@ -177,13 +178,13 @@ func (s *settings) checkPeerSecurity() error {
 	return s.PeerSecurity.checkCA(peerSection)
 }
 
-// checkRequired requires a certificate if one of the URLs uses TLS. etcd does not notice a missing one until it opens
-// the listener.
+// checkRequired requires a certificate if one of the URLs uses TLS. etcd reports a missing certificate only when it
+// opens the listener.
 func (t security) checkRequired(section, key string, urls []url.URL) error {
 	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, UsesTLS) {
 		return nil
 	}
-	return keyErrorf(section+".cert-file", "is required, since %s has a URL that uses TLS", key)
+	return keyErrorf(section+".cert-file", "is required because %s has a TLS URL", key)
 }
 
 func (t security) check(section string) error {
@@ -194,20 +195,20 @@ func (t security) check(section string) error {
 		return err
 	}
 	if len(t.AllowedCNs) > 0 && len(t.AllowedHostnames) > 0 {
-		return keyErrorf(section+".allowed-cn", "cannot be set together with allowed-hostname")
+		return keyErrorf(section+".allowed-cn", "cannot be combined with allowed-hostname")
 	}
 	return t.checkCA(section)
 }
 
-// checkPair loads a certificate and its key like etcd. Errors contain the path of a file, never its content.
+// checkPair loads a certificate and its key like etcd. Errors contain file paths but never the content of a file.
 func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	switch {
 	case certFile == "" && keyFile == "":
 		return nil
 	case certFile == "":
-		return keyErrorf(certKey, "is required together with %s", keyKey)
+		return keyErrorf(certKey, "is required if %s is set", keyKey)
 	case keyFile == "":
-		return keyErrorf(keyKey, "is required together with %s", certKey)
+		return keyErrorf(keyKey, "is required if %s is set", certKey)
 	}
 	cert, err := readFile(certKey, certFile, checkCertificate)
 	if err != nil {
@@ -220,19 +221,19 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	return err
 }
 
-// readFile reads and checks a file. It returns bootstrap.ErrCertificates for any problem.
+// readFile reads and checks a file. All errors match bootstrap.ErrCertificates.
 func readFile(key, path string, check func(content []byte) error) ([]byte, error) {
 	content, err := disk.ReadCertificates(path)
 	if err == nil {
 		err = check(content)
 	}
 	if err != nil {
-		return nil, keyErrorf(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
+		return nil, keyErrorf(key, "cannot load file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
 	}
 	return content, nil
 }
 
-// checkCertificate requires the start of a valid chain for crypto/tls: a first CERTIFICATE block that can be parsed.
+// checkCertificate requires a parseable CERTIFICATE block, with which a chain for crypto/tls can start.
 func checkCertificate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type == "CERTIFICATE" {
@@ -243,9 +244,9 @@ func checkCertificate(content []byte) error {
 	return errNoCertificate
 }
 
-var errNoCertificate = errors.New("it has no PEM certificate")
+var errNoCertificate = errors.New("no PEM certificate found")
 
-// checkCA reads the bundle like etcd: every PEM block in it must be a certificate.
+// checkCA checks the CA bundle like etcd, which requires every PEM block to be a certificate.
 func (t security) checkCA(section string) error {
 	if t.TrustedCAFile == "" {
 		return nil

@@ -56,7 +56,7 @@ func snapshotIn(state lifecycle.State) *lifecycle.Snapshot {
 func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is running" // the reason that is repeated
+		now.Reason = "the initialization is in progress" // the reason that is repeated
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := runWatch(t, now, &fakeRuntime{}, func(*fakeLifecycle) { time.Sleep(time.Hour) })
 		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and then every 5 min.
@@ -84,7 +84,7 @@ func TestWatch_reminderLevelWithoutAnError(t *testing.T) {
 func TestWatch_reminderOfARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := snapshotIn(lifecycle.Wait)
-		now.Reason = "the initialization is running"
+		now.Reason = "the initialization is in progress"
 		there := &fakeRuntime{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
 		there.recovery = &status.Recovery{State: "AskStore"}
 		lines, calls := runWatch(t, now, there, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })

@@ -106,7 +106,7 @@ func TestFinish_outOfTimeLeavesADump(t *testing.T) {
 	w.Finish(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "a disk that hangs"})
 	left, err := os.ReadFile(w.flags.CrashNotePath())
 	require.NoError(t, err)
-	assert.Contains(t, string(left), "the stop did not end within its budget: a disk that hangs\n\ngoroutine ")
+	assert.Contains(t, string(left), "the shutdown timed out: a disk that hangs\n\ngoroutine ")
 	class, reason := lastExitOf(next(t, w))
 	assert.Equal(t, "failed", class)
 	assert.Contains(t, reason, "status 124, a disk that hangs")

@@ -106,11 +106,11 @@ func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 	assert.Equal(t, "name: [", string(kept), "also one that is wrong")
 
 	require.NoError(t, w.Configure(alone(t, "logger: zap\nnonsense: 1\nforce-new-cluster: true\n")))
-	for _, text := range []string{"unknown key nonsense is ignored", "force-new-cluster is set"} {
+	for _, text := range []string{"ignoring unknown key nonsense", "force-new-cluster is set"} {
 		assert.Contains(t, log.String(), text)
 	}
 	assert.Equal(t, []string{
-		"logger is ignored: the wrapper writes etcd's log", "unknown key nonsense is ignored",
+		"logger is ignored because the wrapper writes the etcd log", "ignoring unknown key nonsense",
 		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards",
 	}, w.Document().ConfigWarnings)
 }
@@ -133,8 +133,8 @@ func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
 func TestConfigure_portOfTheWrapper(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	err := w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9095\n"))
-	assert.EqualError(t, err, "etcd configuration: listen-metrics-urls: \"http://127.0.0.1:9095\" has the port of the wrapper's own server; "+
-		"give another --etcd-wrapper-port, whose default is 9095, or another URL")
+	assert.EqualError(t, err, "etcd configuration: listen-metrics-urls: \"http://127.0.0.1:9095\" uses the port of the wrapper's own server; "+
+		"change the URL or --etcd-wrapper-port (default 9095)")
 	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 

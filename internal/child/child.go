@@ -1,5 +1,5 @@
-// Package child runs a part of the program in a separate process, because the data that it reads may crash it, or
-// because it must leave resources to other processes. The process prints its result as a line of JSON when it ends.
+// Package child runs parts of the program in a separate process, because the data may crash them or because they must
+// leave resources to other processes. At its end, the child prints its result as a line of JSON.
 package child
 
 import (
@@ -16,29 +16,30 @@ import (
 )
 
 const (
-	maxOutput = 64 << 10 // maximum bytes kept of each output stream of a child
-	maxCrash  = 256      // maximum characters quoted from a crash
-	// wait is the maximum time to read a child's output after its end, because another process could still hold it
-	// open. On a busy machine reading may take a while.
+	maxOutput = 64 << 10 // maximum number of bytes kept of each output stream
+	maxCrash  = 256      // maximum number of characters quoted from a crash
+	// wait limits reading the output of a child that has exited, because another process may still hold the pipe
+	// open. Reading can take a while on a busy machine.
 	wait = 10 * time.Second
 )
 
-// Ended describes the end of a child.
+// Ended describes how a child has exited.
 type Ended struct {
-	Status int    // exit status; -1 if a signal ended it
-	Crash  string // first line of a panic or of stderr, or the status in words; set if Status is not 0
+	Status int    // exit status, or -1 if a signal killed the child
+	Crash  string // if Status is not 0: first line of the panic or of stderr, or the status in words
 	stdout []byte
 }
 
-// Run runs a program until it ends. If ctx is done first, the child is killed and Run returns the cause; on Linux the
-// child is also killed when this process dies. Any other error means that the program could not be run.
+// Run runs a program and waits for it to exit. If ctx is done first, Run kills the child and returns the cause. On
+// Linux, the child is also killed when this process dies. Any other error means that the program could not be
+// started.
 func Run(ctx context.Context, executable string, args ...string) (Ended, error) {
 	var stdout, stderr head
 	child := exec.CommandContext(ctx, executable, args...)
 	child.Stdout, child.Stderr, child.WaitDelay = &stdout, &stderr, wait
 	bindToParent(child)
 
-	// Linux kills the child when the thread that started it ends, so the thread must live as long as the child.
+	// Linux kills the child when the thread that started it exits, so the thread must live as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := child.Run()
@@ -57,14 +58,15 @@ func Run(ctx context.Context, executable string, args ...string) (Ended, error) 
 	}
 }
 
-// Decode decodes the last line that the child wrote to stdout. It reports whether that succeeded.
+// Decode decodes the last line of the child's stdout and reports whether decoding succeeded.
 func (e Ended) Decode(into any) bool {
 	stdout := bytes.TrimSpace(e.stdout)
 	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason returns the line in which the Go runtime explains why it gave up. Any output may precede it.
+// crashReason returns the line in which the Go runtime reports a panic or fatal error, wherever that line is in the
+// output.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
@@ -72,7 +74,7 @@ func crashReason(stderr []byte, exited *exec.ExitError) string {
 		}
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(string(stderr)), "\n")
-	var logged struct{ Error string } // a line of this program's own log
+	var logged struct{ Error string } // a log line of this program
 	if json.Unmarshal([]byte(first), &logged) == nil && logged.Error != "" {
 		return logged.Error
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindToParent makes the kernel kill the child when this process dies, even by SIGKILL. A child that outlived it
-// would hold a lock on the database.
+// bindToParent makes the kernel kill the child when this process dies, even after a SIGKILL. An orphaned child would
+// keep its lock on the database.
 func bindToParent(child *exec.Cmd) {
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
@@ -23,9 +23,9 @@ const (
 )
 
 // LowerPriority permanently gives this process the lowest CPU and disk priority. SCHED_IDLE would be too low: on a
-// busy machine such a process needs seconds to die after SIGKILL, and etcd's writes wait for the locks that it holds
-// in the kernel. Linux has a priority per thread, which new threads inherit, so call it first. Errors are ignored:
-// without permission the priority does not change.
+// busy machine, the process would need seconds to die after a SIGKILL, while etcd's writes wait for its locks in the
+// kernel. Call LowerPriority first, because Linux has a priority per thread and only new threads inherit it. Errors
+// are ignored: without permission, the priority does not change.
 func LowerPriority() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {

@@ -4,8 +4,8 @@ package child
 
 import "os/exec"
 
-// bindToParent does nothing: only Linux can kill a child when its parent dies.
+// bindToParent does nothing because only Linux can kill a child when its parent dies.
 func bindToParent(*exec.Cmd) {}
 
-// LowerPriority does nothing: it is implemented only on Linux.
+// LowerPriority does nothing because it is implemented only for Linux.
 func LowerPriority() {}

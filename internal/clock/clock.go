@@ -1,4 +1,4 @@
-// Package clock pauses a goroutine for a time or until a context ends.
+// Package clock provides a sleep that can be interrupted by a context.
 package clock
 
 import (
@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Sleep returns nil after the pause, or ctx's error if ctx is done first.
+// Sleep returns nil after the pause, or ctx.Err() if ctx is done first.
 func Sleep(ctx context.Context, pause time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is the maximum time for a read. On a busy machine, a read of a healthy volume may take more than a
-// second. Its callers continue without the result.
+// patience limits a read. On a busy machine, reading from a healthy volume can take more than a second. The callers
+// continue without the content.
 const patience = 3 * time.Second
 
-// ErrHangs means that the file did not answer in time.
-var ErrHangs = errors.New("it does not answer; the volume that it lies on may hang")
+// ErrHangs means that reading the file has timed out.
+var ErrHangs = errors.New("the read timed out; the volume may be hanging")
 
-// A reading is one read of a path. All callers that request the path share it, so that a hanging mount blocks only
+// A reading is a read in progress. All callers that read the same path share it, so that a hanging mount blocks only
 // one thread.
 type reading struct {
 	began   time.Time
@@ -31,23 +31,24 @@ type reading struct {
 
 var (
 	mu      sync.Mutex
-	current = map[string]*reading{} // running reads by path
+	current = map[string]*reading{} // reads in progress by path
 )
 
-// Read returns the content of a regular file of at most limit bytes. It follows symbolic links. It takes at most 3 s.
-// While an earlier read of the path hangs, it returns ErrHangs immediately. Errors wrap their cause and do not repeat
-// the path. Any goroutine may call it.
+// Read returns the content of a regular file of at most limit bytes. Symbolic links are followed. Read takes at most
+// 3 s, and returns ErrHangs immediately while an earlier read of the same path hangs. Errors wrap the cause and do
+// not repeat the path. Read is safe for concurrent use.
 func Read(path string, limit int64) ([]byte, error) {
 	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
-// maxBundle limits a bundle of certificates, in bytes. The bundles of whole operating systems have a quarter of that.
+// maxBundle limits the size of a certificate bundle in bytes. The bundles of operating systems are about a quarter of
+// that size.
 const maxBundle = 1 << 20
 
-// ReadCertificates reads a file of PEM blocks like Read.
+// ReadCertificates reads a PEM file like Read.
 func ReadCertificates(path string) ([]byte, error) { return Read(path, maxBundle) }
 
-// ReadRoots returns the certificates of a CA bundle. It reads the file like Read.
+// ReadRoots reads the certificates in a CA bundle like Read.
 func ReadRoots(path string) (*x509.CertPool, error) {
 	bundle, err := ReadCertificates(path)
 	if err != nil {
@@ -55,13 +56,13 @@ func ReadRoots(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
+		return nil, fmt.Errorf("CA bundle %s contains no certificates", path)
 	}
 	return pool, nil
 }
 
-// ReadHere is like Read, but for a file that this program wrote: it does not follow symbolic links, and waits as long
-// as the disk takes.
+// ReadHere reads a file that this program wrote. Unlike Read, it does not follow symbolic links and has no time
+// limit.
 func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
 
 func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
@@ -76,7 +77,7 @@ func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// join returns the running read of the path, or starts one.
+// join returns the read in progress for a path, or starts one.
 func join(path string, read func() ([]byte, error)) *reading {
 	mu.Lock()
 	defer mu.Unlock()
@@ -95,28 +96,28 @@ func join(path string, read func() ([]byte, error)) *reading {
 	return r
 }
 
-// read opens a file without waiting for the other end of a pipe, and reads only regular files.
+// read reads a regular file. Opening a pipe does not block.
 func read(path string, limit int64, flags int) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, withoutPath(err)
 	}
-	defer file.Close() // the file was only read
+	defer file.Close() // opened read-only
 	info, err := file.Stat()
 	if err != nil {
 		return nil, withoutPath(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
+		return nil, errors.New("not a regular file")
 	}
 	content, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("it has more than %d bytes", limit)
+		err = fmt.Errorf("larger than %d bytes", limit)
 	}
 	return content, withoutPath(err)
 }
 
-// withoutPath removes the layer of an error that repeats operation and path.
+// withoutPath removes the layer of an error that repeats the operation and the path.
 func withoutPath(err error) error {
 	if wrapped, ok := errors.AsType[*os.PathError](err); ok {
 		return wrapped.Err
@@ -124,12 +125,12 @@ func withoutPath(err error) error {
 	return err
 }
 
-// Space returns how many bytes of a directory's volume are available to this process, and the size of the volume. The
-// error names the directory and the cause.
+// Space returns the number of bytes on the volume of dir that are available to this process, and the size of the
+// volume. Errors name the directory and the cause.
 func Space(dir string) (left, size int64, err error) {
 	var volume unix.Statfs_t
 	if err := unix.Statfs(dir, &volume); err != nil {
-		return 0, 0, fmt.Errorf("cannot see how much room the volume of %s has: %w", dir, err)
+		return 0, 0, fmt.Errorf("cannot determine the free space on the volume of %s: %w", dir, err)
 	}
 	block := int64(volume.Bsize)                                           //nolint:unconvert // the types differ by system
 	return int64(volume.Bavail) * block, int64(volume.Blocks) * block, nil //nolint:gosec // far from overflowing

@@ -28,7 +28,7 @@ func TestRead_symbolicLink(t *testing.T) {
 		assert.Equal(t, "content", string(content))
 	}
 	_, err := Read(path, 6)
-	require.EqualError(t, err, "it has more than 6 bytes")
+	require.EqualError(t, err, "larger than 6 bytes")
 	_, err = ReadHere(path+".link", 7)
 	assert.ErrorIs(t, err, syscall.ELOOP)
 }
@@ -38,14 +38,14 @@ func TestRead_irregularFile(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	for _, path := range []string{path, t.TempDir(), "/dev/zero"} {
 		_, err := Read(path, 1)
-		require.EqualError(t, err, "it is not a regular file")
+		require.EqualError(t, err, "not a regular file")
 	}
 	_, err := Read(path+".absent", 1)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.NotContains(t, err.Error(), path)
 }
 
-// A hanging mount delays its first reader by a second and costs one goroutine. Later readers fail immediately.
+// A hanging mount delays its first reader for a second and blocks one goroutine. Later readers fail immediately.
 func TestRead_hangingMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -87,9 +87,9 @@ func TestReadRoots(t *testing.T) {
 	_, err = server.Certificate().Verify(x509.VerifyOptions{Roots: pool})
 	require.NoError(t, err)
 	for content, reason := range map[string]string{
-		"":           "CA bundle " + path + " holds no certificate",
-		"-----BEGIN": "CA bundle " + path + " holds no certificate",
-		string(root) + strings.Repeat("\n", maxBundle): "cannot read CA bundle " + path + ": it has more than 1048576 bytes",
+		"":           "CA bundle " + path + " contains no certificates",
+		"-----BEGIN": "CA bundle " + path + " contains no certificates",
+		string(root) + strings.Repeat("\n", maxBundle): "cannot read CA bundle " + path + ": larger than 1048576 bytes",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		_, err := ReadRoots(path)

@@ -1,8 +1,8 @@
-// Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose
-// power. A read never blocks forever, neither on a pipe nor on a hanging mount. When a change returns nil, it is on
-// the disk. Files that are moved out of the way get names under which PreservedCopies finds them.
+// Package disk reads and writes small files, such as records, keys and certificates, on disks that may hang or lose
+// power. Reads never block forever, neither on a pipe nor on a hanging mount. A change is durable once the function
+// has returned nil. PreservedCopies finds files that were moved away.
 //
-// The exit record is read and written with it. A rename or removal that the next start relies on ends with
+// The exit record depends on this package. Every rename or removal that matters to the next start ends with
 // SyncDirectory.
 package disk
 
@@ -17,9 +17,8 @@ import (
 	"time"
 )
 
-// SyncDirectory makes the names in a directory durable: files that were created, renamed or removed in it, but not
-// their content. Errors name the directory and the cause. Any goroutine may call it; it takes as long as the disk
-// does.
+// SyncDirectory makes the creation, renaming and removal of files in a directory durable, but not the content of the
+// files. Errors name the directory and the cause. SyncDirectory is safe for concurrent use and has no time limit.
 func SyncDirectory(path string) error {
 	directory, err := os.Open(path)
 	if err != nil {
@@ -32,7 +31,7 @@ func SyncDirectory(path string) error {
 	return errors.Join(err, directory.Close())
 }
 
-// Rename renames a file or directory durably.
+// Rename durably renames a file or directory.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -40,12 +39,12 @@ func Rename(from, to string) error {
 	return SyncDirectory(filepath.Dir(to))
 }
 
-// Replace replaces the file at path with one that has this content and mode 0600: temporary file, fsync, rename,
-// fsync of the directory. At every moment the path has either the old content or the new. Errors name the file and
-// the cause. Only one goroutine at a time may change a path.
+// Replace atomically and durably replaces the file at path with a file that has the given content and mode 0600.
+// Replace writes and syncs a temporary file, renames it and syncs the directory. Errors name the file and the cause.
+// Concurrent changes of the same path are not allowed.
 func Replace(path string, content []byte) error {
 	temporary := path + ".tmp"
-	// An interrupted write may have left anything there. O_EXCL below guarantees a new regular file.
+	// An interrupted write may have left anything at this path. O_EXCL guarantees a new regular file.
 	if err := clearPath(temporary); err != nil {
 		return err
 	}
@@ -70,8 +69,8 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove durably removes the file at path. It is not an error if there is none. A directory with content is not ours
-// to delete: it is moved to PreservedName, because it would prevent the record from being written.
+// Remove durably removes the file at path, if any. A directory that is not empty is moved to PreservedName instead,
+// because it would prevent the record from being written but may be important to users.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err
@@ -92,18 +91,18 @@ func clearPath(path string) error {
 
 const (
 	infix = ".aside-"
-	// layout is the time format in a copy's name. Names sort by time.
+	// layout is the time format in the name of a copy. Names sort by time.
 	layout = "20060102T150405.000Z"
 )
 
-// A PreservedCopy is a file or directory that was moved out of the way. It stays in the same directory.
+// A PreservedCopy is a file or directory that was preserved under another name in the same directory.
 type PreservedCopy struct {
 	Path string
 	At   time.Time
 }
 
-// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, it is a
-// millisecond later than the newest copy's name, so that the newest always sorts last.
+// PreservedName returns the name to which the file or directory at path is moved. If the clock was set back, the time
+// in the name is a millisecond after the newest copy, so that the newest copy always sorts last.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
@@ -113,7 +112,8 @@ func PreservedName(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// PreservedCopies returns the preserved copies of a path, the oldest first. It omits similar names that users chose.
+// PreservedCopies returns the preserved copies of a path, oldest first. Similar names that were chosen by users are
+// omitted.
 func PreservedCopies(path string) (all []PreservedCopy) {
 	if path == "" {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Only a power loss shows whether a directory was synced, which the fault suite tests. This test checks that errors
-// are returned.
+// The fault suite tests whether directories are synced, which only a power failure shows. This test checks only the
+// errors.
 func TestSyncDir_missing(t *testing.T) {
 	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")
@@ -44,7 +44,7 @@ func TestReplace_permissionsAndLeftovers(t *testing.T) {
 
 func TestReplace_failureKeepsTheContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a non-empty directory, so no file can be renamed over it
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // no file can replace a directory that is not empty
 	require.Error(t, disk.Replace(path, []byte("new")))
 	assert.DirExists(t, filepath.Join(path, "held"))
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))

@@ -1,4 +1,4 @@
-// Package logtest provides a log that tests can read while it is written.
+// Package logtest provides a log that tests can read while it is being written.
 package logtest
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Lines holds everything that was written to a log. The zero value is empty. It is safe for concurrent use.
+// Lines collects the output of a log. The zero value is empty. Lines is safe for concurrent use.
 type Lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -19,7 +19,7 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// String returns everything that was written.
+// String returns everything written so far.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package printable makes text safe to show. Errors quote external text: names in a certificate, a reply, a file
-// name. On a terminal such text can move the cursor, change the title or hide a line, and a URL may contain a
-// password.
+// Package printable makes text safe to display. Errors quote external text such as names in a certificate, responses
+// and file names. On a terminal, such text can move the cursor, change the title or hide a line. URLs may contain
+// passwords.
 //
-// The log, HTTP replies, the status document and the termination message use this package.
+// The log, HTTP responses, the status document and the termination message use this package.
 package printable
 
 import (
@@ -18,19 +18,19 @@ import (
 	"unicode/utf8"
 )
 
-// Line returns text as one line. White space becomes one blank, and unprintable characters become Go escapes such as
-// \x1b. The user and password of a URL are replaced with "redacted".
+// Line returns text as a single line. White space is collapsed to single spaces, and unprintable characters are
+// replaced with Go escapes such as \x1b. The user and password of a URL are replaced with "redacted".
 func Line(text string) string {
 	return escaped(credentials.ReplaceAllString(strings.Join(strings.Fields(text), " "), redacted), "")
 }
 
-// Text is like Line for a text of several lines: it keeps line breaks and tabs.
+// Text is like Line but keeps line breaks and tabs.
 func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
 
-// ForTerminal returns data that a user requested. It is like Text, but keeps passwords.
+// ForTerminal is like Text but keeps passwords, for data that a user has requested.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
-// JSON returns a JSON document in which every string is as Line returns it.
+// JSON applies Line to all strings in a JSON document.
 func JSON(document []byte) []byte {
 	shown := make([]byte, 0, len(document))
 	for {
@@ -51,21 +51,22 @@ func JSON(document []byte) []byte {
 	}
 }
 
-// appendLiteral appends a JSON string. Most strings need no change, so they are not decoded.
+// appendLiteral appends a JSON string after applying Line to it. Strings that need no change, which are the majority,
+// are not decoded.
 func appendLiteral(shown, literal []byte) []byte {
 	if isPlain(literal) {
 		return append(shown, literal...)
 	}
 	var text string
-	if json.Unmarshal(literal, &text) != nil { // no reader could decode it either
+	if json.Unmarshal(literal, &text) != nil { // invalid for every other decoder, too
 		return append(shown, literal...)
 	}
 	encoded, _ := json.Marshal(Line(text)) // encoding a string never fails
 	return append(shown, encoded...)
 }
 
-// isPlain reports whether Line certainly does not change a JSON string: printable ASCII with single blanks, without
-// escapes and without an @, which ends a password in a URL.
+// isPlain reports whether a JSON string obviously needs no change: it consists of printable ASCII characters with
+// single spaces and contains neither escapes nor an @, which ends the password in a URL.
 func isPlain(literal []byte) bool {
 	last := byte('"')
 	for _, c := range literal {
@@ -84,7 +85,7 @@ func escaped(text, kept string) string {
 		invalid := r == utf8.RuneError && size == 1
 		if !invalid && (unicode.IsPrint(r) || strings.ContainsRune(kept, r)) {
 			b.WriteString(text[:size])
-		} else { // control characters, marks that change the direction of text, invalid bytes
+		} else { // control characters, bidirectional marks, invalid bytes
 			b.WriteString(strings.Trim(strconv.QuoteToASCII(text[:size]), `"`))
 		}
 		text = text[size:]
@@ -92,14 +93,14 @@ func escaped(text, kept string) string {
 	return b.String()
 }
 
-// credentials matches the user and password of a URL, in the characters that net/url allows there except the comma,
-// which ends a URL in etcd's lists.
+// credentials matches the user and password of a URL, with the characters that net/url allows except the comma, which
+// separates URLs in etcd's lists.
 var credentials = regexp.MustCompile(`://[-\w.:~!$&'()*+;=%@]*@`)
 
 const redacted = "://redacted@"
 
-// Log returns a writer for lines of JSON that hides passwords in URLs and escapes characters that control a terminal.
-// Each write results in a single write to to.
+// Log returns a writer for JSON log lines that hides passwords in URLs and escapes terminal control characters. Each
+// call to Write results in a single write.
 func Log(to io.Writer) io.Writer { return &log{to} }
 
 type log struct{ to io.Writer }
@@ -118,7 +119,7 @@ func (l *log) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// needsEscape reports whether JSON allows a character that is not printable.
+// needsEscape reports whether a character is allowed in JSON but not printable.
 func needsEscape(r rune) bool { return r >= utf8.RuneSelf && !unicode.IsPrint(r) }
 
 func escapedJSON(line []byte) []byte {

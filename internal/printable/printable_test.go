@@ -67,7 +67,7 @@ func TestJSON_isTheSameDocumentWithPrintableTexts(t *testing.T) {
 	assert.Equal(t, `{"a": "\q"}`, string(printable.JSON([]byte(`{"a": "\q"}`))), "a text that nothing can decode")
 }
 
-// A status document is made printable four times a second for each open page.
+// Every open page requests a status document four times a second.
 func TestJSON_plainTextsAreNotDecoded(t *testing.T) {
 	document := []byte(`{"text": [` + strings.Repeat(`"no answer from http://etcd-main-local:8080", `, 100) + `""]}`)
 	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() { printable.JSON(document) }), 2.0)
@@ -85,7 +85,7 @@ func FuzzJSON(f *testing.F) {
 			Next []string
 		}
 		require.NoError(t, json.Unmarshal(printable.JSON(encoded), &shown))
-		valid := strings.ToValidUTF8(text, "\ufffd") // JSON does the same, except for repeated invalid bytes
+		valid := strings.ToValidUTF8(text, "\ufffd") // JSON does the same except for repeated invalid bytes
 		if valid == text {
 			require.Equal(t, printable.Line(text), shown.K)
 		}

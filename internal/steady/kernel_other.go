@@ -4,10 +4,10 @@ package steady
 
 import "os"
 
-// StartFlush does nothing: it is implemented only on Linux.
+// StartFlush does nothing because it is implemented only for Linux.
 func StartFlush(*os.File, int64, int64) {}
 
-// Flush does nothing: it is implemented only on Linux.
+// Flush does nothing because it is implemented only for Linux.
 func Flush(*os.File) {}
 
 func flush(*os.File, int64, int64, bool) {}

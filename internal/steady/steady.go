@@ -1,7 +1,6 @@
-// Package steady writes and removes large files without delaying flushes of other files on the same disk, in
-// particular those of etcd's log. The next flush of any file also writes what is in the kernel's cache and frees the
-// blocks of removed files. For gigabytes that takes hundreds of milliseconds, so this package does both a few
-// megabytes at a time.
+// Package steady writes and removes large files without delaying syncs of other files on the same disk, in particular
+// of etcd's log. Syncing any file also writes other cached data and frees the blocks of removed files. For gigabytes,
+// that takes hundreds of milliseconds, so this package works in steps of a few megabytes.
 package steady
 
 import (
@@ -11,17 +10,17 @@ import (
 	"time"
 )
 
-// piece is the number of bytes that are flushed or freed at a time.
+// piece is the number of bytes to flush or free at a time.
 const piece = 4 << 20
 
-// A Writer writes to a file from its start and waits for the disk after every few megabytes. It does not make the
-// file durable: call Sync at the end.
+// A Writer writes a file sequentially and waits for the disk every few megabytes. Writing does not make the file
+// durable. Call Sync at the end.
 type Writer struct {
 	File *os.File
-	// Drop removes flushed pages from the kernel's cache, which etcd's database needs. Set it for files that are not
-	// read soon.
+	// Drop removes flushed pages from the page cache to leave memory to etcd's database. Set Drop for files that are
+	// not read soon.
 	Drop bool
-	// Ahead makes the kernel start writing without waiting for it. Set it for files that are flushed soon.
+	// Ahead starts writing to the disk without waiting. Set Ahead for files that are synced soon.
 	Ahead bool
 
 	written, flushed int64 // bytes
@@ -42,15 +41,16 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Remove removes a file piece by piece from its end. When ctx is done, it removes the rest in one step. After each
-// piece it pauses for as long as the piece took, because freeing blocks keeps a disk as busy as writing them.
+// Remove removes a file piece by piece, starting at the end. When ctx is done, Remove deletes the rest in one step.
+// After each piece, Remove pauses for as long as the piece took, because freeing blocks keeps a disk as busy as
+// writing them.
 func Remove(ctx context.Context, path string) error {
-	_ = shrink(ctx, path) // after an error, Remove removes the whole file in one step
+	_ = shrink(ctx, path) // os.Remove deletes whatever is left after an error
 	return os.Remove(path)
 }
 
-// shrink truncates a file to nothing. It flushes after each piece, because the next flush of another file may be a
-// long time away.
+// shrink truncates a file to zero bytes, and syncs it after each piece because the next sync of another file may come
+// much later.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -321,11 +321,11 @@ func sayWhyItEnded(b browser) {
 	b.WaitForElements("#ended [data-copies]")
 	b.waitForText("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
 	p.update(func(d *status.Document) {
-		d.State, d.Ready, d.Reason = "Terminated", false, "everything that the next start needs is on the disk"
+		d.State, d.Ready, d.Reason = "Terminated", false, "everything the next start needs is on disk"
 		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
 			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
 	})
-	ended := "The process has ended: stop requested (terminated); everything that the next start needs is on the disk."
+	ended := "The process has ended: stop requested (terminated); everything the next start needs is on disk."
 	b.waitForText("#ended", ended)
 	p.kill()
 	b.WaitForElements("body.lost")

@@ -12,7 +12,7 @@ func lightWhatWasTaken(b browser) {
 	b.open(waiting())
 	b.WaitForElements("#edge_Query_Wait.visited", "#edge_Wait_Query.visited", "#edge_Query_Trigger:not(.visited)", "#state_Wait.current[aria-current=step]")
 	require.Equal(b.t, "×17", b.text("#edge_Query_Wait .badge"), "both reasons together")
-	require.Contains(b.t, b.text("#details"), "wait before asking again", "the details follow the state")
+	require.Contains(b.t, b.text("#details"), "wait before the next query", "the details follow the state")
 	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.waitForText("#details-title", "Query → Wait")
 	b.WaitFor(`[...document.querySelectorAll("#details .taken")].map((row) => row.querySelector("strong").textContent + row.querySelector(".count").textContent).join() ===

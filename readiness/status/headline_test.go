@@ -35,8 +35,8 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "Wait, not ready"},
 		{
-			status.Document{State: "Wait", LastError: &status.Error{Message: "no usable answer from the sidecar: connection refused; see that it runs"}},
-			"Wait, not ready: no usable answer from the sidecar",
+			status.Document{State: "Wait", LastError: &status.Error{Message: "no usable response from the sidecar: connection refused; see that it runs"}},
+			"Wait, not ready: no usable response from the sidecar",
 		},
 		{
 			status.Document{State: "Wait", LastError: &status.Error{Message: "the initialization failed and is tried again; look at the log of the backup-restore container"}},
@@ -65,7 +65,7 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 			}},
 			"Serving, degraded: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 		},
-		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable answer", Ended: time.Now()}}, "FetchConfig, not ready"},
+		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable response", Ended: time.Now()}}, "FetchConfig, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 200}}, "Serving, ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 301}}, "Serving, degraded: backups: 5 min behind"},
 		{

@@ -74,7 +74,7 @@ func TestAnInvalidURLIsRejectedInOneSentence(t *testing.T) {
 		"s3://bucket/../b":                      "empty or relative part",
 		"s3://bucket/a%00b":                     "control characters",
 		"s3://bucket?ca=/no/such/file":          "no such file",
-		"s3://bucket?ca=" + notPEM:              "holds no certificate",
+		"s3://bucket?ca=" + notPEM:              "contains no certificates",
 		"s3://bucket?a;b":                       "malformed",
 		"gs://b":                                `"b" is not the name of a bucket`,
 		"gs://bucket?account=x":                 `gs:// has no key "account"`,

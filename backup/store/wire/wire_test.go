@@ -70,7 +70,7 @@ func TestTheEndOfTheContextIsNotUnavailable(t *testing.T) {
 
 func TestABundleMustBeARegularFile(t *testing.T) {
 	_, err := NewClient("/dev/zero")
-	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
+	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: not a regular file")
 }
 
 func TestConnectionErrorsRepeatNothingOfTheResponse(t *testing.T) {

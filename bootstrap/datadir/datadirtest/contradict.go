@@ -2,17 +2,17 @@ package datadirtest
 
 import "encoding/binary"
 
-// Offsets in bbolt's pages, in bytes.
+// Offsets in bbolt pages, in bytes.
 const (
 	pageSize   = 4096
-	headerSize = 16              // size of a page header, which the page's elements follow
+	headerSize = 16              // size of the page header
 	rootAt     = headerSize + 16 // offset in a meta page
 	transactAt = rootAt + 32     // offset in a meta page
-	positionAt = 4               // offset in an element, followed by the length of its key
+	positionAt = 4               // offset in an element; the length of the key follows
 )
 
-// BreakDatabase makes the first bucket of a database start with the page that lists all buckets. bbolt panics in its
-// own goroutine when it opens that bucket for a change.
+// BreakDatabase makes the first bucket of a database start at the page that lists all buckets. When bbolt opens that
+// bucket for a change, it panics in a goroutine of its own.
 func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {

@@ -14,12 +14,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// Entries returns the offsets at which the entries of a segment start and end.
+// Entries returns the start and end offsets of the entries in a segment.
 func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	t.Helper()
 	file, err := os.Open(segment)
 	require.NoError(t, err)
-	defer file.Close() // the file was only read
+	defer file.Close() // opened read-only
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for record, begin := (walpb.Record{}), int64(0); decoder.Decode(&record) == nil; begin = decoder.LastOffset() {
 		switch record.Type {

@@ -1,4 +1,4 @@
-// Package datadirtest makes data directories for tests, using a real etcd.
+// Package datadirtest creates data directories for tests with a real etcd.
 package datadirtest
 
 import (
@@ -20,18 +20,18 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 )
 
-// LastKey is a key in the directory that New returns.
+// LastKey is a key in the data directory returned by New.
 const LastKey = "key-149"
 
-// puts is the number of writes to the etcd that New runs.
+// puts is the number of writes to the data directory returned by New.
 const puts = 200
 
-func init() { wal.SegmentSizeBytes = 64 << 10 } // with small segments, few keys fill several segments
+func init() { wal.SegmentSizeBytes = 64 << 10 } // small segments, so that a few keys fill several of them
 
-// root returns the folder of the directories that are copied for the tests.
+// root returns the parent directory of the original data directories.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
 
-// Clean removes the directories that are copied for the tests. TestMain calls it.
+// Clean removes the original data directories. Call it in TestMain.
 func Clean() {
 	if root, err := root(); err == nil {
 		_ = os.RemoveAll(root)
@@ -43,17 +43,18 @@ var used, initialized = original("used", writeKeys), original("initialized", fun
 	return err
 })
 
-// New returns a copy of the data directory of an etcd that was used and closed. It has several segments and snapshots.
+// New returns a copy of the data directory of an etcd that was used and closed. The data directory has several
+// segments and snapshots.
 func New(t *testing.T) string {
 	t.Helper()
 	return copyOf(t, used, "new.etcd")
 }
 
-// Initialized returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one
+// Initialized returns a copy of the data directory of an etcd that stored "key" and was closed. The log has a single
 // segment, and there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
-	return copyOf(t, initialized, "[new].etcd") // a name that filepath.Match would read as a pattern
+	return copyOf(t, initialized, "[new].etcd") // filepath.Match would treat this name as a pattern
 }
 
 func copyOf(t *testing.T, original func() (string, error), name string) string {
@@ -65,7 +66,7 @@ func copyOf(t *testing.T, original func() (string, error), name string) string {
 	return dir
 }
 
-// original returns a function that makes a directory at its first call.
+// original returns a function that creates a data directory on the first call.
 func original(name string, use func(client *clientv3.Client) error) func() (dir string, err error) {
 	return sync.OnceValues(func() (dir string, err error) {
 		root, err := root()
@@ -92,15 +93,16 @@ func writeKeys(client *clientv3.Client) error {
 	return err
 }
 
-// Start runs an etcd that takes a snapshot every 50 entries. It does not call fsync, which makes no difference to a
-// process that starts after this one was killed: it reads the page cache. change may change the configuration.
+// Start runs an etcd that takes a snapshot every 50 entries. The change functions may modify its configuration. Start
+// disables fsync, which makes no difference here: a process that starts after this one was killed reads from the page
+// cache.
 func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 	listen := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	config := embed.NewConfig()
 	config.Dir, config.SnapshotCount, config.LogLevel, config.LogOutputs = dir, 50, "fatal", []string{"stderr"}
 	config.UnsafeNoFsync, config.TickMs, config.ElectionMs = true, 10, 100
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{listen}, []url.URL{listen}
-	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peers that connect
+	nobody := url.URL{Scheme: "http", Host: "127.0.0.1:1"} // a single member has no peers
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{listen}, []url.URL{nobody}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	for _, change := range change {
@@ -115,11 +117,11 @@ func Start(dir string, change ...func(*embed.Config)) (*embed.Etcd, error) {
 		return server, nil
 	case <-time.After(30 * time.Second):
 		server.Close()
-		return nil, errors.New("etcd is not ready after 30 s")
+		return nil, errors.New("etcd did not become ready within 30 s")
 	}
 }
 
-// RequireStarts starts etcd on a data directory and requires that it has the key.
+// RequireStarts requires that etcd starts on a data directory and has the key.
 func RequireStarts(t *testing.T, dir, key string) {
 	t.Helper()
 	server, err := Start(dir)

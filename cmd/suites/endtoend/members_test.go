@@ -284,7 +284,7 @@ func TestRemovedMember_joinsAgain(t *testing.T) {
 			})
 			if state == "serving" {
 				require.Contains(t, []int{70, 2}, c.runs[2].Exit(harness.Patience))
-				assert.Contains(t, terminationMessage(last), "do not start it again, or")
+				assert.Contains(t, terminationMessage(last), "do not start it again; to add it back")
 			}
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": "which is no longer in the cluster", "level": "warn"})

@@ -18,7 +18,7 @@ func TestPlainEtcdConfigurations(t *testing.T) {
 	p.Config["Pre-Vote"] = false
 	p.Config["advertise-client-urls"] = fmt.Sprintf("http://someone:hunter2@127.0.0.1:%d", p.ClientPort)
 	first := p.StartReady()
-	first.AwaitLine(harness.Line{"message": `etcd's configuration: "Pre-Vote" is read as pre-vote`, "level": "warn"})
+	first.AwaitLine(harness.Line{"message": `etcd's configuration: "Pre-Vote" is interpreted as pre-vote`, "level": "warn"})
 	p.Put("key", "value")
 	first.Shutdown()
 	assert.NotEmpty(t, first.Log.FindText("redacted@127.0.0.1"))
@@ -26,7 +26,7 @@ func TestPlainEtcdConfigurations(t *testing.T) {
 
 	p.Config["initial-cluster"] = "someone-else=http://127.0.0.1:1"
 	second := p.StartReady()
-	second.AwaitLine(harness.Line{"message": "etcd goes by its log and does not look at it", "level": "warn"})
+	second.AwaitLine(harness.Line{"message": "ignored because etcd takes the members from its log", "level": "warn"})
 	require.Equal(t, "value", p.Get("key"))
 	second.Shutdown()
 }

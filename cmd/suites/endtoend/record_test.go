@@ -100,7 +100,7 @@ func TestVolumeLock_twoWrappers(t *testing.T) {
 	second := other.Start()
 	second.AwaitLine(harness.Line{"event": "volume busy"})
 	harness.Eventually(t, "the second process keeps trying", func() bool { return len(second.Log.Matching(harness.Line{"event": "volume busy"})) > 3 })
-	assert.NotEmpty(t, second.Log.FindText("another process holds the volume"))
+	assert.NotEmpty(t, second.Log.FindText("locked by another process"))
 	assert.Empty(t, other.Sidecar.Filter(func(harness.Request) bool { return true }), "the second process sends no request")
 
 	first.Shutdown()

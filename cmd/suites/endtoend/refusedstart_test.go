@@ -25,14 +25,14 @@ func TestRefusedStart_firstLine(t *testing.T) {
 	}{
 		"a file in the place of the volume": {func(p *harness.Pod) {
 			p.Flags = append(p.Flags, "--volume-dir="+filepath.Join(p.Dir, "etcd.yaml"))
-		}, 64, "--volume-dir: ", "is a file; name the directory that holds the data directory"},
+		}, 64, "--volume-dir: ", "is a file; specify the directory that contains the data directory"},
 		"a mistyped volume": {func(p *harness.Pod) {
 			p.Flags = append(p.Flags, "--volume-dir="+p.Volume+"-mistyped")
-		}, 64, "does not exist", "correct the path, or create the directory for a new cluster"},
+		}, 64, "does not exist", "fix the path, or create the directory for a new cluster"},
 		"a list where text belongs": {func(p *harness.Pod) { p.Config["data-dir"] = []string{"a"} }, 78, "data-dir: must be text", "not a list"},
 		"URLs that differ": {func(p *harness.Pod) {
 			p.Config["initial-advertise-peer-urls"] = "http://127.0.0.1:1"
-		}, 78, "initial-advertise-peer-urls: ", "give both the same URLs"},
+		}, 78, "initial-advertise-peer-urls: ", "use the same URLs in both"},
 		"a database of a newer etcd's cluster": {func(p *harness.Pod) {
 			p.StartAndStop()
 			setClusterVersion(p, "3.8.0")
@@ -87,7 +87,7 @@ func TestRefusedStart_foundingMember(t *testing.T) {
 			assert.Equal(t, 78, run.Exit(harness.Patience))
 			line, _, _ := strings.Cut(terminationMessage(first), "\n")
 			assert.Contains(t, line, "etcd configuration: initial-advertise-peer-urls: ")
-			assert.Contains(t, line, "give both the same URLs")
+			assert.Contains(t, line, "use the same URLs in both")
 			assert.NotContains(t, line, "missing from")
 			first.RequireNoData()
 		})

@@ -84,7 +84,7 @@ func TestTruncatedLog_suggestedCommandKeepsTheDatabase(t *testing.T) {
 	require.Equal(t, 70, second.Exit(harness.Patience))
 	refused := harness.Line{"message": "validation ended", "result": "Failed"}
 	second.AwaitLine(refused)
-	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep the content of the database, create a new data directory from it with "+
+	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "to recover: create a new data directory from the database with "+
 		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")
 
 	restore(p, moveDataDir(p))
@@ -104,9 +104,9 @@ func TestRefusal_validForTheSidecar(t *testing.T) {
 	second := p.Start()
 	require.NotZero(t, second.Exit(harness.Patience))
 	message := terminationMessage(p)
-	assert.Contains(t, message, "was cut off or damaged")
-	assert.Contains(t, message, "way out: to keep the content of the database")
-	assert.Contains(t, message, "nor does the sidecar's)")
+	assert.Contains(t, message, "was truncated or damaged")
+	assert.Contains(t, message, "to recover: create a new data directory from the database")
+	assert.Contains(t, message, "neither validation nor the sidecar checks this)")
 }
 
 // If the data directory is the root of the volume, it also contains the program's own files.

@@ -13,7 +13,7 @@ import (
 
 // validated returns the modes of the validations of a run.
 func validated(run *harness.Run) (modes []string) {
-	for _, begun := range run.Log.Matching(harness.Line{"message": "validation starts"}) {
+	for _, begun := range run.Log.Matching(harness.Line{"message": "starting validation"}) {
 		modes = append(modes, begun["mode"].(string))
 	}
 	return modes
@@ -67,7 +67,7 @@ func TestStandalone_corruptDataIsKept(t *testing.T) {
 			second.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
 			message := terminationMessage(p)
 			assert.Contains(t, message, "there is no backup to restore")
-			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.DBPath())
+			assert.Contains(t, message, "is corrupt or unusable: database "+p.DBPath())
 			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // every run writes this file

@@ -34,7 +34,7 @@ func TestTerminationMessage_problems(t *testing.T) {
 	p.Sidecar.Broken[harness.ConfigPath] = harness.Reply(http.StatusOK, "name: [")
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
 	message := terminationMessage(p)
-	assert.Regexp(t, `(?m)^etcd's configuration or a request cannot be used: .*YAML`, message)
+	assert.Regexp(t, `(?m)^invalid etcd configuration or request: .*YAML`, message)
 	assert.Contains(t, message, "\nstate: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
 	assert.Equal(t, 1, strings.Count(message, "YAML"), "the fatal error appears once: %s", message)

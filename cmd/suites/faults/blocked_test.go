@@ -69,7 +69,7 @@ func blockInBackoff(p *harness.Pod) (*harness.Run, func()) {
 func blockOnDB(p *harness.Pod) (*harness.Run, func()) {
 	p.StartAndStop()
 	run, release := p.StartAndLockDB()
-	run.AwaitLine(harness.Line{"message": "another process holds the database"})
+	run.AwaitLine(harness.Line{"message": "the database is locked by another process"})
 	return run, release
 }
 

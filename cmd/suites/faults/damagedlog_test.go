@@ -114,8 +114,8 @@ func requireRefusal(p *harness.Pod, index uint64, at int64) {
 	for range 2 {
 		run := p.Start()
 		require.Equal(p.T, 70, run.Exit(harness.Patience))
-		assertExplained(p, run, fmt.Sprintf("the log in %s is damaged at position %d, after index %d, and etcd would drop the "+
-			"acknowledged entries after it", wal(p), at, index))
+		assertExplained(p, run, fmt.Sprintf("WAL segment %s is damaged at position %d, after index %d, and etcd would drop the "+
+			"acknowledged entries that follow", wal(p), at, index))
 		assertExplained(p, run, "truncate --size=POSITION SEGMENT")
 		assert.False(p.T, clean(p))
 		assert.Equal(p.T, "full", p.Sidecar.Modes()[len(p.Sidecar.Modes())-1])
@@ -135,7 +135,7 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	run := p.Start()
 	require.Equal(p.T, 70, run.Exit(harness.Patience))
 	run.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
-	assertExplained(p, run, fmt.Sprintf("after index %d, and etcd would drop the acknowledged entries after it", index))
+	assertExplained(p, run, fmt.Sprintf("after index %d, and etcd would drop the acknowledged entries that follow", index))
 	assert.False(p.T, clean(p))
 }
 

@@ -124,6 +124,6 @@ func TestFaultHangingSync_doesNotBlockClose(t *testing.T) {
 	status := run.Exit(harness.AbortBudget)
 	assert.Equal(t, 124, status)
 	assertTruth(run, status, nil)
-	assertExplained(p, run, "budget")
+	assertExplained(p, run, "the shutdown timed out")
 	assertNextStart(p, t, "a close that hung")
 }

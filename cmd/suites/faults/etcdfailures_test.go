@@ -25,8 +25,8 @@ var etcdTroubles = map[string]struct {
 	"corrupt log": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), logEnd(p)-8, 8) }, 70, "crc mismatch"},
 	"log without its end": {func(p *harness.Pod) {
 		require.NoError(p.T, os.Truncate(wal(p), logEnd(p)/2))
-	}, 70, "was cut off or damaged: it ends at index"},
-	"log with a corrupt head": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), 0, 64) }, 70, "was lost, cut off or damaged"},
+	}, 70, "was truncated or damaged: it ends at index"},
+	"log with a corrupt head": {func(p *harness.Pod) { harness.CorruptFile(p.T, wal(p), 0, 64) }, 70, "was lost, truncated or damaged"},
 	"corrupt database":        {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, 2, "invalid database"},
 	"database of something else": {func(p *harness.Pod) {
 		require.NoError(p.T, os.WriteFile(p.DBPath(), bytes.Repeat([]byte("not etcd's"), 1000), 0o600))
@@ -35,10 +35,10 @@ var etcdTroubles = map[string]struct {
 		require.NoError(p.T, os.RemoveAll(p.DataDir()))
 		require.NoError(p.T, os.WriteFile(p.DataDir(), nil, 0o600))
 	}, 70, "not a directory"},
-	"log cut off": {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(wal(p), 100)) }, 70, "was lost, cut off or damaged"},
+	"log cut off": {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(wal(p), 100)) }, 70, "was lost, truncated or damaged"},
 	"log lost": {func(p *harness.Pod) {
 		require.NoError(p.T, os.RemoveAll(filepath.Dir(wal(p))))
-	}, 70, "was lost, cut off or damaged"},
+	}, 70, "was lost, truncated or damaged"},
 	"data of another member of the cluster": {func(p *harness.Pod) {
 		other := harness.NewPod(p.T)
 		other.Config["name"] = "other-0"
@@ -46,8 +46,8 @@ var etcdTroubles = map[string]struct {
 		p.Config["initial-cluster"] = fmt.Sprintf("%s,other-0=http://127.0.0.1:%d", p.Config["initial-cluster"], ports.Lease(p.T))
 		other.StartAndStop()
 		takeData(p, other.DataDir())
-	}, 70, `is that of member "other-0"`},
-	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, "the database was cut off"},
+	}, 70, `belongs to member "other-0"`},
+	"database cut off":         {func(p *harness.Pod) { require.NoError(p.T, os.Truncate(p.DBPath(), 8192)) }, 70, " is incomplete: truncated"},
 	"data of a newer etcd":     {func(p *harness.Pod) { setClusterVersion(p, "3.7.0") }, 78, "start the etcd-wrapper that has etcd 3.7"},
 	"read-only volume":         {makeReadOnly, 74, syscall.EROFS.Error()},
 	"read-only data directory": {func(p *harness.Pod) { harness.Mount(p.T, "--bind", "-o", "ro", p.DataDir(), p.DataDir()) }, 70, syscall.EROFS.Error()},

@@ -93,7 +93,7 @@ func (s blockedStart) suffers(t *testing.T, name string, push stimulus) {
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
 	assert.False(run.T, clean(run.Pod) && leftOpen(run, seen), "a clean record after an etcd that was not closed")
-	strangers := len(run.Log.Matching(harness.Line{"message": "another process holds the database"})) > 0
+	strangers := len(run.Log.Matching(harness.Line{"message": "the database is locked by another process"})) > 0
 	assert.False(run.T, clean(run.Pod) && strangers, "a clean record although another process had the data open for writing")
 	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
 }

@@ -102,7 +102,7 @@ func (m *member) awaitReady() {
 		select {
 		// The only member that could describe the cluster was killed. An orchestrator would restart this one.
 		case <-m.run.Ended:
-			require.NotEmpty(m.T, m.run.Log.FindText("the next start asks them again"), "the process ended before it was ready")
+			require.NotEmpty(m.T, m.run.Log.FindText("the next start tries again"), "the process ended before it was ready")
 			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:
 		}
