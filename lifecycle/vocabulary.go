@@ -56,7 +56,7 @@ const (
 	ListenerLost      Event = "listener lost"      // the wrapper's own server has failed
 )
 
-// The guards except Always, which conditions defines.
+// The guards other than Always, as defined by conditions.
 const (
 	StatusNew         Guard = "New"
 	NewAfterFailed    Guard = "New after Failed"

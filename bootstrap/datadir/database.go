@@ -41,7 +41,7 @@ type contents struct {
 	since36        bool                         // last written by etcd 3.6 or later
 }
 
-// single36 reports whether the cluster has a single member that runs etcd 3.6 or later.
+// single36 reports whether the cluster has a single member whose data was last written by etcd 3.6 or later.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
 // empty reports whether no client has ever written to the database. An empty database may already contain the initial

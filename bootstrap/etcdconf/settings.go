@@ -235,7 +235,7 @@ func (s *settings) checkTiming() error {
 	return nil
 }
 
-// checkCompaction parses the retention like etcd does at startup: a number is a number of hours or revisions,
+// checkCompaction parses the retention like etcd does at startup: a plain number means hours or revisions, and
 // anything else is a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
