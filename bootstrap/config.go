@@ -18,7 +18,8 @@ import (
 // A ConfigPreview holds the settings of a configuration that determine how early it may be fetched.
 type ConfigPreview struct {
 	// NewAlone reports whether the configuration is for a new single-member cluster. The sidecar returns the same
-	// configuration before and after initializing such a member, because no other member can affect it.
+	// configuration before and after the initialization of a single-member cluster, because no other member can
+	// affect it.
 	NewAlone bool
 	// LogDir is the WAL directory, or "" if the configuration does not set one.
 	LogDir string

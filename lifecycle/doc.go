@@ -28,8 +28,8 @@
 //     messages.go adds the next step.
 //   - The core (core.go) is pure. Facts contains everything that the guards depend on, and the exit status. The time
 //     and the outside world are visible only in the payloads of events.
-//   - The driver (driver.go) performs the transitions. A single goroutine owns everything and reads two mailboxes,
-//     the one for stops and crashes first.
+//   - The driver (driver.go) performs the transitions. A single goroutine owns everything and reads two mailboxes.
+//     Stops and crashes have a mailbox of their own, which takes precedence.
 //   - Work (work.go) is the blocking part. The blocking actions of a row run in order in one goroutine, which posts
 //     exactly one completion. The interfaces that the actions need are declared in the same file.
 //   - pace.go contains all durations: the time limits of a stop and the pauses between requests. early.go decides

@@ -55,8 +55,8 @@ const (
 	lockRetry = 250 * time.Millisecond
 
 	// pollGrowth limits the pause to about 4% of the time waited so far, because pauses that grow by 4% add up to 25
-	// times the last one. The result of a 2 s validation is noticed within 0.1 s, and that of a one-hour validation
-	// within 15 s.
+	// times the last one. The result of a 2 s validation is noticed within 0.1 s, and the result of a one-hour
+	// validation within 15 s.
 	pollGrowth = 1.04
 	// retryGrowth and retryJitter spread out the requests of several members.
 	retryGrowth = 2

@@ -50,8 +50,8 @@
 // missing or partly zero. Losing them is harmless because etcd had not synced them, so no client has received a
 // response. If the disk has damaged the same records, however, they may have been acknowledged. The two cases differ
 // only if there are records after the damage, so cutIn searches for records after the position where the segment
-// becomes unreadable. etcd syncs entries before it writes any record after the next hard state. If such a record
-// exists, the entries before it had reached the disk.
+// becomes unreadable. etcd syncs entries before it writes any record after the next hard state. A later record
+// therefore proves that the entries before it had reached the disk.
 //
 // For example, a segment ends with
 //
@@ -65,7 +65,7 @@
 //
 // A database that is ahead of the log is another proof. A single member applies an entry only after writing it to
 // the log, so the log was truncated. A follower with etcd 3.6 may apply an entry while the log is still being
-// written. The comment on checkTail explains why such a member is rejected as well.
+// written. The comment on checkTail explains why a follower whose database is ahead is rejected as well.
 //
 // # Files
 //

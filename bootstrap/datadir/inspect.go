@@ -67,13 +67,13 @@ const uninitializedPrefix = "member.uninitialized-"
 // errNoVoter means that the log was lost or truncated at its start.
 var errNoVoter = errors.New("the log was lost, truncated or damaged, or belongs to another database")
 
-// moveIfUnused handles a log that names no voters. With such a log, etcd would wait forever for an election. With no
-// log at all, etcd would create a new log and drop writes until the new log is as long as the old one.
+// moveIfUnused handles a log that names no voters, with which etcd would wait forever for an election. Without a log,
+// etcd would create a new one and drop writes until the new log is as long as the old one.
 //
 // A member is uninitialized if its log names no voters and its database is empty, because etcd was killed at the
 // beginning of its first run. An uninitialized member has neither acknowledged a write nor cast a vote. moveIfUnused
-// renames the directory of such a member without deleting anything, so etcd starts with an empty directory. In all
-// other cases the error describes the loss.
+// renames the directory of an uninitialized member without deleting anything, so etcd starts with an empty directory.
+// In all other cases the error describes the loss.
 func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -150,12 +150,12 @@ func (f *Inspection) checkLength() error {
 // If the log of a single member ends before the applied index, etcd would drop new proposals until the log is as long
 // as before. The log must be damaged, because a single member applies entries only after syncing them.
 //
-// If one of several members has such a log, the log is not necessarily damaged. A follower with etcd 3.6 can apply an
-// entry while the log is still being written, if the entry and the commit index arrive together. See raftNode.start;
-// etcd 3.5.5 and later 3.5 releases wait. A power failure at the wrong moment then leaves the database ahead of the
-// log. The member has not acknowledged the missing entries and would do no harm. Disk damage leaves the same files,
-// however, and then the member has acknowledged entries that it no longer has. The member could then help elect a
-// leader that is also missing these entries.
+// If the cluster has several members, a log that ends before the applied index is not necessarily damaged. A follower
+// with etcd 3.6 can apply an entry while the log is still being written, if the entry and the commit index arrive
+// together. See raftNode.start; etcd 3.5.5 and later 3.5 releases wait. A power failure at the wrong moment then
+// leaves the database ahead of the log. The member has not acknowledged the missing entries and would do no harm.
+// Disk damage leaves the same files, however, and then the member has acknowledged entries that it no longer has. The
+// member could then help elect a leader that is also missing these entries.
 //
 // checkTail therefore rejects both. Rejecting them costs neither data nor the quorum: every committed entry is in the
 // logs of a majority, so only a minority can be missing it.
@@ -223,7 +223,7 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 }
 
 // OnlyRestored reports whether the data was restored from a snapshot and no member has used it since. The versions in
-// such a database are the versions of the original cluster.
+// a restored database are the versions of the original cluster.
 func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
 	if len(segments) != 1 || tail == nil || len(tail.snapshots) == 0 || tail.snapshots[len(tail.snapshots)-1].Index != tail.last {

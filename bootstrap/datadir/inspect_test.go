@@ -310,7 +310,7 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 }
 
 // The log of a member that joined late may start with a snapshot from the leader. Even without a database and
-// snapshot files, such a member is not uninitialized, because it has voted.
+// snapshot files, a member that joined late is not uninitialized, because it has voted.
 func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)

@@ -397,9 +397,9 @@ const longestRequest = 512
 // attributesPath matches the paths of requests that set member attributes.
 var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
 
-// noteOf returns the note of an entry. A v2 API request is either an entry of its own or part of a v3 API request.
-// etcd 3.5 and earlier set the cluster version and member attributes with v2 requests. etcd 3.6 replays only those
-// two kinds of v2 requests and panics on all others. etcd 3.4 logs a v2 request for each /health probe.
+// noteOf returns the note of an entry. A v2 API request is either a separate entry or part of a v3 API request. etcd
+// 3.5 and earlier set the cluster version and member attributes with v2 requests. etcd 3.6 replays only those two
+// kinds of v2 requests and panics on all others. etcd 3.4 logs a v2 request for each /health probe.
 func noteOf(entry []byte) (n note, ok bool) {
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
@@ -476,7 +476,7 @@ func varint(message []byte, number protowire.Number) uint64 {
 }
 
 // message returns a string or an embedded message in a message, or nil if the field is missing. Membership changes
-// have a different message type without such a field.
+// have a different message type, which lacks the field.
 func message(of []byte, number protowire.Number) []byte {
 	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
 	return text

@@ -262,8 +262,8 @@ func checkSequence(m *member) error {
 }
 
 // checkComplete returns an error if a part of an initialized member is missing. The database may be missing if there
-// is neither a log nor a snapshot, or if the log starts with the first entry, because etcd fills the database from
-// such a log.
+// is neither a log nor a snapshot, or if the log starts with the first entry, because etcd then fills the database
+// from the log.
 func checkComplete(m *member) (initialized bool, err error) {
 	file, err := statDB(m.database)
 	switch {

@@ -31,8 +31,8 @@ import (
 // to one of the two meta pages of the database.
 //
 // Errors name the damaged file and the way to recover, unless ctx is done. In full mode, bbolt reads pages in a
-// goroutine of its own, where corrupt data can cause a panic that cannot be recovered. ValidateInChild keeps such a
-// panic out of the calling process.
+// goroutine of its own, where corrupt data can cause a panic that cannot be recovered. ValidateInChild protects the
+// calling process from such panics.
 func Verify(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error) {
 	m := survey(dataDir, "")
 	err = withWayOut(ctx, verify(ctx, m, mode))
