@@ -59,7 +59,7 @@ func TestProblems_areDocumented(t *testing.T) {
 	for _, match := range said {
 		doubt := match[1] + match[2]
 		assert.True(t, slices.ContainsFunc(explained, func(row string) bool { return quotes(row, doubt) }),
-			"add a row to the table of failed checks in docs/backups.md: | `%s` | … | … |", verb.ReplaceAllString(doubt, "…"))
+			"add a row to the table of failed checks in docs/backup-problems.md: | `%s` | … | … |", verb.ReplaceAllString(doubt, "…"))
 	}
 	assert.Greater(t, len(said), 10)
 }
