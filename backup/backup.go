@@ -188,7 +188,7 @@ func (b *Backups) End(ctx context.Context) error {
 	case <-r.done:
 		return nil
 	case <-ctx.Done():
-		return errors.New("backups: the store did not respond in time")
+		return errors.New("backups: timed out waiting for the store")
 	}
 }
 
@@ -200,7 +200,7 @@ func (b *Backups) currentWriter() *writer.Writer {
 	return nil
 }
 
-// Superseded receives one error, a sentence, once another cluster was restored from the backups of this one and
+// Superseded receives one error, a sentence, once another cluster was restored from this cluster's backups and
 // continues them. etcd must be closed then, since what it acknowledges from here on is in no backup.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
@@ -220,14 +220,14 @@ func (b *Backups) Unconfirmed() string {
 	if b.options.Ack.IsOpen() && behind < confirmLimit {
 		return ""
 	}
-	reason := "nothing was uploaded in the last minute"
+	reason := "no upload has succeeded in the last minute"
 	if behind >= confirmLimit {
 		reason = fmt.Sprintf("no response for %s", behind.Truncate(time.Second))
 	}
 	if problem := cmp.Or(known.Unable, known.Shipped.Problem); problem != nil {
 		reason = problem.Message
 	}
-	return "the backup store does not confirm changes, so clients are waiting: " + reason
+	return "clients are waiting because the backup store is not confirming writes: " + reason
 }
 
 // BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool,
@@ -250,7 +250,7 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	if s == nil {
 		return archive.Full{}, ErrNotRunning
 	}
-	return s.FullNow(ctx, "asked for")
+	return s.FullNow(ctx, "requested")
 }
 
 // Facts is the state of the backups at one moment.

@@ -263,11 +263,11 @@ func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	gate := ack.NewGate()
 	b := backup.New(backup.Options{Store: memory.New(), Keys: &format.Keys{}, Ack: gate})
-	assert.Contains(t, b.Unconfirmed(), "clients are waiting: nothing was uploaded in the last minute")
+	assert.Contains(t, b.Unconfirmed(), "clients are waiting: no upload has succeeded in the last minute")
 	gate.Confirm(1, 0, time.Now())
 	assert.Empty(t, b.Unconfirmed())
 	gate.Confirm(1, 0, time.Now().Add(-ack.Validity))
-	assert.Contains(t, b.Unconfirmed(), "nothing was uploaded in the last minute", "the reason is the same")
+	assert.Contains(t, b.Unconfirmed(), "no upload has succeeded in the last minute", "the reason is the same")
 
 	b = backup.New(backup.Options{Store: memory.New(), Keys: &format.Keys{}})
 	assert.Empty(t, b.Unconfirmed(), "no client waits")

@@ -25,7 +25,7 @@ const (
 	recoveryLimit = 3 * time.Second
 )
 
-var errStillUnreachable = errors.New("the store has not recovered from an earlier problem")
+var errStillUnreachable = errors.New("the store has not recovered from an earlier failure")
 
 // Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
 // called after End and waits until the writer has ended. The writer may have ended before the last writes, so each
@@ -53,7 +53,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	case err := <-flushed:
 		return err
 	case <-time.After(hangGrace):
-		return fmt.Errorf("%w: the store or the volume does not respond", context.Cause(ctx))
+		return fmt.Errorf("%w: the store or the volume is not responding", context.Cause(ctx))
 	}
 }
 
@@ -126,8 +126,8 @@ const (
 	maxConflicts = 10
 )
 
-// errMismatch reports that the spool does not extend the backups in the store.
-var errMismatch = errors.New("the spool does not extend the backups")
+// errMismatch reports that cannot append the spool to the backups in the store.
+var errMismatch = errors.New("cannot append the spool to the backups")
 
 // spoolFlush uploads the spool of an earlier run.
 type spoolFlush struct {
@@ -157,7 +157,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return err
 	}
 	for _, reason := range torn {
-		b.options.Log.Warn().Err(reason).Msg("backups: preserved unreadable segments of the spool")
+		b.options.Log.Warn().Err(reason).Msg("backups: preserved unreadable spool segments")
 	}
 	s := &spoolFlush{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
@@ -290,7 +290,7 @@ func (s *spoolFlush) remaining(entry writer.Spooled) (content io.ReadCloser, end
 }
 
 func (s *spoolFlush) mismatch(manifest format.Manifest) error {
-	return fmt.Errorf("%w: its segments start at revision %d of cluster %s, but the backups in %s end at revision %d",
+	return fmt.Errorf("%w: the segment at revision %d of cluster %s does not follow the backups in %s, which end at revision %d",
 		errMismatch, manifest.Position.Revision, manifest.Cluster, s.archive, max(0, s.head.Revision()))
 }
 
@@ -302,7 +302,7 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	case err != nil:
 		return err
 	case generation == nil:
-		s.options.Log.Warn().Err(why).Msg("backups: the spool on the volume belongs to another store; leaving it there")
+		s.options.Log.Warn().Err(why).Msg("backups: the spool on this volume belongs to another store; leaving it in place")
 		return nil
 	case !ended && !s.torn:
 		return why
@@ -310,7 +310,7 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("moved_to", where).Int64("from_revision", from.Position.Revision).
-			Msg("backups: preserved the spool, which can no longer be uploaded to this store")
+			Msg("backups: the spool can no longer be uploaded to this store; preserved it")
 	}
 	return err
 }

@@ -108,6 +108,6 @@ func TestDocument_combinesWhatIsStoredAndWhatIsListed(t *testing.T) {
 	assert.Equal(t, unable, known.document().Problem, "nothing can be stored at all")
 	known.Unable, known.Shipped.Problem = nil, nil
 	assert.Equal(t, undone, known.document().Problem)
-	known.Shipped.LastFull = &archive.Full{Revision: 6, Time: at.Add(time.Second), Reason: "asked for"}
-	assert.Equal(t, &facts.FullSnapshot{Revision: 6, At: at.Add(time.Second), Reason: "asked for"}, known.document().LastFullSnapshot, "made since the listing")
+	known.Shipped.LastFull = &archive.Full{Revision: 6, Time: at.Add(time.Second), Reason: "requested"}
+	assert.Equal(t, &facts.FullSnapshot{Revision: 6, At: at.Add(time.Second), Reason: "requested"}, known.document().LastFullSnapshot, "made since the listing")
 }

@@ -64,7 +64,7 @@ func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) 
 		return nil, fmt.Errorf("is invalid: %w", err)
 	}
 	if times.Next(time.Unix(0, 0).UTC()).IsZero() {
-		return nil, errors.New("never matches: no month has that day")
+		return nil, errors.New("never matches any date")
 	}
 	return times, nil
 }

@@ -112,7 +112,7 @@ func TestClock_reportsJumpsForAnHour(t *testing.T) {
 		assert.Empty(t, c.check(), "time passes")
 		for _, ahead := range []time.Duration{8 * time.Hour, 0, -2 * time.Minute} {
 			jump = ahead
-			assert.Contains(t, c.check(), "this machine's clock jumped by ")
+			assert.Contains(t, c.check(), "the system clock jumped by ")
 			time.Sleep(afterJump - time.Second)
 			assert.NotEmpty(t, c.check())
 			time.Sleep(time.Second)

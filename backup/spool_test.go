@@ -78,7 +78,7 @@ func (w *waiting) useStore(cluster string) {
 	_, err := w.archive.Create(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(w, err)
 	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: 10, Chain: format.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",
+		Cluster: cluster, Generation: 1, Revision: 10, Chain: format.Seed(cluster, 1, 10), Time: Noon, Reason: "requested",
 	}, strings.NewReader("database"))
 	require.NoError(w, err)
 }

@@ -34,7 +34,7 @@ const (
 )
 
 // errBlocked reports that a check forbids deletions. It causes no early retry.
-var errBlocked = errors.New("nothing is deleted while a safety check fails")
+var errBlocked = errors.New("not deleting any backups because a safety check failed")
 
 // tasks are the maintenance tasks. The goroutine that calls run owns them.
 type tasks struct {
@@ -178,7 +178,7 @@ func (c *tasks) prune(ctx context.Context) error {
 	}
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
-		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: deleted backups that the policy no longer requires")
+		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: deleted backups that the retention policy no longer requires")
 	}
 	if err == nil && len(plan.Unsafe) > 0 {
 		return fmt.Errorf("%w: %s", errBlocked, strings.Join(plan.Unsafe, "; "))
@@ -190,7 +190,7 @@ func (c *tasks) prune(ctx context.Context) error {
 func (c *tasks) sweep(ctx context.Context) error {
 	removed, err := store.Sweep(ctx, c.backups.options.Store)
 	if removed > 0 {
-		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: removed leftovers of interrupted uploads")
+		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: removed incomplete uploads")
 	}
 	return err
 }
@@ -231,7 +231,7 @@ const replaceEvery = time.Hour
 // Reasons for such a full snapshot.
 const (
 	failedTest   = "the last full snapshot failed its restore test"
-	lostSegments = "the store has lost segments"
+	lostSegments = "segments are missing from the store"
 )
 
 // verify restores the newest full snapshot to test it, unless it was tested. If it failed a test of a command or of an
@@ -258,11 +258,11 @@ func (c *tasks) verify(ctx context.Context) error {
 }
 
 // errNoIdentities reports that backups are encrypted and the wrapper has no identity to open them.
-var errNoIdentities = errors.New("--backup-identities is not set, so encrypted backups cannot be tested and nothing is deleted")
+var errNoIdentities = errors.New("--backup-identities is not set, so encrypted backups can be neither tested nor deleted")
 
 // errInTheClear reports that --backup-recipients was probably forgotten. It ends with the next full snapshot, since the
 // flag may have been removed on purpose.
-var errInTheClear = errors.New("--backup-recipients is not set: new backups are not encrypted, although earlier ones are")
+var errInTheClear = errors.New("--backup-recipients is not set: earlier backups are encrypted, but new backups are not")
 
 // canOpen reports whether this process can decrypt the backups that it makes.
 func (c *tasks) canOpen() bool {
@@ -304,7 +304,7 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: restore test passed")
 		c.due["prune"] = time.Time{}
 	} else {
-		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a new full snapshot and deleting nothing")
+		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a new full snapshot and keeping all backups")
 	}
 	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
@@ -361,7 +361,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		return err
 	}
 	if listed := c.backups.listed.Load(); listed.window().ToRevision < facts.Revision {
-		lost := fmt.Errorf("%s: the last restorable revision is %d, but revision %d was stored", lostSegments, listed.window().ToRevision, facts.Revision)
+		lost := fmt.Errorf("%s: the last restorable revision is %d, but revision %d had been stored", lostSegments, listed.window().ToRevision, facts.Revision)
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
@@ -405,7 +405,7 @@ func (b *Backups) removeTemporaryFiles() {
 	}
 	for _, path := range paths {
 		if err := os.RemoveAll(path); err != nil {
-			b.options.Log.Warn().Err(err).Msg("backups: cannot remove the files of a restore test from the volume")
+			b.options.Log.Warn().Err(err).Msg("backups: cannot remove the files of an earlier restore test")
 		}
 	}
 }
@@ -453,7 +453,7 @@ func (c *tasks) merge(ctx context.Context) error {
 		c.lossSuspected, c.due["list"], c.due["restore test"] = true, time.Time{}, time.Time{}
 	}
 	if err != nil && ctx.Err() == nil { // not a problem, because everything is stored
-		c.backups.options.Log.Warn().Err(err).Msg("backups: merging small segments failed; retrying later")
+		c.backups.options.Log.Warn().Err(err).Msg("backups: cannot merge small segments; retrying later")
 	}
 	return nil
 }
@@ -486,6 +486,6 @@ func (c *clock) check() string {
 	if c.jump == 0 || time.Since(c.jumped) >= afterJump {
 		return ""
 	}
-	return fmt.Sprintf("this machine's clock jumped by %s %s ago; nothing is deleted for %s after a jump",
+	return fmt.Sprintf("the system clock jumped by %s %s ago; no backups are deleted for %s after a jump",
 		c.jump.Round(time.Second), time.Since(c.jumped).Round(time.Minute), afterJump)
 }

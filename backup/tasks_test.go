@@ -185,7 +185,7 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 		assert.Equal(t, before, listed.ToRevision)
 		s.eventually(t, made, "a full snapshot, although nothing changes")
 	}
-	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	assert.Equal(t, "segments are missing from the store", s.Facts().Shipped.LastFull.Reason)
 	s.proof.fail(nil)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 }
@@ -195,7 +195,7 @@ func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.RunningFullSnapshot != nil && f.Undone != nil }, "the problem is reported")
-	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: the last restorable revision is %d", before))
+	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("segments are missing from the store: the last restorable revision is %d", before))
 }
 
 func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
@@ -203,7 +203,7 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot replaces it")
-	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
+	assert.Equal(t, "segments are missing from the store", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 }
 
@@ -214,7 +214,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	s := newSubjectIn(t, kept, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem is reported")
 	undone := s.Facts().Undone
-	require.Contains(t, undone.Message, "nothing is deleted while a safety check fails: ")
+	require.Contains(t, undone.Message, "not deleting any backups because a safety check failed: ")
 	require.Contains(t, undone.Message, "a clock is or was wrong")
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
@@ -362,7 +362,7 @@ func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool {
-		return f.Undone != nil && strings.Contains(f.Undone.Message, "this machine's clock jumped by 8h0m0s")
+		return f.Undone != nil && strings.Contains(f.Undone.Message, "the system clock jumped by 8h0m0s")
 	}, "the jump is reported")
 }
 

@@ -44,7 +44,7 @@ const (
 
 	StoreAway    Code = 69 // backup: the store is unusable, or no wrapper responds
 	BackupFailed Code = 70 // backup: the backups or the result are damaged
-	InDoubt      Code = 75 // backup prune: a check fails, so nothing is deleted
+	ChecksFailed Code = 75 // backup prune: a safety check failed, so nothing was deleted
 	NotKept      Code = 78 // backup export, verify, get and diff: the requested restore point does not exist
 
 	CutShort Code = 130 // backup, restore, status: Ctrl-C or SIGTERM

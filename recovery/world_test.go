@@ -118,7 +118,7 @@ func (w *world) uploadFullAs(member, cluster string, generation int, made time.T
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
-		Time: made.UTC().Truncate(time.Second), Reason: "asked for", Member: member,
+		Time: made.UTC().Truncate(time.Second), Reason: "requested", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
@@ -366,7 +366,7 @@ func (w *world) updateDatabase(change func(*bolt.Tx) error) {
 // suffix. The revisions first to last differ from those in the store. If last is 0, no rows were compared.
 func (w *world) refuse(first, last int64, suffix string) {
 	w.t.Helper()
-	why := errors.New("another copy of this data continues its backups")
+	why := errors.New("another copy of this data is writing to the same backups")
 	if last > 0 {
 		why = &relation.RowsError{Err: why, First: first, Last: last}
 	}

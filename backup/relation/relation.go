@@ -145,7 +145,7 @@ func (j Result) Newer(data Data, s Store, store string) (reached int64, newer er
 		reached = max(reached, s.Reserved.Revision-archive.Margin)
 	}
 	if newer == nil && reached > data.Revision {
-		newer = fmt.Errorf("the data ends at revision %d, but according to the store the cluster had reached revision %d", data.Revision, reached)
+		newer = fmt.Errorf("the data ends at revision %d, but the store shows that the cluster had reached revision %d", data.Revision, reached)
 	}
 	return reached, newer
 }
@@ -171,29 +171,29 @@ func (j Result) Describe(data Data, s Store, store string) string {
 	cluster := s.Cluster.Cluster
 	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met
 	case Nameless:
-		return fmt.Sprintf("%s has objects below %s, but no cluster.json or generation.json that identifies their cluster", store, s.Remains)
+		return fmt.Sprintf("%s contains objects under %s, but no cluster.json or generation.json to identify their cluster", store, s.Remains)
 	case Emptied:
-		return fmt.Sprintf("%s names cluster %s and has a reservation of revision %d, but no backups", store, cluster, s.Reserved.Revision)
+		return fmt.Sprintf("%s belongs to cluster %s, which has reserved revisions up to %d, but it contains no backups", store, cluster, s.Reserved.Revision)
 	case Behind:
-		return fmt.Sprintf("the data ends at revision %d, but the store has revision %d", data.Revision, s.Head.Revision())
+		return fmt.Sprintf("the data ends at revision %d, but the store has revisions up to %d", data.Revision, s.Head.Revision())
 	case Succeeded:
-		return fmt.Sprintf("another cluster was restored from the backups of this one: the data belongs to generation %d of cluster %s, which has ended, and generation %d in %s continues it",
+		return fmt.Sprintf("another cluster was restored from this cluster's backups: the data belongs to generation %d of cluster %s, which was superseded by generation %d in %s",
 			data.Identity.Generation, cluster, s.Newest().Number, store)
 	case Copied:
 		difference := fmt.Sprintf("the data ends at revision %d", data.Revision)
 		if data.Rows == Different {
-			difference = fmt.Sprintf("its revision %d differs from the data's (the next start checks whether the disk has corrupted the data)", s.Head.Revision())
+			difference = fmt.Sprintf("its revision %d differs from the one on this volume (the next start checks the data for disk corruption)", s.Head.Revision())
 		}
-		return fmt.Sprintf("another copy of this data continues its backups: %s has generation %d of cluster %s up to revision %d, but %s; the copy that wrote to the store first continues",
+		return fmt.Sprintf("another copy of this data is writing to the same backups: %s has generation %d of cluster %s up to revision %d, but %s; only the copy that wrote first may continue",
 			store, data.Identity.Generation, cluster, s.Head.Revision(), difference)
 	case Unnumbered:
-		return fmt.Sprintf("%s lacks generation %d of cluster %s, to which the data belongs", store, data.Identity.Generation, cluster)
+		return fmt.Sprintf("%s does not contain generation %d of cluster %s, which the data belongs to", store, data.Identity.Generation, cluster)
 	case Unclaimed:
-		return fmt.Sprintf("%s belongs to cluster %s, but the data identifies no cluster", store, cluster)
+		return fmt.Sprintf("%s belongs to cluster %s, but the data directory does not identify its cluster", store, cluster)
 	case OtherCluster:
-		return fmt.Sprintf("%s belongs to cluster %s, but the data to cluster %s", store, cluster, data.Identity.Cluster)
+		return fmt.Sprintf("%s belongs to cluster %s, but the data belongs to cluster %s", store, cluster, data.Identity.Cluster)
 	case OtherOwner:
-		return fmt.Sprintf("%s belongs to cluster %s of %s, but this member to %s", store, cluster, s.Owner(), data.Owner)
+		return fmt.Sprintf("%s belongs to cluster %s (%s), but this member belongs to %s", store, cluster, s.Owner(), data.Owner)
 	}
 	return ""
 }
@@ -228,12 +228,12 @@ func (j Result) Refusal(data Data, s Store, store string) error {
 func (r Relation) WayOut() string { return wayOut[r] }
 
 var wayOut = map[Relation]string{
-	Nameless:     "restore one of these objects from an earlier version of the bucket, or point --backup-store at another location",
-	Emptied:      "restore them from an earlier version of the bucket; or, to start a new cluster there, delete cluster.json and everything below reservation/",
-	Succeeded:    "revisions that only this volume has can be exported from the data directory; to continue with this data, point --backup-store at another location",
-	Copied:       "to continue with this data, start once with --adopt=CLUSTER/GENERATION, or point --backup-store at another location; to continue with the backups, move the data directory away",
-	Unnumbered:   "restore its generation.json from an earlier version of the bucket",
-	Unclaimed:    "to continue this data in that store, start once with --adopt and the ID of its cluster; or point --backup-store at a separate location; or move the data directory away to restore from the store",
-	OtherCluster: "point --backup-store at this cluster's store, or at an empty location; or mount the volume that the store belongs to; or, to continue the data in that store, start once with --adopt and the ID of its cluster",
-	OtherOwner:   "point --backup-store at this cluster's own location; or set --cluster-name if the cluster was renamed; or, to restore here, start once with --adopt and the ID of its cluster",
+	Nameless:     "restore cluster.json or generation.json from an earlier version of the bucket, or point --backup-store at another location",
+	Emptied:      "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
+	Succeeded:    "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
+	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory away",
+	Unnumbered:   "restore the generation.json of that generation from an earlier version of the bucket",
+	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory away",
+	OtherCluster: "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
+	OtherOwner:   "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",
 }

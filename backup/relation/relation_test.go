@@ -187,7 +187,7 @@ func TestNewer_missingRevisions(t *testing.T) {
 		reached int64
 	}{
 		"nothing":            {func(*Data, *Store) {}, false, "", 20},
-		"revisions":          {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data ends at revision 19, but the store has revision 20", 20},
+		"revisions":          {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data ends at revision 19, but the store has revisions up to 20", 20},
 		"reserved revisions": {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had reached revision 25", 25},
 		"reserved revisions, and no other object": {func(_ *Data, s *Store) {
 			s.Lineage, s.Head, s.Reserved = archive.Lineage{}, archive.Head{}, reserved(2, 25)

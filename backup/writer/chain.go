@@ -116,7 +116,7 @@ func (c *chain) isAsked() bool { return c.options.Ack.Requests() > c.complete.re
 
 // captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
 func (c *chain) captureFailed(err error) {
-	c.health.record(opCapture, "cannot capture changes, which will be missing from backups once etcd compacts them: "+err.Error(), true)
+	c.health.record(opCapture, "cannot capture changes, so the next compaction will leave a gap in the backups: "+err.Error(), true)
 }
 
 // captureNow captures everything that etcd has. It gives up on the first error.
@@ -178,14 +178,14 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 func (c *chain) captureThrough(revision int64) error {
 	for c.tail.Position.Revision <= revision {
 		if c.spool.hasInMemory() {
-			return errors.New("a segment is still in memory because the spool has no space")
+			return errors.New("a segment is still held in memory because the spool is full")
 		}
 		if _, err := c.captureUpTo(revision, false, false); err != nil {
 			return err
 		}
 	}
 	if c.tail.Position.Revision != revision+1 {
-		return fmt.Errorf("the chain ends at revision %d, but the database at revision %d", c.tail.Position.Revision-1, revision)
+		return fmt.Errorf("the chain ends at revision %d, but the database is at revision %d", c.tail.Position.Revision-1, revision)
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ func (c *chain) release() bool {
 		err = c.queueSegment(builder, format.Source{Released: true})
 	}
 	if err != nil {
-		c.options.Log.Warn().Err(err).Msg("backups: cannot record the orderly stop; a restore elsewhere will wait until this cluster counts as stopped")
+		c.options.Log.Warn().Err(err).Msg("backups: cannot record the clean shutdown; a restore elsewhere will first wait to see whether this cluster is still active")
 		return false
 	}
 	c.released, c.again = c.tail.Position, true
@@ -437,7 +437,7 @@ func (c *chain) resume(identity archive.Identity) error {
 	c.tail = nil
 	where, failed := c.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		c.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: preserved the segments in the spool, which belong to other data")
+		c.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool belong to other data; preserved them")
 	}
 	return failed
 }

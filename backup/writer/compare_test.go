@@ -45,7 +45,7 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Contains(s, s.Facts().Problem.Message, "--backup-store")
 	s.put("a", "1")
 	require.ErrorContains(s, s.Flush(s.Context()), sentence[0])
-	_, err := s.FullNow(s.Context(), "asked for")
+	_, err := s.FullNow(s.Context(), "requested")
 	require.Error(s, err)
 	assert.Equal(s, before, s.names())
 	assert.Equal(s, facts.Waiting, s.Facts().Role)

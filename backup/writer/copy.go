@@ -34,7 +34,7 @@ const smallDatabase = 64 << 20
 // copy waits for the gate and copies the database into the spool. If the volume lacks room for the plain database,
 // it writes the sealed object, which is smaller but slower to write. It runs in a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
-	end, err := f.options.Gate.Acquire(ctx, "a full backup")
+	end, err := f.options.Gate.Acquire(ctx, "a full snapshot")
 	if err != nil {
 		return nil, err
 	}

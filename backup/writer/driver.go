@@ -65,12 +65,12 @@ func (d *driver) decide(next report) []Action {
 	core, decision := rules.Step(d.core, next.event, next.payload)
 	if decision.Row < 0 {
 		if decision.Answer == statemachine.Reject {
-			log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the transition table has no row for the event")
+			log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the state machine has no transition for this event")
 		}
 		return nil
 	}
 	if err := d.legal.Take(rules.Row(decision.Row)); err != nil {
-		log.Error().Err(err).Msg("backups: bug in the state machine")
+		log.Error().Err(err).Msg("backups: bug: invalid state transition")
 		return nil
 	}
 	d.core = core

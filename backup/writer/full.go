@@ -76,7 +76,7 @@ const (
 
 var (
 	// errOvertaken reports that a full snapshot must no longer start a chain.
-	errOvertaken = errors.New("another member has extended the backups")
+	errOvertaken = errors.New("another member has uploaded newer backups")
 	// errCanceled reports that a full snapshot is no longer needed.
 	errCanceled = errors.New("canceled")
 )
@@ -113,7 +113,7 @@ func (f *snapshots) start() {
 	if f.making != nil || len(f.due) == 0 || !f.isReady() {
 		return
 	}
-	m := &full{requests: f.due, doing: "waiting for another operation on the database", since: f.options.Now()}
+	m := &full{requests: f.due, doing: "waiting for another database operation to finish", since: f.options.Now()}
 	f.making, f.due = m, nil
 	var copied *snapshotCopy
 	f.run(m, func(ctx context.Context) (err error) {
@@ -210,7 +210,7 @@ func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	f.describe(m, snapshot)
 	if opens {
 		f.startChain(m, snapshot)
-		f.options.Log.Info().Str("reason", m.Reason).Int64("database", m.Database.Bytes).Msg("backups: there is no chain to extend; copying the database")
+		f.options.Log.Info().Str("reason", m.Reason).Int64("database", m.Database.Bytes).Msg("backups: no chain of segments to extend; copying the database to start a new chain")
 	} else {
 		f.chain.branch(snapshot.Digests())
 	}
@@ -270,7 +270,7 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 		return
 	}
 	f.replaced = damaged.Error()
-	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged; leaving it in place and making another one")
+	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged; leaving it in place and making a new one")
 	f.request("damaged: " + f.replaced)
 }
 
@@ -350,7 +350,7 @@ func (f *snapshots) uploadFailed(err error) {
 		f.take(overtaken, payload{err: err})
 	default:
 		m.Time = m.Time.Add(time.Second) // leave a partial upload under its own name
-		wait := f.health.failed(opFull, fmt.Sprintf("cannot store the full snapshot of revision %d", m.Revision), err)
+		wait := f.health.failed(opFull, fmt.Sprintf("cannot upload the full snapshot at revision %d", m.Revision), err)
 		f.notBefore = time.Now().Add(f.backoff(wait))
 	}
 }
@@ -386,7 +386,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it is stored, possibly by a request whose response was lost
 		return err
 	case head.Position.Compare(previousEnd) > 0:
-		return fmt.Errorf("%w: they now end at revision %d", errOvertaken, head.Revision())
+		return fmt.Errorf("%w: the backups now end at revision %d", errOvertaken, head.Revision())
 	}
 	f.wait(func() {
 		if f.remote.observeLeader(); !f.isWriter() {
@@ -400,7 +400,7 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {
-		doing = "cannot keep the copy of the database until it is uploaded"
+		doing = "cannot keep the database copy until it is uploaded"
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
 	resolve(f.forget().requests, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
@@ -430,7 +430,7 @@ func (f *snapshots) forget() *full {
 // leaveChain cancels the full snapshot that was to start a chain and drops the segments after it.
 func (f *snapshots) leaveChain(why error) {
 	m := f.forget()
-	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot that would have started a chain")
+	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot that would have started a new chain")
 	f.brokenSince = time.Time{}
 	f.chain.reset()
 	f.chain.drop()

@@ -136,7 +136,7 @@ func TestFullSnapshot_delaysDefragmentation(t *testing.T) {
 		return end, err
 	})
 	s.run()
-	assert.Regexp(t, `^the database is being read: wait for the end of a full backup \(since [0-9:]+Z\)$`, <-told)
+	assert.Regexp(t, `^the database is being read: wait for the end of a full snapshot \(since [0-9:]+Z\)$`, <-told)
 }
 
 func TestThrottledReader_pace(t *testing.T) {
@@ -284,7 +284,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	stored := c.slowly(0)
 	first.run()
 	asked := make(chan fullResult, 1)
-	first.do(func() { first.snapshots.due = append(first.snapshots.due, fullRequest{"asked for", asked}) })
+	first.do(func() { first.snapshots.due = append(first.snapshots.due, fullRequest{"requested", asked}) })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "the requested full snapshot starts a chain")
 	second.run()

@@ -275,7 +275,7 @@ func (s *stand) history() *archive.GenerationContents {
 // asked requests a full snapshot and returns a channel for the result.
 func (s *stand) asked() <-chan error {
 	answer := make(chan error, 1)
-	go func() { _, err := s.FullNow(s.Context(), "asked for"); answer <- err }()
+	go func() { _, err := s.FullNow(s.Context(), "requested"); answer <- err }()
 	return answer
 }
 
@@ -292,7 +292,7 @@ func (s *stand) frozen(who capture.Identity) Etcd {
 // full makes a full snapshot.
 func (s *stand) full() archive.Full {
 	s.Helper()
-	done, err := s.FullNow(s.Context(), "asked for")
+	done, err := s.FullNow(s.Context(), "requested")
 	require.NoError(s, err)
 	return done
 }

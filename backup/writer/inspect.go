@@ -60,7 +60,7 @@ func (w *Writer) watchInterval() time.Duration {
 // handleResult turns the result of an inspection into an event.
 func (w *Writer) handleResult(result inspection, err error) {
 	if (err == nil || result.isEndCorrupt(err)) && time.Since(w.health.requestedAt) > requestTimeout {
-		err = errors.New("the response is too old: the process was suspended")
+		err = errors.New("the response is out of date because the process was suspended")
 	}
 	w.health.requestedAt, w.inspectedAt = time.Time{}, time.Now()
 	if err == nil && result.head.Ending() != nil {
@@ -75,7 +75,7 @@ func (w *Writer) handleResult(result inspection, err error) {
 		w.health.delayRequests(w.pace.emptyStore)
 		w.take(storeUnused, payload{err: ErrNoChain})
 	case err != nil && !result.isEndCorrupt(err):
-		w.health.failed(opInspect, "cannot inspect the store", err)
+		w.health.failed(opInspect, "cannot read the backup store", err)
 	case w.isIn(starting):
 		// The inspection started before the chain that is about to be stored.
 	default:
@@ -114,7 +114,7 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	extends := w.core.Facts.Learn(chainFound, outcome).isWriter()
 	switch {
 	case damaged != nil && (!extends || head.PastEnd.Revision > w.chain.revision+1):
-		w.health.failed(opInspect, "cannot continue from the end of the backups", damaged)
+		w.health.failed(opInspect, "cannot continue the existing backups", damaged)
 		if extends {
 			return "", outcome
 		}
@@ -130,12 +130,12 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	case damaged != nil:
 		return endDamaged, outcome
 	case head.Empty():
-		outcome.err = errors.New("no full snapshot exists yet")
+		outcome.err = errors.New("there is no full snapshot yet")
 		return noChain, outcome
 	}
 	outcome.grew = !w.core.Facts.leads && w.remote.head.Position.Compare(head.Position) < 0
 	if outcome.grew && w.core.Facts.tookOver {
-		w.options.Log.Info().Msg("backups: another member is making backups again")
+		w.options.Log.Info().Msg("backups: another member has resumed making backups")
 	}
 	return chainFound, outcome
 }
@@ -208,7 +208,7 @@ func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 func (w *Writer) takeOver() {
 	w.chain.reset()
 	w.health.notBefore = time.Time{}
-	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader's backups have stopped growing; taking over")
+	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader has stopped uploading backups; taking over")
 }
 
 // setHead records the end of the chain, and schedules the next full snapshot.
@@ -238,7 +238,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	if !w.isIn(writing) {
 		return
 	}
-	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; starting another chain with a full snapshot")
+	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: segments are missing from the store; starting a new chain with a full snapshot")
 	w.chain.drop()
 	w.remote.link = new(head.Next(w.remote.generation))
 	w.post(chainBroken, payload{err: fmt.Errorf("lost: segment %s is missing from the store", lost)})
@@ -256,7 +256,7 @@ func (w *Writer) clearChain() {
 
 // forgetStore forgets a store that was emptied.
 func (w *Writer) forgetStore() {
-	w.options.Log.Warn().Msg("backups: the store was emptied; starting over")
+	w.options.Log.Warn().Msg("backups: the store is now empty; starting over")
 	w.remote.reset()
 }
 
@@ -265,7 +265,7 @@ func (w *Writer) forgetStore() {
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
-		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged; leaving it in place and starting another chain with a full snapshot")
+		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged; leaving it in place and starting a new chain with a full snapshot")
 	}
 	w.remote.damagedEnd = found.head.PastEnd
 	w.remote.link = new(found.head.Next(w.remote.generation))
@@ -275,7 +275,7 @@ func (w *Writer) startAfterCorruption(found payload) {
 
 // dropSpool drops the spool: the database is captured again from the end of the chain.
 func (w *Writer) dropSpool(err error) {
-	w.options.Log.Debug().Err(err).Msg("backups: dropped the spool")
+	w.options.Log.Debug().Err(err).Msg("backups: discarded the spool")
 	w.chain.reset()
 	w.chain.drop()
 }
@@ -364,7 +364,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if !i.head.Empty() && i.head.Cluster != i.generation.Cluster {
 		foreign := i.head.Cluster
 		i.head = archive.Head{}
-		return fmt.Errorf("%s: %w: it has backups of cluster %s, but this is cluster %s", i.Archive, archive.ErrForeign, foreign, i.generation.Cluster)
+		return fmt.Errorf("%s: %w: the store contains backups of cluster %s, but this is cluster %s", i.Archive, archive.ErrForeign, foreign, i.generation.Cluster)
 	}
 	if err == nil {
 		err = i.head.Damaged
@@ -455,7 +455,7 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	case relation.OtherCluster:
 		i.event, refusal = refused, fmt.Errorf("%w: %w", archive.ErrForeign, refusal)
 	case relation.Unclaimed:
-		i.event, refusal = refused, fmt.Errorf("%w; or restart the member, since the store is reachable now", refusal)
+		i.event, refusal = refused, fmt.Errorf("%w; the store is reachable now, so first try to restart the member", refusal)
 	}
 	return refusal
 }

@@ -65,12 +65,12 @@ type Options struct {
 
 var (
 	// ErrNotWriter reports that another member of the cluster writes the backups. Ask that member instead.
-	ErrNotWriter = errors.New("another member writes the backups")
+	ErrNotWriter = errors.New("another member is writing the backups")
 	// ErrNoChain reports that a full snapshot is needed, which only the member that writes the backups may make.
-	ErrNoChain = errors.New("there is no chain of backups to extend, and only the member that writes the backups may start one")
+	ErrNoChain = errors.New("no chain of backups to extend: only the member that writes the backups may start one")
 	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
 	// its leases and users are stored.
-	ErrRowsOnly = errors.New("the store has every revision of this member; the member that writes the backups must upload the last change of leases or users")
+	ErrRowsOnly = errors.New("the store has all revisions of this member, but the member that writes the backups must still upload the latest lease and user changes")
 )
 
 // Etcd is the running etcd as far as backups need it. Methods may be called from any goroutine and return
@@ -99,7 +99,7 @@ type Etcd interface {
 // snapshot is closed.
 type Gate interface {
 	// Acquire waits until no other operation holds the gate, or until ctx is done. The operation is named for
-	// users, such as "a full backup". The caller must call end.
+	// users, such as "a full snapshot". The caller must call end.
 	Acquire(ctx context.Context, what string) (end func(), err error)
 }
 

@@ -123,7 +123,7 @@ func (r *remote) recordIdentity() {
 	}
 	r.identity = identity
 	if err := identity.Write(r.options.DataDir); err != nil {
-		r.options.Log.Warn().Err(err).Msg("backups: cannot record the cluster of etcd's data on the volume")
+		r.options.Log.Warn().Err(err).Msg("backups: cannot record on the volume which cluster the data belongs to")
 	}
 }
 
@@ -151,7 +151,7 @@ func (r *remote) findSuccessor() {
 func (r *remote) succeededBy(successor int) error {
 	kept := r.relationStore(archive.Head{}, archive.Generation{Number: successor})
 	data := relationData(r.options, r.identity, relation.NotCompared)
-	return fmt.Errorf("%w; this member is at revision %d, and its backups end at revision %d", relation.Compare(data, kept, false).
+	return fmt.Errorf("%w; this member is at revision %d, but its backups end at revision %d", relation.Compare(data, kept, false).
 		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.head.Revision()))
 }
 

@@ -140,7 +140,7 @@ func (s *Spool) CheckSpace(size int64) error {
 		return err
 	}
 	if left-size < SpoolReserve {
-		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are reserved for etcd: enlarge the volume, or remove files that etcd does not need", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
+		return fmt.Errorf("%w: the volume has only %d MiB free, and %d MiB are reserved for etcd; enlarge the volume or delete files that etcd does not need", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
 	}
 	return nil
 }
@@ -271,11 +271,11 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 		if _, err = reader.Next(); errors.Is(err, io.EOF) {
 			entry.Size, err = file.Seek(0, io.SeekEnd)
 		} else {
-			err = fmt.Errorf("it does not end where it should: %w", cmp.Or(err, errors.New("a second segment follows")))
+			err = fmt.Errorf("cannot read the segment to its end: %w", cmp.Or(err, errors.New("the file contains a second segment")))
 		}
 	}
 	if err == nil && entry.Position.String() != name {
-		err = fmt.Errorf("its name does not match its position, %s", entry.Position)
+		err = fmt.Errorf("the file name does not match position %s", entry.Position)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
@@ -299,7 +299,7 @@ func (s *Spool) Newest() (left, err error) {
 	}
 	upTo, next := all[first-1].Next(), all[first].Position
 	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(next) < 0 })
-	return fmt.Errorf("%d segments in the spool end at %s, but the next one starts at %s; preserved them in %s", first, upTo, next, where), err
+	return fmt.Errorf("%d segments in the spool end at %s, but the next segment starts at %s; preserved the earlier segments in %s", first, upTo, next, where), err
 }
 
 // Preserve moves the chosen segments to a directory next to the spool and returns its name. That directory is a valid

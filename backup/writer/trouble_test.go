@@ -36,7 +36,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s.requireProblem("--backup-signing-key: its public key is not in --backup-trusted-keys")
 	s.eventually(func(f Facts) bool { return f.Lag > 300*time.Millisecond && f.LagRevisions == 1 }, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
-	_, err = s.FullNow(t.Context(), "asked for")
+	_, err = s.FullNow(t.Context(), "requested")
 	require.ErrorContains(t, err, "--backup-signing-key")
 
 	require.NoError(t, os.WriteFile(ours.SigningKey, own, 0o600))
@@ -54,13 +54,13 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	})
 	start := time.Now()
 	s.put("a", "1")
-	s.requireProblem("cannot read the segment back from the volume; capturing it again")
+	s.requireProblem("the queued segment is unreadable and must be captured again")
 	times := s.Facts().Problem.Count
 	s.eventually(func(f Facts) bool {
 		return f.Problem != nil && f.Problem.Count > times+1 && f.Lag > 300*time.Millisecond
 	}, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
-	_, err := s.FullNow(t.Context(), "asked for")
+	_, err := s.FullNow(t.Context(), "requested")
 	require.ErrorContains(t, err, "cannot read the segment back")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
@@ -71,7 +71,7 @@ func TestWriter_reportsNoProgress(t *testing.T) {
 	s := startedStand(t)
 	s.do(func() { s.pace.overdue, s.health.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
-	s.requireProblem(fmt.Sprintf("revision %d is not stored after ", last))
+	s.requireProblem(fmt.Sprintf("revision %d is still not stored after ", last))
 	s.do(func() { s.health.notBefore = time.Time{} })
 	s.eventually(func(f Facts) bool { return f.Problem == nil }, "the problem ends")
 }

@@ -29,7 +29,7 @@ type uploads struct {
 }
 
 // errUnreadable reports that a segment in the spool can no longer be read, or differs from what was written.
-var errUnreadable = errors.New("cannot read the segment back from the volume; capturing it again")
+var errUnreadable = errors.New("the queued segment is unreadable and must be captured again")
 
 // start uploads the oldest queued segment at the end of the chain.
 func (u *uploads) start() {
@@ -65,7 +65,7 @@ func (u *uploads) finish(segment Spooled, err error) {
 		u.take(collided, payload{})
 		return
 	case err != nil:
-		u.health.failed(opSegment, "cannot store segment "+segment.Position.String(), err)
+		u.health.failed(opSegment, "cannot upload segment "+segment.Position.String(), err)
 		if errors.Is(err, errUnreadable) {
 			u.take(spoolLost, payload{err: err})
 		}

@@ -56,7 +56,7 @@ func New(options Options) (*Writer, error) {
 		unusable = append(unusable, detached)
 	}
 	for _, reason := range unusable {
-		options.Log.Warn().Err(reason).Msg("backups: preserved unusable segments of the spool; capturing them again")
+		options.Log.Warn().Err(reason).Msg("backups: preserved unusable spool segments; capturing their changes again")
 	}
 	if err != nil {
 		return nil, err
@@ -284,7 +284,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 // missing describes what is not stored, as a clause.
 func (w *Writer) missing() string {
 	facts := w.Facts()
-	text := "it is unknown whether all changes are stored"
+	text := "cannot confirm that all changes are stored"
 	if facts.LagRevisions > 0 {
 		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.EtcdRevision-facts.LagRevisions+1, facts.EtcdRevision)
 	}
@@ -394,6 +394,6 @@ func (w *Writer) currentProblem() *facts.Problem {
 		time.Since(unstored[0].at) <= w.pace.overdue+2*w.chain.interval() {
 		return problem
 	}
-	text := fmt.Sprintf("revision %d is not stored after %%s, although no request failed (the writer is %s)", w.remote.storedRevision()+1, w.core.State)
+	text := fmt.Sprintf("revision %d is still not stored after %%s, although no request has failed (writer state: %s)", w.remote.storedRevision()+1, w.core.State)
 	return new(w.health.lasting(text, unstored[0].at))
 }

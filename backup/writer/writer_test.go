@@ -35,7 +35,7 @@ func TestWrites_areUploadedAndReadable(t *testing.T) {
 
 	path := s.requireAllKept()
 	assert.Equal(t, last, path.Revision)
-	assert.Equal(t, "no full snapshot exists yet", path.Full.Reason)
+	assert.Equal(t, "there is no full snapshot yet", path.Full.Reason)
 	require.NotNil(t, path.Full.Hash, "the hash of a small database is recorded")
 	s.requireOneChain()
 	assert.Equal(t, facts.Writer, s.Facts().Role)

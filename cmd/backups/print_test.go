@@ -151,7 +151,7 @@ func TestPruneResult_Print(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		assert.LessOrEqual(t, len(line), 80+1, line)
 	}
-	pruned.Doubts = []string{"the clock is wrong"}
+	pruned.FailedChecks = []string{"the clock is wrong"}
 	text = strings.Split(printed(t, pruned), "\n")
 	assert.Contains(t, text, "would go the whole generation, 0 bytes: old")
 	assert.NotContains(t, strings.Join(text, " "), "deleted 2")

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrInDoubt reports that pruning is not safe now, so nothing is deleted.
-var ErrInDoubt = errors.New("nothing is deleted")
+// ErrUnsafe reports that Prune deleted nothing because a safety check failed.
+var ErrUnsafe = errors.New("not deleting any backups")
 
 // ErrNoPolicy reports that --backup-keep is missing. Prune does not assume the default, because start-etcd may keep
 // more.
@@ -22,18 +22,18 @@ var ErrNoPolicy = errors.New("--backup-keep: is missing: give it the value that 
 
 // PruneResult is the result of backup prune; -o json prints it.
 type PruneResult struct {
-	Store   string             `json:"store"`
-	Policy  string             `json:"policy"`
-	Assumed bool               `json:"assumed,omitempty"` // the default policy applies, because none is set
-	From    time.Time          `json:"from"`              // start of the window of restore points
-	Doubts  []string           `json:"doubts,omitempty"`  // why nothing is deleted
-	Items   []retention.Item   `json:"items"`
-	DryRun  bool               `json:"dry_run"`
-	Done    retention.Deletion `json:"done"`
+	Store        string             `json:"store"`
+	Policy       string             `json:"policy"`
+	Assumed      bool               `json:"assumed,omitempty"` // the default policy applies, because none is set
+	From         time.Time          `json:"from"`              // start of the window of restore points
+	FailedChecks []string           `json:"doubts,omitempty"`  // messages of the failed safety checks
+	Items        []retention.Item   `json:"items"`
+	DryRun       bool               `json:"dry_run"`
+	Done         retention.Deletion `json:"done"`
 }
 
 // Prune deletes the backups that the policy no longer requires; with dryRun it only plans the deletions. It calls
-// deleted for each deleted item. The result is also valid with ErrInDoubt and with an error of a deletion.
+// deleted for each deleted item. The result is also valid with ErrUnsafe and if a deletion fails.
 // ErrNoPolicy is an error in the flags.
 func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(retention.Item)) (PruneResult, error) {
 	if settings.Keep == "" && !dryRun {
@@ -49,11 +49,11 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(ret
 		return PruneResult{}, err
 	}
 	document := PruneResult{
-		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: settings.Keep == "", From: plan.From, Doubts: plan.Unsafe,
+		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: settings.Keep == "", From: plan.From, FailedChecks: plan.Unsafe,
 		Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Unsafe) > 0 {
-		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Unsafe, "; ")))
+		return document, fmt.Errorf("%w: %s", ErrUnsafe, printable.Line(strings.Join(plan.Unsafe, "; ")))
 	}
 	if !dryRun {
 		document.Done, err = plan.Execute(ctx, kept, deleted)
@@ -74,7 +74,7 @@ func (p PruneResult) Print(to io.Writer) error {
 			rows = nil
 		}
 	}
-	if !p.DryRun && len(p.Doubts) == 0 {
+	if !p.DryRun && len(p.FailedChecks) == 0 {
 		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to be deleted later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}
 	_, err := io.WriteString(to, b.String())
@@ -92,7 +92,7 @@ func (p PruneResult) word(item retention.Item) string {
 	switch {
 	case !item.Goes:
 		return "stays"
-	case len(p.Doubts) > 0:
+	case len(p.FailedChecks) > 0:
 		return "would go"
 	default:
 		return "goes"

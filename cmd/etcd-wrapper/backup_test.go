@@ -85,9 +85,9 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
 		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
-		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.InDoubt, "no backup of generation 1 has been verified yet"},
+		{[]string{"prune", flag, "--backup-keep=points=24h"}, exitcode.ChecksFailed, "no backup of generation 1 has been verified yet"},
 		{[]string{"prune", flag}, exitcode.Usage, "--backup-keep: is missing"},
-		{[]string{"prune", flag, "--dry-run"}, exitcode.InDoubt, "no backup of generation 1 has been verified yet"},
+		{[]string{"prune", flag, "--dry-run"}, exitcode.ChecksFailed, "no backup of generation 1 has been verified yet"},
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
@@ -139,7 +139,7 @@ func TestBackupPrune_assumedPolicy(t *testing.T) {
 		_, out, _ = visit(append([]string{"prune", flag, "--dry-run"}, flags...)...)
 		assert.NotContains(t, out, "default")
 		status, _, log := visit(append([]string{"prune", flag}, flags...)...)
-		assert.Equal(t, exitcode.InDoubt, status, log)
+		assert.Equal(t, exitcode.ChecksFailed, status, log)
 	}
 }
 

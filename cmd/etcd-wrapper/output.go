@@ -125,7 +125,7 @@ func backupStatus(err error) exitcode.Code {
 		{backups.ErrNoPolicy, exitcode.Usage},
 		{fs.ErrExist, exitcode.Usage},
 		{format.ErrNoIdentity, exitcode.Usage},
-		{backups.ErrInDoubt, exitcode.InDoubt},
+		{backups.ErrUnsafe, exitcode.ChecksFailed},
 		{status.ErrNoAnswer, exitcode.NoAnswer},
 		{backups.ErrNoBackups, exitcode.NoAnswer},
 		{backups.ErrIncomplete, exitcode.BackupFailed},

@@ -31,7 +31,7 @@ var ErrCompacted = errors.New("etcd was compacted")
 
 // ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or
 // installs a snapshot of the leader. Reading again may succeed.
-var ErrClosed = errors.New("etcd's database was closed during the read")
+var ErrClosed = errors.New("the etcd database was closed during the read")
 
 // A Reader reads the database of one etcd. Its methods may be called from any goroutine.
 type Reader struct {

@@ -42,7 +42,7 @@ var errClosed = errors.New("etcd is closed")
 func OpenClosed(path string, identity Identity) (*Closed, error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
-		return nil, fmt.Errorf("cannot read database %s: %w", path, err)
+		return nil, fmt.Errorf("cannot open database %s: %w", path, err)
 	}
 	e := &Closed{identity: identity, database: &closedBackend{db: db}}
 	tx := e.database.ConcurrentReadTx()

@@ -44,7 +44,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	tx, ok := s.snapshot.(readTx)
 	if !ok {
 		_ = s.Close()
-		return nil, fmt.Errorf("etcd's snapshot type %T does not report its revision", s.snapshot)
+		return nil, fmt.Errorf("cannot read the revision of an etcd snapshot of type %T", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
 	s.Revision = lastRevision(tx)

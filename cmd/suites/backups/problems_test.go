@@ -85,7 +85,7 @@ func TestStore_ofAnotherCluster(t *testing.T) {
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingWithProblem(other, "cluster ID mismatch")
-	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, but the data to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
+	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, but the data belongs to cluster [0-9a-f]{32}", backupStatus(other).Problem.Message)
 	other.Shutdown()
 	assert.Equal(t, before, files(t, first.dir), "the store is unchanged")
 }
@@ -171,6 +171,6 @@ func TestDataOlderThanBackups(t *testing.T) {
 
 	again := m.Start()
 	require.Equal(t, 70, again.Exit(harness.Patience), "a restored volume looks like a copy")
-	again.AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
+	again.AwaitLine(harness.Line{"message": "another copy of this data is writing to the same backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }

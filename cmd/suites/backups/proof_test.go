@@ -29,7 +29,7 @@ func TestDamagedFullSnapshot_isReplaced(t *testing.T) {
 	assert.Contains(t, log, "the test restore failed")
 	_, log, code = m.Begin("backup", "prune", m.flag(), "--backup-keep=points=24h").Wait()
 	assert.Equal(t, 75, code)
-	assert.Contains(t, log, "nothing is deleted")
+	assert.Contains(t, log, "not deleting any backups")
 
 	again := m.StartReady()
 	awaitBackupStatus(again, "the failed test restore is reported", func(b facts.Backups) bool { return b.LastVerification != nil && !b.LastVerification.Passed })

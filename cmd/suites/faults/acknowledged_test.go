@@ -54,7 +54,7 @@ func TestStored_unreachableStoreIsLikeALostQuorum(t *testing.T) {
 	require.ErrorIs(t, p.TryPut("waits", "value", time.Second), context.DeadlineExceeded)
 	require.Less(t, run.AwaitReadyz(http.StatusServiceUnavailable), 3*time.Second)
 	_, reply := run.Request(http.MethodGet, "/readyz")
-	require.Contains(t, reply, "the backup store does not confirm changes, so clients are waiting: cannot store segment")
+	require.Contains(t, reply, "clients are waiting because the backup store is not confirming writes: cannot upload segment")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := p.Etcd().Get(ctx, "waits", clientv3.WithSerializable())

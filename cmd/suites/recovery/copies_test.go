@@ -42,7 +42,7 @@ func TestCopies_oneContinues(t *testing.T) {
 		require.Fail(t, "both continue")
 	}
 	assert.Equal(t, 70, runs[stopped].Exit(time.Second))
-	runs[stopped].AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
+	runs[stopped].AwaitLine(harness.Line{"message": "another copy of this data is writing to the same backups", "level": "error"})
 	runs[stopped].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
 	assert.Equal(t, 200, runs[running].Readyz())
 	pods[running].Put("key", "afterwards")

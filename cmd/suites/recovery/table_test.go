@@ -48,7 +48,7 @@ var cells = []struct{ volume, store, end string }{
 	{"rolled back", "another's", "backups of another cluster are never restored to this member"},
 	{"broken", "this cluster's", restores},
 	{"broken", "empty", "there is no backup to restore"},
-	{"broken", "certified", "cannot be uploaded: the spool does not extend the backups: "},
+	{"broken", "certified", "cannot be uploaded: cannot append the spool to the backups: "},
 	{"broken", "unreachable", waits},
 	{"broken", "none", "there is no backup to restore"},
 	{"broken", "another's", "backups of another cluster are never restored to this member"},
