@@ -1,9 +1,9 @@
-// Package backup makes the backups of a member while its etcd runs, and uploads what is missing after etcd was
-// closed. It combines the packages below it: the writer stores changes; maintenance tasks test restores, list the
-// backups and delete those that are no longer needed.
+// Package backup backs up a member while its etcd is running, and uploads the remaining changes after etcd is closed.
+// The writer (package writer) stores changes. Maintenance tasks test restores, list the backups and delete backups
+// that are no longer needed.
 //
-// Nothing here delays etcd's clients, and only the package's own goroutines wait for the store. The command creates
-// one Backups per run.
+// Backups never delay etcd's clients: only the goroutines of this package wait for the store. Each run has its own
+// Backups.
 package backup
 
 import (
@@ -27,59 +27,60 @@ import (
 	"etcd-wrapper/backup/writer/ack"
 )
 
-// Options configure Backups. Gate, Ack, ScratchDir and Now are optional.
+// Options configures Backups. Gate, Ack, ScratchDir and Now are optional.
 type Options struct {
 	Store      store.Store
 	Keys       *format.Keys
 	Interval   time.Duration // --backup-interval
 	Schedule   Schedule
 	Policy     retention.Policy
-	SpoolDir   string // directory on the volume, used only by the spool
+	SpoolDir   string // directory on the volume that only the spool uses
 	SpoolLimit int64  // bytes
-	// Verify tests a restore of a path in a separate process. An error means that the test could not run.
+	// Verify tests in a separate process whether a path can be restored. It returns an error if the test could not
+	// run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is the directory to which Verify restores. Commands use the same name with a dash and a suffix. Files
-	// found at the start are left over from a process that was killed.
+	// ScratchDir is the directory that Verify restores to. Commands append a dash and a suffix to its name. Files
+	// left behind by a killed process are removed at the next start.
 	ScratchDir string
 
 	Gate writer.Gate
-	Ack  *ack.Gate // of --backup-ack=stored
+	Ack  *ack.Gate // set with --backup-ack=stored
 	Log  zerolog.Logger
-	Now  func() time.Time // returns the wall-clock time; nil means time.Now
+	Now  func() time.Time // current wall-clock time; defaults to time.Now
 }
 
-// Backups are the backups of one run. Begin, End and Flush are called in this order, each at most once; the other
-// methods may be called from any goroutine at any time.
+// Backups manages the backups of one run. Begin, End and Flush must be called in this order, each at most once. All
+// other methods are safe for concurrent use.
 type Backups struct {
 	options Options
 	archive *archive.Archive
 	running atomic.Pointer[running]
 	listed  atomic.Pointer[StoreContents]
-	unable  atomic.Pointer[facts.Problem] // why backups are impossible
+	unable  atomic.Pointer[facts.Problem] // why backups cannot be made
 	undone  atomic.Pointer[facts.Problem] // see Facts
 
 	session    string
 	superseded chan error
 }
 
-// running is the state while etcd runs.
+// running holds the state while etcd is running.
 type running struct {
 	etcd   writer.Etcd
 	dir    string // etcd's data directory
 	owner  string
 	writer atomic.Pointer[writer.Writer] // nil until the spool is usable
-	opened chan struct{}                 // closed when the spool is open or unusable
+	opened chan struct{}                 // closed once opening the spool has succeeded or failed
 	stop   context.CancelFunc
-	done   chan struct{} // closed when the writer has ended
+	done   chan struct{} // closed when the writer has stopped
 }
 
-// ErrNotRunning reports that etcd is not running, or that backups have not started.
+// ErrNotRunning is returned if etcd is not running or backups have not started.
 var ErrNotRunning = errors.New("backups are not running; run etcd-wrapper status to see why")
 
 // retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
 
-// New returns the backups of a run. It sends no requests.
+// New returns Backups for one run. It does not access the store.
 func New(options Options) *Backups {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -89,8 +90,8 @@ func New(options Options) *Backups {
 	}
 }
 
-// Begin starts making backups of an etcd that has just become ready, until End. A new store is initialized for the
-// owner, NAMESPACE/NAME.
+// Begin starts backing up etcd, which must be ready, until End is called. An unused store is initialized for the
+// given owner (NAMESPACE/NAME).
 func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, dir: dataDir, owner: owner, stop: stop, opened: make(chan struct{}), done: make(chan struct{})}
@@ -101,7 +102,7 @@ func (b *Backups) Begin(etcd writer.Etcd, dataDir, owner string) {
 	}()
 }
 
-// run opens the spool, retrying until it can be used, and then makes backups.
+// run opens the spool, retrying on errors, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeTemporaryFiles()
 	options := b.writerOptions(r.etcd, r.dir, r.owner)
@@ -120,21 +121,21 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	// End does not wait for the tasks, which read nothing from etcd: a restore test that was killed is gone only once
-	// its process is scheduled, and a busy machine may delay that for seconds.
+	// End does not wait for the tasks because they do not read from etcd. On a busy machine, it can take seconds for
+	// the process of a killed restore test to exit.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	w.Run(ctx)
 }
 
-// supersede reports that another generation continues this one, unless the run has ended: the next run must not
-// receive the reason.
+// supersede reports that another generation has superseded this one. It does nothing after the run has ended because
+// the next run must not receive the reason.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
 	}
 	select {
 	case b.superseded <- reason:
-	default: // the value of an earlier run was not received yet
+	default: // the value from an earlier run has not been received yet
 	}
 }
 
@@ -146,7 +147,7 @@ func (b *Backups) recordFailure(err error) {
 	b.unable.Store(addFailure(previous, err, retryInterval))
 }
 
-// addFailure returns a problem, which may be nil, with one more failure.
+// addFailure returns previous, which may be nil, with one more failure.
 func addFailure(previous *facts.Problem, err error, next time.Duration) *facts.Problem {
 	now := &facts.Problem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(next)}
 	if previous != nil {
@@ -163,18 +164,18 @@ func (b *Backups) writerOptions(etcd writer.Etcd, dataDir, owner string) writer.
 	}
 }
 
-// nextFull applies the schedule with the offset of a cluster.
+// nextFull returns the next time on the schedule, offset for the given cluster.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster)) // never returns an error
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
-// errStopping is the error of replies that wait for the store when etcd is closed.
+// errStopping is returned to clients that are still waiting for the store when etcd is closed.
 var errStopping = errors.New("etcd is stopping")
 
-// End stops the writer, after which etcd may be closed. An error means that a request of the writer to the store
-// has not returned before ctx was done; the writer no longer reads etcd then. A maintenance task may end later.
+// End stops the writer so that etcd can be closed. It returns an error if a request to the store is still pending
+// when ctx is done; even then, the writer no longer reads from etcd. Maintenance tasks may outlive End.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -192,7 +193,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// currentWriter returns the writer; nil if there is none.
+// currentWriter returns the writer, or nil if there is none.
 func (b *Backups) currentWriter() *writer.Writer {
 	if r := b.running.Load(); r != nil {
 		return r.writer.Load()
@@ -200,17 +201,18 @@ func (b *Backups) currentWriter() *writer.Writer {
 	return nil
 }
 
-// Superseded receives one error, a sentence, once another cluster was restored from this cluster's backups and
-// continues them. etcd must be closed then, since what it acknowledges from here on is in no backup.
+// Superseded receives one error, worded for users, after another cluster was restored from this cluster's backups.
+// etcd must then be closed because its further writes are in no backup.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
-// Ack returns the gate of --backup-ack=stored; nil without it.
+// Ack returns the gate for --backup-ack=stored, or nil if that is not set.
 func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 
-// confirmLimit is the time after which a member is not ready because a change still waits for the store.
+// confirmLimit bounds the time that a change may wait for the store before the member becomes unready.
 const confirmLimit = 2 * time.Second
 
-// Unconfirmed returns why replies wait for the store; empty if they do not, or for less than confirmLimit.
+// Unconfirmed returns why clients are waiting for the store. It returns an empty string if the gate is open and no
+// change has been waiting for confirmLimit.
 func (b *Backups) Unconfirmed() string {
 	if b.options.Ack == nil {
 		return ""
@@ -230,8 +232,8 @@ func (b *Backups) Unconfirmed() string {
 	return "clients are waiting because the backup store is not confirming writes: " + reason
 }
 
-// BeforeCompaction captures the rows that a compaction is about to remove. It returns once they are in the spool,
-// or when ctx is done.
+// BeforeCompaction captures the rows that a compaction is about to remove. It returns when the rows are in the spool
+// or ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil {
 		select {
@@ -244,7 +246,7 @@ func (b *Backups) BeforeCompaction(ctx context.Context) {
 	}
 }
 
-// Now makes a full snapshot and waits until it is stored. It returns ErrNotRunning or the errors of writer.FullNow.
+// Now makes a full snapshot and waits until it is stored. It returns ErrNotRunning or an error from writer.FullNow.
 func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	s := b.currentWriter()
 	if s == nil {
@@ -253,15 +255,15 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	return s.FullNow(ctx, "requested")
 }
 
-// Facts is the state of the backups at one moment.
+// Facts describes the backups at one moment.
 type Facts struct {
 	Shipped writer.Facts
 	Listed  StoreContents
-	Unable  *facts.Problem // why backups are currently impossible; nil if they are possible
-	Undone  *facts.Problem // a failing maintenance task, or what blocks deletions; nil if there is none
+	Unable  *facts.Problem // why backups cannot be made; nil if they can
+	Undone  *facts.Problem // a failing maintenance task or failed safety check; nil if there is none
 }
 
-// Facts returns the current state from memory.
+// Facts returns the current state without accessing the store.
 func (b *Backups) Facts() Facts {
 	known := Facts{
 		Shipped: writer.Facts{Backups: facts.Backups{Role: facts.Waiting, SpoolLimit: b.options.SpoolLimit}},
@@ -277,7 +279,7 @@ func (b *Backups) Facts() Facts {
 	return known
 }
 
-// Published returns the current state as the status document shows it.
+// Published returns the current state for the status document.
 func (b *Backups) Published() *facts.Backups { return b.Facts().document() }
 
 func (f Facts) document() *facts.Backups {
@@ -295,19 +297,19 @@ func (f Facts) document() *facts.Backups {
 	return &document
 }
 
-// window returns the restorable revisions: those of the last listing, extended to what this writer has stored since.
+// window returns the restorable revisions, including those stored by this writer since the last listing.
 func (f Facts) window() facts.Window {
 	window := f.Listed.window()
-	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member writes, or this member has not read the store yet
+	if f.Listed.Cut == nil && f.Shipped.Revision >= window.ToRevision { // otherwise another member is the writer, or this member has not read the store yet
 		window.ToRevision, window.To = f.Shipped.Revision, time.Now().Add(-f.Shipped.Lag).Truncate(time.Second)
 	}
 	return window
 }
 
-// windowsUpTo returns the windows of the last listing, the last of which ends with the given window and includes
-// the full snapshot made since.
+// windowsUpTo returns the windows from the last listing with the last one extended to end. The last window includes
+// the full snapshot made since the listing.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
-	windows := slices.Clone(f.Listed.Windows) // copy, because the listing is shared
+	windows := slices.Clone(f.Listed.Windows) // the listing is shared
 	last := &windows[len(windows)-1]
 	last.ToRevision, last.To = end.ToRevision, end.To
 	if made := f.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision &&
@@ -317,17 +319,17 @@ func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	return windows
 }
 
-// StoreContents describes the backups in the store, as of the last listing.
+// StoreContents describes the backups found by the last listing of the store.
 type StoreContents struct {
-	facts.Backups           // facts from the listing
-	At            time.Time // time of the listing; zero if there was none
-	Cut           error     // why revisions after the window cannot be restored; nil if the next stored revisions can
+	facts.Backups
+	At  time.Time // time of the listing; zero if there is none
+	Cut error     // why revisions after the window cannot be restored; nil if later revisions will extend the window
 
 	history *archive.History
-	stored  int64 // last revision that was stored before the listing
+	stored  int64 // last revision stored before the listing
 }
 
-// window returns the restorable revisions; zero if there are none.
+// window returns the restorable revisions, or the zero value if there are none.
 func (l *StoreContents) window() facts.Window {
 	if l == nil || l.Window == nil {
 		return facts.Window{}
@@ -335,7 +337,8 @@ func (l *StoreContents) window() facts.Window {
 	return *l.Window
 }
 
-// addResult keeps the result of a restore test if it is the newest. Of two in the same second, a failure is kept.
+// addResult records the result of a restore test unless a newer one is known. If two tests ended in the same second,
+// a failure takes precedence.
 func (l *StoreContents) addResult(result *archive.Result) {
 	previous := l.LastVerification
 	if previous != nil && (result.At.Before(previous.At) || result.At.Equal(previous.At) && !previous.Passed) {
@@ -354,7 +357,7 @@ func (l *StoreContents) addResult(result *archive.Result) {
 	l.LastVerification.Reason = reason
 }
 
-// newContents summarizes a history for users.
+// newContents summarizes history for users.
 func newContents(history *archive.History) *StoreContents {
 	listed := &StoreContents{history: history}
 	for _, generation := range history.Generations {
@@ -384,13 +387,13 @@ func newContents(history *archive.History) *StoreContents {
 	return listed
 }
 
-// maxWindows and maxMarks bound what is published of a long history. The newest entries are kept.
+// maxWindows and maxMarks limit how much of a long history is published. Older entries are omitted.
 const (
 	maxWindows = 16
 	maxMarks   = 64 // per window
 )
 
-// testResults maps the outcomes of restore tests to those of the status document.
+// testResults maps the outcome of a restore test to its value in the status document.
 var testResults = map[archive.Outcome]string{archive.Verified: "passed", archive.Failed: "failed"}
 
 // windows returns the restorable windows of all generations.

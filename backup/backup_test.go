@@ -74,9 +74,9 @@ func (p *proof) restoreTests() (count int) {
 	return count
 }
 
-// subject is an etcd with its backups.
+// subject is an etcd and its backups.
 type subject struct {
-	now func() time.Time // the wall clock; nil if it is right
+	now func() time.Time // wall clock; nil for the real one
 	*backup.Backups
 	etcd  *etcdtest.Etcd
 	store store.Store
@@ -85,7 +85,7 @@ type subject struct {
 	turns turns
 }
 
-// turns ensures that a defragmentation and a snapshot never run at the same time.
+// turns prevents defragmentations and snapshots from running at the same time.
 type turns chan struct{}
 
 func (t turns) Acquire(ctx context.Context, _ string) (end func(), err error) {
@@ -146,7 +146,7 @@ func (s *subject) eventually(t *testing.T, holds func(backup.Facts) bool, what s
 	require.Eventually(t, func() bool { return holds(s.Facts()) }, etcdtest.Patience, 5*time.Millisecond, what)
 }
 
-// beginUntil starts the backups and waits until a condition holds.
+// beginUntil starts the backups and waits for a condition.
 func (s *subject) beginUntil(t *testing.T, holds func(backup.Facts) bool, what string) {
 	t.Helper()
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
@@ -171,7 +171,7 @@ func (s *subject) stop(t *testing.T) {
 	s.etcd.Server.Stop()
 }
 
-// nextRun ends the backups and prepares those of the next run.
+// nextRun ends the backups and prepares the backups of the next run.
 func (s *subject) nextRun(t *testing.T) {
 	t.Helper()
 	s.end(t)
@@ -182,7 +182,7 @@ func (s *subject) database() string { return filepath.Join(s.dir, "member", "sna
 
 func soon(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), etcdtest.Patience) // a cleanup may wait as well
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), etcdtest.Patience) // this may be called from a cleanup
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -249,7 +249,7 @@ func TestAnUnusableSpoolIsReported(t *testing.T) {
 	require.ErrorContains(t, s.Flush(soon(t), s.database()), "spool")
 }
 
-// A pod may be told to stop right after it became ready.
+// A pod may be stopped right after it becomes ready.
 func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
@@ -263,7 +263,7 @@ func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	gate := ack.NewGate()
 	b := backup.New(backup.Options{Store: memory.New(), Keys: &format.Keys{}, Ack: gate})
-	assert.Contains(t, b.Unconfirmed(), "clients are waiting: no upload has succeeded in the last minute")
+	assert.Contains(t, b.Unconfirmed(), "clients are waiting because the backup store is not confirming writes: no upload has succeeded in the last minute")
 	gate.Confirm(1, 0, time.Now())
 	assert.Empty(t, b.Unconfirmed())
 	gate.Confirm(1, 0, time.Now().Add(-ack.Validity))
@@ -273,7 +273,7 @@ func TestUnconfirmed_saysWhyTheGateIsClosed(t *testing.T) {
 	assert.Empty(t, b.Unconfirmed(), "no client waits")
 }
 
-// replace replaces the content of a key file with that of other files, as docs/backups.md describes.
+// replace overwrites a key file with the contents of other files, as described in docs/backups.md.
 func replace(t *testing.T, path string, by ...string) {
 	t.Helper()
 	var all []byte
@@ -285,7 +285,7 @@ func replace(t *testing.T, path string, by ...string) {
 	require.NoError(t, os.WriteFile(path, all, 0o600))
 }
 
-// restores reads the full snapshot and the segments of a restore to a revision.
+// restores reads the full snapshot and segments needed to restore a revision.
 func (s *subject) restores(t *testing.T, keys *format.Keys, revision int64) error {
 	t.Helper()
 	from := archive.New(s.store, keys)

@@ -18,22 +18,24 @@ import (
 )
 
 const (
-	// hangGrace is the time after its deadline at which a call counts as hung.
+	// hangGrace is the time that a call may run past its deadline before it counts as hung.
 	hangGrace = 500 * time.Millisecond
-	// recoveryLimit is the time for a store with an earlier problem to recover: a pod must not stop slowly because of
-	// it.
+	// recoveryLimit is the time that a failing store has to recover. A pod must not stop slowly because of a broken
+	// store.
 	recoveryLimit = 3 * time.Second
 )
 
 var errStillUnreachable = errors.New("the store has not recovered from an earlier failure")
 
-// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
-// called after End and waits until the writer has ended. The writer may have ended before the last writes, so each
-// member uploads what the store lacks; several may do so at the same time. If there is no chain to extend, the
-// member that wrote the backups copies the whole database, and others return writer.ErrNoChain. writer.ErrRowsOnly
-// means that all revisions are stored and another member uploads the rest. ErrNotRunning means that backups had not
-// started. Flush returns soon after ctx is done even if a volume or a network file system hangs. It then leaves a
-// goroutine behind, since the process is about to exit.
+// Flush uploads all writes that etcd acknowledged before it was closed, and returns nil once they are stored. It must
+// be called after End, and waits for the writer to stop. The writer may have stopped before the last writes, so every
+// member uploads the changes that are missing from the store, possibly at the same time.
+//
+// If there is no chain to extend, the member that wrote the backups copies the whole database, and the other members
+// return writer.ErrNoChain. Flush returns writer.ErrRowsOnly if all revisions are stored and another member must
+// upload the rest, and ErrNotRunning if backups had not started. Flush returns shortly after ctx is done even if a
+// volume or network file system hangs. In that case it leaks a goroutine, which is harmless because the process is
+// about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -57,18 +59,18 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	}
 }
 
-// flushClosed flushes the database that etcd has closed.
+// flushClosed uploads the rest of the database after etcd has closed it.
 func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
-	identity.Leader = true // it uploads its data whether or not it is the leader
+	identity.Leader = true // every member uploads its data, even if it is not the leader
 	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
 		return err
 	}
 	defer closed.Close()
 	shipped, options := b.Facts().Shipped, b.writerOptions(closed, r.dir, r.owner)
-	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know that it writes
+	wrote := shipped.Role == facts.Writer || r.etcd.Identity().Leader // a member elected during shutdown may not know yet that it is the writer
 	options.Reconciled, options.SegmentsOnly = shipped.Role != facts.Waiting, !wrote
 	options.Release = wrote && identity.Members == 1
 	if shipped.Problem == nil {
@@ -77,8 +79,8 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 	return flush(ctx, options, shipped.Problem != nil)
 }
 
-// flush uploads a closed database, without a schedule for full snapshots. If the store had a problem, flush waits
-// only for recoveryLimit until it has recovered.
+// flush uploads a closed database without making scheduled full snapshots. If the store had a problem, flush gives up
+// unless the store recovers within recoveryLimit.
 func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	options.Schedule = func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
@@ -102,8 +104,9 @@ func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	return last.Flush(ctx)
 }
 
-// FlushAtRest uploads what the store lacks of the database in a data directory. It is for a single-member cluster whose
-// etcd does not run and will not run again on this data. The error describes what is missing.
+// FlushAtRest uploads the changes in a data directory that are missing from the store. It is for single-member
+// clusters whose etcd is not running and will not use this data again. The error describes what could not be
+// uploaded.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
 	closed, err := capture.OpenClosed(filepath.Join(dataDir, "member", "snap", "db"), capture.Identity{
 		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
@@ -116,41 +119,44 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 	if err := flush(ctx, options, false); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, archive.Identity{}, 0) // the writer keeps the last segment for an etcd that continues
+	return b.FlushSpool(ctx, archive.Identity{}, 0) // the writer keeps the last segment in the spool in case etcd continues with this data
 }
 
 const (
-	// segmentTimeout bounds the upload of one segment, which is small.
+	// segmentTimeout is the timeout for uploading one segment. Segments are small.
 	segmentTimeout = 2 * time.Minute
-	// maxConflicts limits how often another member may store a segment first.
+	// maxConflicts is the number of attempts to store a segment if other members keep storing one at the same
+	// position.
 	maxConflicts = 10
 )
 
-// errMismatch reports that cannot append the spool to the backups in the store.
+// errMismatch is returned if the spool does not continue the backups in the store.
 var errMismatch = errors.New("cannot append the spool to the backups")
 
 // spoolFlush uploads the spool of an earlier run.
 type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
-	torn     bool          // part of the data cannot be read
-	matches  bool          // the store has the same history
-	head     *archive.Head // head of the store; nil if it must be read again
-	writable int           // generation to which this process may add objects; 0 until it is verified
+	torn     bool          // part of the spool is unreadable
+	matches  bool          // the store has the same history as the spool
+	head     *archive.Head // end of the backups; nil if it must be read again
+	writable int           // generation verified to be writable by this process; 0 if none
 }
 
-// FlushSpool uploads the spool of an earlier run and clears it once it is stored. data is the identity of the data
-// on the volume, unknown if there is no usable data, and reach its last revision. If the newest segment belongs to
-// other data or ends at or before reach, the spool is left to the writer. FlushSpool is called before Begin and may
-// be called again after an error, such as store.ErrUnavailable, or context.DeadlineExceeded after two minutes for
-// one segment. Segments after an unreadable part, or of a generation that a restore has ended, are preserved with a
-// warning.
+// FlushSpool uploads the spool of an earlier run and clears it. data identifies the data on the volume, or is unknown
+// if there is no usable data; reach is the last revision of that data. If the newest segment belongs to other data or
+// ends at or before reach, FlushSpool leaves the spool to the writer.
+//
+// FlushSpool must be called before Begin. It can be called again after an error such as store.ErrUnavailable or
+// context.DeadlineExceeded, which it returns if uploading a segment takes longer than two minutes. Segments that
+// follow an unreadable part, or that belong to a generation ended by a restore, are preserved, and a warning is
+// logged.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
-		return nil // avoids reading the whole spool at the start
+		return nil // do not read the whole spool on every start
 	}
 	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
@@ -177,18 +183,18 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		}
 	}
 	if !s.matches {
-		return nil // the store has later revisions, but possibly with different rows
+		return nil // the store has later revisions, but their rows may differ
 	}
 	return waiting.Clear()
 }
 
-// upload stores a segment, or the part of it that the store lacks.
+// upload stores the part of a segment that is missing from the store.
 func (s *spoolFlush) upload(ctx context.Context, entry writer.Spooled) error {
 	for range maxConflicts {
 		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		s.head = nil // another member stored a segment first, which may contain all or part of this one
+		s.head = nil // another member's segment was stored first and may contain some or all of these rows
 	}
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
@@ -201,7 +207,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	}
 	switch entry.Next().Compare(s.head.Position) {
 	case -1:
-		return nil // already stored
+		return nil
 	case 0:
 		if entry.After != s.head.Before {
 			return s.mismatch(entry.Manifest)
@@ -213,7 +219,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	if err != nil {
 		return err
 	}
-	defer content.Close() // the file was only read
+	defer content.Close() // the file is only read, so a close error is harmless
 	if entry.Before == s.head.Before && s.head.IsNewer(entry.Manifest) {
 		s.matches = true
 		return nil // the store has newer leases and users
@@ -228,7 +234,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	return nil
 }
 
-// readHead reads the end of the backups unless it is known.
+// readHead reads the end of the backups unless it is already known.
 func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	if s.head != nil && s.head.Generation == generation {
 		return nil
@@ -241,8 +247,8 @@ func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	return nil
 }
 
-// mayAdd checks whether this process may add to the generation of a segment. It allows it if the generations cannot be
-// read: other requests report that, and the spool is kept.
+// mayAdd returns an error if this process must not add to the segment's generation. If the generations cannot be
+// read, mayAdd returns nil: other requests report the error, and the spool is kept.
 func (s *spoolFlush) mayAdd(ctx context.Context, entry writer.Spooled) error {
 	if s.writable == entry.Generation {
 		return nil
@@ -258,8 +264,8 @@ func (s *spoolFlush) mayAdd(ctx context.Context, entry writer.Spooled) error {
 	return nil
 }
 
-// generation returns the generation of a segment, nil if the store does not know it, and whether a restore has
-// ended it.
+// generation returns the generation of a segment, or nil if the store does not contain it, and whether a restore has
+// ended that generation.
 func (s *spoolFlush) generation(ctx context.Context, entry writer.Spooled) (found *archive.Generation, ended bool, err error) {
 	all, err := s.archive.Generations(ctx)
 	for i := range all {
@@ -270,8 +276,8 @@ func (s *spoolFlush) generation(ctx context.Context, entry writer.Spooled) (foun
 	return nil, false, err
 }
 
-// remaining returns the part of a segment that the store lacks, as it will be stored, and its manifest, which the
-// next segment extends.
+// remaining returns the part of a segment that is missing from the store, and the manifest that the next segment must
+// follow.
 func (s *spoolFlush) remaining(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
 	case from.Ending() != nil || entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
@@ -294,8 +300,8 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 		errMismatch, manifest.Position.Revision, manifest.Cluster, s.archive, max(0, s.head.Revision()))
 }
 
-// preserve preserves the spool if its generation has ended or part of it is unreadable. It leaves the spool where it
-// is if it belongs to another store. Otherwise it returns the error: an operator must decide.
+// preserve moves the spool aside if its generation has ended or part of it is unreadable. A spool that belongs to
+// another store stays in place. In all other cases preserve returns why, because an operator must decide.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {
@@ -315,8 +321,8 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	return err
 }
 
-// buildRemaining makes a segment of the records after the end of the backups, if another member has stored the first
-// part of this one.
+// buildRemaining builds a segment from the records after the end of the backups. It is used if another member has
+// stored the first part of the segment.
 func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {
@@ -337,7 +343,7 @@ func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error)
 	return builder.Finish(format.Source{Compacted: entry.Compacted, Term: entry.Term, Member: entry.Member, Applied: entry.Applied})
 }
 
-// split reads a segment: rows up to a revision extend a chain, and the other records go into another segment.
+// split adds the rows of a segment up to the given revision to stored, and all other records to beyond.
 func split(from *format.SegmentReader, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	_, err := from.Next()
 	for err == nil {

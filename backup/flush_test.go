@@ -25,11 +25,11 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// stuck is a store that hangs and ignores its context, like a network file system whose server is unreachable.
+// stuck is a store that hangs and ignores its context, like a network file system with an unreachable server.
 type stuck struct {
 	store.Store
 	hangs   atomic.Bool
-	waiting atomic.Int32 // number of uploads that hang
+	waiting atomic.Int32 // number of hanging uploads
 	release chan struct{}
 }
 
@@ -41,7 +41,7 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 	return s.Store.Put(ctx, name, content)
 }
 
-// closedBehind runs backups, ends them, and closes etcd with ten revisions that the store lacks.
+// closedBehind makes backups, ends them, and closes etcd while ten revisions are not stored.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
 	s.start(t)
@@ -63,7 +63,7 @@ func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	go func() { done <- s.Flush(ctx, s.database()) }()
 	select {
 	case err := <-done:
-		require.ErrorContains(t, err, "does not respond")
+		require.ErrorContains(t, err, "is not responding")
 	case <-soon(t).Done():
 		require.Fail(t, "Flush hangs")
 	}
@@ -93,7 +93,7 @@ func TestFlush_waitsOnlyBrieflyForAStoreThatHadAProblem(t *testing.T) {
 			s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Problem != nil }, "a problem")
 		})
 		if !recovered {
-			require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier problem")
+			require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier failure")
 			continue
 		}
 		in.ClearFaults()
@@ -111,7 +111,7 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
 	atOnce, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorContains(t, s.End(atOnce), "did not respond in time")
+	require.ErrorContains(t, s.End(atOnce), "timed out waiting for the store")
 	s.put(t, 10)
 	s.etcd.Server.Stop()
 	var together atomic.Int32
@@ -124,7 +124,7 @@ func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// On a busy machine, a killed process may take seconds to exit.
+// On a busy machine, a killed process can take seconds to exit.
 func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -138,12 +138,12 @@ func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	require.Equal(t, int64(11), s.stored(t))
 }
 
-// In a rolling restart, the other members keep running while the member that writes the backups is stopped.
+// During a rolling restart, the other members keep running while the writer is stopped.
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
 	require.NoError(t, s.Flush(soon(t), s.database()))
-	older := s.dir + ".older" // a copy of the volume of the member that stops first
+	older := s.dir + ".older" // copy of the volume of the member that is stopped first
 	require.NoError(t, os.CopyFS(older, os.DirFS(s.dir)))
 
 	s.etcd = etcdtest.Start(t, s.dir)
@@ -165,7 +165,7 @@ func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
 	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
 }
 
-// A shutdown must finish within its time limit even if the store takes two seconds per request.
+// A shutdown must finish in time even if the store takes two seconds per request.
 func TestFlush_sendsFewRequests(t *testing.T) {
 	kept := memory.New()
 	s := newSubjectIn(t, kept, archive.Verified)
@@ -173,7 +173,7 @@ func TestFlush_sendsFewRequests(t *testing.T) {
 	before := len(kept.Calls())
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	asked := kept.Calls()[before:]
-	require.LessOrEqual(t, len(asked), 12, "%v", asked) // it would be 23 if the writer had to inspect the store again
+	require.LessOrEqual(t, len(asked), 12, "%v", asked) // 23 if the writer had to inspect the store again
 	require.Equal(t, int64(12), s.stored(t))
 }
 
@@ -197,7 +197,7 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *format.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
-// Leases and users do not change the revision, so the last revision does not reveal new ones.
+// Changes to leases and users do not increase the revision.
 func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.start(t)
@@ -217,8 +217,8 @@ func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	require.NoError(t, again.FlushAtRest(soon(t), s.dir, member, cluster), "and once more, when the store has all of it")
 }
 
-// Opening a large spool takes long. Meanwhile etcd serves requests, and a client may compact revisions that are in
-// no segment yet.
+// Opening a large spool can take a while. In the meantime, etcd is already serving clients, and a client may compact
+// revisions that are not in a segment yet.
 func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.start(t)
@@ -232,7 +232,7 @@ func TestBeforeCompaction_waitsForTheSpool(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), s.dir, "")
 	opened := make(chan error)
 	go func() {
-		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // blocks until the spool is being opened
+		file, err := os.OpenFile(slow, os.O_WRONLY, 0) // blocks until the spool is opened
 		opened <- errors.Join(err, file.Close())
 	}()
 	s.BeforeCompaction(soon(t))

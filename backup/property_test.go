@@ -43,26 +43,26 @@ var histories = flag.Int("histories", 1, "how many random histories are backed u
 type past struct {
 	*testing.T
 	*subject
-	kept   *memory.Store // outlives each process
-	dying  *killable     // the store as the running process sees it
+	kept   *memory.Store // survives process restarts
+	dying  *killable     // the store as seen by the running process
 	random *rand.Rand
 	leases []clientv3.LeaseID
 	rows   map[string][]byte // all rows ever seen
 	hashes map[int64]recordedHash
 	seen   int64
-	begun  int64    // etcd's revision once the first full snapshot was stored
-	rights []rights // in the order in which they were granted
+	begun  int64    // etcd's revision when the first full snapshot was stored
+	rights []rights // in chronological order
 }
 
-// recordedHash is a hash that etcd computed for a revision. For a revision at which etcd was compacted, etcd
-// returns the hash that it stored during the compaction.
+// recordedHash is the hash that etcd returned for a revision. If etcd was compacted at the revision, the hash was
+// recorded during the compaction.
 type recordedHash struct {
 	mvcc.KeyValueHash
 	compaction bool
 }
 
-// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories. The store fails at random,
-// and the processes are killed at any point.
+// TestEveryStoredRevisionEqualsEtcdsOwn compares random revisions of random histories. The store fails randomly, and
+// processes are killed at random points.
 func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
@@ -78,13 +78,13 @@ func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	}
 }
 
-// live starts and ends backups a few times while etcd runs and the store sometimes fails.
+// live starts and stops backups several times while etcd is running and the store fails now and then.
 func (p *past) live() {
 	p.Helper()
 	p.appoint()
 	p.look()
 	for life := range 4 {
-		p.kept.ClearFaults() // otherwise the failures of all runs would accumulate
+		p.kept.ClearFaults() // so that failures do not accumulate
 		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})
@@ -111,7 +111,7 @@ func (p *past) live() {
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }
 
-// fail sometimes makes the store fail.
+// fail makes the store fail now and then.
 func (p *past) fail() {
 	wrong := []memory.Fault{
 		{Err: memory.ErrServerError},
@@ -158,7 +158,7 @@ func (p *past) act() {
 	require.NoError(p, err)
 }
 
-// askForFull requests a full snapshot without waiting for long.
+// askForFull requests a full snapshot and gives up after a short time.
 func (p *past) askForFull(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -254,8 +254,8 @@ func (p *past) compare() {
 	p.Logf("%d of %d revisions compared by etcd's hash", len(compared), len(p.hashes))
 }
 
-// requireReason requires that a revision is missing only because etcd was compacted before it could be captured, or
-// because no full snapshot existed yet. The number of missing revisions depends on the load of the machine.
+// requireReason requires that a revision is missing only because etcd was compacted before the revision was captured,
+// or because there was no full snapshot yet. How many revisions are missing depends on the load of the machine.
 func (p *past) requireReason(chains []archive.Chain, revision int64) {
 	p.Helper()
 	next := slices.IndexFunc(chains, func(c archive.Chain) bool { return c.From > revision })
@@ -267,7 +267,7 @@ func (p *past) requireReason(chains []archive.Chain, revision int64) {
 	require.Greater(p, chains[next].Fulls[0].Compacted, chains[next-1].To, "revision %d is missing, and nothing was compacted", revision)
 }
 
-// requireRows requires that a snapshot has every row that etcd had not compacted before the full snapshot.
+// requireRows requires that a snapshot contains every row that etcd had not compacted before the full snapshot.
 func (p *past) requireRows(file string, path archive.Path) {
 	p.Helper()
 	left := map[string]bool{}
@@ -291,9 +291,9 @@ func (p *past) requireRows(file string, path archive.Path) {
 	require.Empty(p, left, "rows that are missing at revision %d", path.Revision)
 }
 
-// rights are the users, roles and settings of authentication in etcd's database.
+// rights contains the users, roles and authentication settings in etcd's database.
 type rights struct {
-	revision int64 // etcd's then
+	revision int64 // etcd's revision at that time
 	of       map[string]string
 }
 
@@ -308,7 +308,7 @@ func rightsOf(revision int64, entries func(bucket backend.Bucket, each func(k, v
 	return found
 }
 
-// appoint creates the root user, which authentication requires.
+// appoint creates the root user, which is required to enable authentication.
 func (p *past) appoint() {
 	p.Helper()
 	_, err := p.etcd.Client.UserAdd(p.Context(), "root", "secret")
@@ -317,7 +317,7 @@ func (p *past) appoint() {
 	require.NoError(p, err)
 }
 
-// govern sends a random administrative request. etcd rejects some of them, for example if the user does not exist.
+// govern sends a random administrative request. etcd rejects some requests, for example if the user does not exist.
 func (p *past) govern(ctx context.Context) (err error) {
 	client, user, role := p.etcd.Client, fmt.Sprint("user-", p.random.IntN(5)), fmt.Sprint("role-", p.random.IntN(5))
 	switch p.random.IntN(8) {
@@ -340,7 +340,7 @@ func (p *past) govern(ctx context.Context) (err error) {
 	if errors.As(err, &refused) && refused.Code() == codes.FailedPrecondition {
 		return nil
 	}
-	return err // a request that timed out may still be applied, after look recorded the state without it
+	return err // a request that timed out may still be applied after look has recorded the state
 }
 
 // rule enables authentication, records the state, and disables authentication again.
@@ -360,8 +360,8 @@ func (p *past) rule(ctx context.Context) error {
 	return err
 }
 
-// requireRights requires that the rights in a snapshot existed together at one point in time, not later than the
-// snapshot. The last snapshot must have the last rights.
+// requireRights requires that the rights in a snapshot existed together no later than the snapshot. The last snapshot
+// must contain the latest rights.
 func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	p.Helper()
 	found := rightsOf(revision, func(bucket backend.Bucket, each func(k, v []byte) error) {
@@ -381,8 +381,7 @@ func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	require.Contains(p, had, found.of, "at revision %d", revision)
 }
 
-// requireLeases requires that a snapshot has the lease of every key: a key whose lease is missing would never
-// expire.
+// requireLeases requires that a snapshot contains the lease of every key. A key without its lease would never expire.
 func (p *past) requireLeases(tx *bolt.Tx) {
 	p.Helper()
 	named := map[string]int64{}
@@ -399,8 +398,8 @@ func (p *past) requireLeases(tx *bolt.Tx) {
 	}
 }
 
-// killable is a store used by a process that can be killed. After that, requests are not executed and the process
-// gets no responses.
+// killable is the store of a process that can be killed. Afterwards, requests are not executed and the process
+// receives no responses.
 type killable struct {
 	store.Store
 	dead, happens atomic.Bool

@@ -9,26 +9,26 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// scheduleFlag starts every error.
+// scheduleFlag is the prefix of every error.
 const scheduleFlag = "--backup-full-schedule"
 
 const (
-	shiftSpread   = time.Hour   // range over which clusters are spread
-	shortestEvery = time.Minute // @every
+	shiftSpread   = time.Hour   // maximum offset between clusters
+	shortestEvery = time.Minute // for @every
 	longestEvery  = 366 * 24 * time.Hour
-	searchYears   = 9 // from 2096 to 2104, no year has a February 29
+	searchYears   = 9 // there is no February 29 between 2096 and 2104
 )
 
-// shorthands are the named schedules.
+// shorthands maps named schedules to cron fields.
 var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
 
-// cronFields are the five classic fields. As in every crontab, if day of month and day of week are both given, either
-// may match.
+// cronFields parses the five standard cron fields. As in crontab, if both the day of the month and the day of the
+// week are set, either may match.
 var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
 	WithMaxSearchYears(searchYears)
 
-// Schedule is --backup-full-schedule: when full snapshots are due, in UTC. The zero value is not valid; ParseSchedule
-// returns one. It is immutable, so several goroutines may use it.
+// Schedule determines when full snapshots are due (--backup-full-schedule), in UTC. Use ParseSchedule to create one:
+// the zero value is invalid. A Schedule is immutable and safe for concurrent use.
 type Schedule struct {
 	text  string
 	times interface{ Next(time.Time) time.Time }
@@ -36,8 +36,8 @@ type Schedule struct {
 }
 
 // ParseSchedule parses five cron fields (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly,
-// or @every with a duration between a minute and a year, such as @every 6h, which counts from 00:00 UTC on 1 January
-// 1970. Times are UTC. The error is a sentence that starts with the flag.
+// or @every followed by a duration between one minute and one year. All times are in UTC, and @every counts from the
+// Unix epoch. Errors start with the name of the flag.
 func ParseSchedule(text string) (Schedule, error) {
 	times, err := parseSchedule(strings.TrimSpace(text))
 	if err != nil {
@@ -81,25 +81,25 @@ func parseInterval(text string) (interval, error) {
 	}
 }
 
-// For returns the schedule with the offset of a cluster: a number of seconds within the hour that depends only on its
-// ID. It spreads the full snapshots of clusters that share a store or a machine.
+// For returns the schedule shifted by a fixed offset of less than one hour, derived from the cluster ID. The offset
+// spreads the full snapshots of clusters that share a store or a machine.
 func (s Schedule) For(cluster uint64) Schedule {
 	s.shift = time.Duration(cluster%uint64(shiftSpread/time.Second)) * time.Second
 	return s
 }
 
-// Next returns the first time after the given one at which a full snapshot is due, in UTC.
+// Next returns the first time after the given one at which a full snapshot is due.
 func (s Schedule) Next(after time.Time) time.Time {
 	return s.times.Next(after.UTC().Add(-s.shift)).Add(s.shift)
 }
 
-// String returns the parsed text.
+// String returns the text that was parsed.
 func (s Schedule) String() string { return s.text }
 
-// interval is a period that started in 1970.
+// interval is a period counted from the Unix epoch.
 type interval time.Duration
 
-// Next returns the first multiple of the period after the given time.
+// Next returns the first multiple of the interval after the given time.
 func (e interval) Next(after time.Time) time.Time {
 	period := time.Duration(e)
 	since := after.Sub(time.Unix(0, 0))

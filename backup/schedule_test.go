@@ -29,7 +29,7 @@ func TestSchedule_next(t *testing.T) {
 		{"0 0 29 2 *", "2026-03-01 00:00:00", "2028-02-29 00:00:00"},
 		{"0 0 29 2 *", "2096-02-29 00:00:00", "2104-02-29 00:00:00"}, // 2100 is not a leap year
 		{"*/7 * * * *", "2026-11-22 00:56:00", "2026-11-22 01:00:00"},
-		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // the 1st and every Monday
+		{"0 12 1 * MON", "2026-11-22 00:00:00", "2026-11-23 12:00:00"}, // the first of the month and every Monday
 		{"15,45 8-10/2 * jan-mar *", "2026-11-22 00:00:00", "2027-01-01 08:15:00"},
 		{"@every 6h", "2026-11-22 00:00:00", "2026-11-22 06:00:00"},
 		{"@every 90m", "2026-11-22 01:29:59", "2026-11-22 01:30:00"},
@@ -41,7 +41,7 @@ func TestSchedule_next(t *testing.T) {
 	}
 }
 
-// The reader's time zone makes no difference, even in the night in which an hour occurs twice.
+// Time zones make no difference, even in the night when an hour occurs twice.
 func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// waiting is a spool with segments for revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision
-// 10.
+// waiting is a spool with segments for revisions 11 to 13, 14 to 16 and 17 to 19, and a store whose backups end at
+// revision 10.
 type waiting struct {
 	*testing.T
 	*backup.Backups
@@ -55,7 +55,7 @@ func newWaiting(t *testing.T) *waiting {
 	return w
 }
 
-// queue puts segments into the spool.
+// queue adds segments to the spool.
 func (w *waiting) queue(objects ...format.Object) {
 	w.Helper()
 	spool, torn, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
@@ -66,7 +66,7 @@ func (w *waiting) queue(objects ...format.Object) {
 	}
 }
 
-// useStore replaces the store with one that has a full snapshot of a cluster, or with an empty one.
+// useStore switches to an empty store or to a store that contains a full snapshot of a cluster.
 func (w *waiting) useStore(cluster string) {
 	w.Helper()
 	w.store = memory.New()
@@ -105,8 +105,8 @@ func names(t *testing.T, dir string) (all []string) {
 	return all
 }
 
-// TestFlushSpool runs the histories in testdata/histories/spool.txt. Each history lists events of a spool and its
-// store, and the result of uploading the spool. -rewrite updates the results.
+// TestFlushSpool replays the histories in testdata/histories/spool.txt. Each history consists of changes to a spool
+// and its store, and the results of uploading the spool. -rewrite updates the results.
 func TestFlushSpool(t *testing.T) {
 	datadriven.RunTest(t, "../testdata/histories/spool.txt", func(t *testing.T, d *datadriven.TestData) string {
 		t.Helper()
@@ -118,15 +118,15 @@ func TestFlushSpool(t *testing.T) {
 	})
 }
 
-// step runs one line.
+// step executes one line.
 func (w *waiting) step(words []string) {
 	w.Helper()
 	word := func(i int) string { return append(words, "", "", "")[i] }
 	number := func(i int) int { is, _ := strconv.Atoi(word(i)); return is }
 	switch words[0] {
-	case "flush": // followed by the cluster and the last revision of the data on the volume
+	case "flush": // arguments: the cluster and the last revision of the data on the volume
 		w.flush(archive.Identity{Cluster: word(1), Generation: min(1, len(words)-1)}, int64(number(2)))
-	case "store": // stores the rows of queued segments, or rows with different values
+	case "store": // stores the rows of queued segments, with the same or different values
 		rows := Rows(int64(number(1)), int64(number(2)))
 		if word(3) != "" {
 			rows = []format.Row{Row(int64(number(1)), 0, word(3)), Row(int64(number(2)), 0, word(3))}
@@ -185,7 +185,7 @@ func (w *waiting) flush(data archive.Identity, reach int64) {
 	}
 }
 
-// short joins positions without their leading zeros.
+// short joins positions without leading zeros.
 func short(positions ...string) string {
 	for i := range positions {
 		positions[i] = strings.TrimLeft(positions[i], "0")
@@ -193,7 +193,7 @@ func short(positions ...string) string {
 	return strings.Join(positions, ", ")
 }
 
-// The spool belongs to a member that used to be the leader. The next leader has changed a lease since then.
+// The spool belongs to a former leader. The new leader has changed a lease since then.
 func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	w := newWaiting(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// follower is a member that does not write the backups itself.
+// follower is a member that is not the leader.
 type follower struct{ writer.Etcd }
 
 func (f follower) Identity() capture.Identity {
@@ -24,7 +24,7 @@ func (f follower) Identity() capture.Identity {
 	return identity
 }
 
-// watch makes the subject a standby of a writer that stored all revisions and ended.
+// watch makes the subject a standby. The writer has stored all revisions and stopped.
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
@@ -57,7 +57,7 @@ func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
 }
 
-// A writer reserves revisions before it lists the store.
+// Reserving revisions is the first task of a writer.
 func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	in := memory.New()
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
@@ -70,7 +70,7 @@ func TestStandby_leavesTasksToTheWriter(t *testing.T) {
 	assert.Zero(t, s.reserved(t))
 }
 
-// The store has every revision but not the user. This member cannot know whether the user was deleted in the
+// The store has every revision but not the user. The member cannot know whether the user has been deleted in the
 // meantime.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
@@ -81,7 +81,7 @@ func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	before := s.objects(t)
 	err = s.Flush(soon(t), s.database())
 	require.ErrorIs(t, err, writer.ErrRowsOnly)
-	assert.ErrorContains(t, err, "every revision of this member")
+	assert.ErrorContains(t, err, "all revisions of this member")
 	assert.Equal(t, before, s.objects(t))
 }
 

@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// Intervals of the maintenance tasks.
 const (
 	pollInterval = time.Second
 	listEvery    = time.Hour
@@ -28,36 +27,35 @@ const (
 	mergeEvery   = time.Minute
 	daily        = 24 * time.Hour
 
-	// Limits of the wait before a failed task is retried.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Minute
 )
 
-// errBlocked reports that a check forbids deletions. It causes no early retry.
+// errBlocked is returned if a safety check prevents deletions. Blocked deletions are not retried early.
 var errBlocked = errors.New("not deleting any backups because a safety check failed")
 
-// tasks are the maintenance tasks. The goroutine that calls run owns them.
+// tasks runs the maintenance tasks. Only the goroutine that calls run may use it.
 type tasks struct {
 	backups *Backups
 	writer  *writer.Writer
 	member  string // etcd member ID, hexadecimal
 
-	listedFulls int64 // number of full snapshots stored when the listing was last requested
+	listedFulls int64 // full snapshot count of the writer when a listing was last requested
 	due         map[string]time.Time
-	listing     *StoreContents            // nil before the first listing, and when a test result is missing from it
-	testedFull  string                    // last full snapshot that this process tested, even if its result could not be read
+	listing     *StoreContents            // nil if there is no listing or it lacks the result of a newer test
+	testedFull  string                    // last full snapshot tested by this process, even if the result could not be read back
 	failing     map[string]*facts.Problem // failing tasks by name
 
-	replaced map[string]time.Time // time of the last full snapshot by reason
+	replaced map[string]time.Time // time of the last replacement full snapshot, by reason
 
 	clock clock
 
 	merger         *retention.Merger
 	mergedAt       time.Time // time of the last merge
-	mergedSegments int64     // the writer's segment count at the last merge
-	unmerged       bool      // the last merge left segments to be merged later
+	mergedSegments int64     // number of segments stored by the writer before the last merge
+	unmerged       bool      // the last merge did not merge all segments
 
-	lossSuspected bool // the store may have lost objects that the latest revision needs
+	lossSuspected bool // objects that the latest revision needs may be missing from the store
 }
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
@@ -67,14 +65,14 @@ func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	}
 }
 
-// maxListingAge is the age of a listing above which prune lists again. Nothing younger is deleted.
+// maxListingAge is the maximum age of a listing that prune uses. Backups younger than the listing are never deleted.
 const maxListingAge = time.Minute
 
-// task is a maintenance task with its interval and condition.
+// task is a maintenance task.
 type task struct {
 	name       string
 	every      time.Duration
-	writerOnly bool // only the member that writes the backups runs the task
+	writerOnly bool // only the writer runs the task
 	do         func(*tasks, context.Context) error
 }
 
@@ -91,7 +89,6 @@ func allTasks() []task {
 	}
 }
 
-// run runs the tasks until ctx is done.
 func (c *tasks) run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -105,16 +102,16 @@ func (c *tasks) run(ctx context.Context) {
 	}
 }
 
-// runTasks runs the tasks that are due.
+// runTasks runs all tasks that are due.
 func (c *tasks) runTasks(ctx context.Context) {
 	c.clock.check()
 	shipped := c.writer.Facts()
 	if shipped.Generation == 0 {
-		return // the store is not known to belong to this cluster
+		return // the store may belong to another cluster
 	}
 	if shipped.Fulls != c.listedFulls {
 		c.listedFulls = shipped.Fulls
-		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // an emptied store needs both again
+		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // both are needed again if the store was emptied
 	}
 	for _, task := range allTasks() {
 		switch {
@@ -142,7 +139,8 @@ func (c *tasks) runTask(ctx context.Context, task task) {
 	c.recordResult(task.name, err, pause)
 }
 
-// recordResult records whether a task failed and when it is retried. It logs each failure once.
+// recordResult records the result of a task and the time of the next retry. It logs an error only if it differs from
+// the previous one.
 func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	previous := c.failing[name]
 	delete(c.failing, name)
@@ -159,7 +157,7 @@ func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	c.backups.undone.Store(shown)
 }
 
-// prune deletes backups that the policy no longer requires.
+// prune deletes backups that the retention policy no longer requires.
 func (c *tasks) prune(ctx context.Context) error {
 	if c.listing == nil || time.Since(c.listing.At) >= maxListingAge {
 		if err := c.list(ctx); err != nil {
@@ -167,7 +165,7 @@ func (c *tasks) prune(ctx context.Context) error {
 		}
 	}
 	if c.lastFull() == nil {
-		return nil // nothing can be deleted before a full snapshot is stored; its restore test makes prune due again
+		return nil // nothing can be deleted without a full snapshot; prune runs again after its restore test
 	}
 	plan, err := retention.NewPlan(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
@@ -186,7 +184,7 @@ func (c *tasks) prune(ctx context.Context) error {
 	return err
 }
 
-// sweep removes the remains of interrupted uploads.
+// sweep deletes incomplete uploads.
 func (c *tasks) sweep(ctx context.Context) error {
 	removed, err := store.Sweep(ctx, c.backups.options.Store)
 	if removed > 0 {
@@ -195,10 +193,10 @@ func (c *tasks) sweep(ctx context.Context) error {
 	return err
 }
 
-// list lists the backups and reads the newest restore tests.
+// list lists the backups and reads the results of recent restore tests.
 func (c *tasks) list(ctx context.Context) error {
 	stored, at := c.writer.Facts().Revision, time.Now()
-	history, err := c.backups.archive.History(ctx) // names alone do not reveal a lost segment
+	history, err := c.backups.archive.History(ctx) // object names alone do not reveal missing segments
 	if err != nil {
 		return err
 	}
@@ -221,21 +219,21 @@ func (c *tasks) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listed, at.Add(listEvery)
 	c.backups.listed.Store(listed)
-	c.recordResult("list", nil, 0) // even if another task called list
+	c.recordResult("list", nil, 0) // clears the error of the list task even if another task called list
 	return nil
 }
 
-// replaceEvery is the minimum time between replacements of an unrestorable full snapshot.
+// replaceEvery is the minimum time between two replacements of full snapshots that cannot be restored.
 const replaceEvery = time.Hour
 
-// Reasons for such a full snapshot.
+// Reasons for replacing a full snapshot.
 const (
 	failedTest   = "the last full snapshot failed its restore test"
 	lostSegments = "segments are missing from the store"
 )
 
-// verify restores the newest full snapshot to test it, unless it was tested. If it failed a test of a command or of an
-// earlier run, another one is made.
+// verify runs a restore test of the newest full snapshot unless it has already been tested. If the full snapshot
+// failed an earlier test, verify makes a new one.
 func (c *tasks) verify(ctx context.Context) error {
 	full := c.lastFull()
 	switch {
@@ -257,21 +255,20 @@ func (c *tasks) verify(ctx context.Context) error {
 	})
 }
 
-// errNoIdentities reports that backups are encrypted and the wrapper has no identity to open them.
+// errNoIdentities is returned if backups are encrypted and the wrapper has no identity to decrypt them.
 var errNoIdentities = errors.New("--backup-identities is not set, so encrypted backups can be neither tested nor deleted")
 
-// errInTheClear reports that --backup-recipients was probably forgotten. It ends with the next full snapshot, since the
-// flag may have been removed on purpose.
+// errInTheClear is returned if --backup-recipients was probably forgotten. The next full snapshot clears the error
+// because the flag may have been removed on purpose.
 var errInTheClear = errors.New("--backup-recipients is not set: earlier backups are encrypted, but new backups are not")
 
-// canOpen reports whether this process can decrypt the backups that it makes.
+// canOpen reports whether this process can decrypt its own backups.
 func (c *tasks) canOpen() bool {
 	keys := c.backups.options.Keys
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// lastFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is
-// none.
+// lastFull returns the last full snapshot of the newest generation with a valid manifest, or nil if there is none.
 func (c *tasks) lastFull() *archive.StoredFull {
 	if c.listing == nil || c.listing.history.Newest() == nil {
 		return nil
@@ -284,7 +281,7 @@ func (c *tasks) lastFull() *archive.StoredFull {
 	return nil
 }
 
-// testPath restores a path, stores the result, and makes a full snapshot if the test failed.
+// testPath runs a restore test of a path, stores the result, and makes a full snapshot if the test fails.
 func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	result, err := c.backups.options.Verify(ctx, path)
 	if err != nil {
@@ -306,18 +303,19 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	} else {
 		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a new full snapshot and keeping all backups")
 	}
-	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks this result
+	c.listing, c.due["list"] = nil, time.Time{} // the last listing does not include this result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.recordResult("list", err, pollInterval) // the test need not be repeated for this error
+		c.recordResult("list", err, pollInterval) // a failed listing is no reason to repeat the test
 	}
 	if result.Outcome == archive.Verified {
 		return nil
 	}
-	_, err = c.replace(ctx, failedTest) // the listing comes first, because a full snapshot may take long
+	_, err = c.replace(ctx, failedTest) // list first, because a full snapshot can take a while
 	return err
 }
 
-// replace makes a full snapshot to replace an unrestorable one, at most once in replaceEvery for each reason.
+// replace makes a full snapshot to replace one that cannot be restored. It does so at most once per replaceEvery for
+// each reason.
 func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
@@ -327,8 +325,8 @@ func (c *tasks) replace(ctx context.Context, reason string) (made bool, err erro
 	return err == nil, err
 }
 
-// testRestore tests the restore of a random revision that needs segments, or of the latest revision if objects may be
-// lost.
+// testRestore tests the restore of a random revision between full snapshots. If objects may be missing, it tests the
+// latest revision instead.
 func (c *tasks) testRestore(ctx context.Context) error {
 	if c.lossSuspected {
 		return c.testLatest(ctx)
@@ -342,7 +340,7 @@ func (c *tasks) testRestore(ctx context.Context) error {
 		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
 		switch {
 		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
-			continue // verify tests full snapshots on their own
+			continue // full snapshots are tested by verify
 		case err != nil:
 			return err
 		default:
@@ -352,9 +350,9 @@ func (c *tasks) testRestore(ctx context.Context) error {
 	return nil
 }
 
-// testLatest checks whether the latest revision can be restored, since the writer does not read its uploads back.
-// If the listing does not reach that revision, it makes a full snapshot. Otherwise it runs a restore test, which
-// also finds damaged segments.
+// testLatest checks whether the latest revision can be restored, because the writer does not read back its uploads.
+// If the listing ends before that revision, testLatest makes a full snapshot. Otherwise it runs a restore test, which
+// also detects damaged segments.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {
@@ -365,7 +363,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 		if listed.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
-		c.recordResult("restore test", lost, 0) // the problem is recorded first, because a full snapshot may take long
+		c.recordResult("restore test", lost, 0) // record the problem first, because a full snapshot can take a while
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
@@ -375,7 +373,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case path.Revision == path.Full.Revision, !c.canOpen(): // no segment is needed, or this process cannot read segments; see verify
+	case path.Revision == path.Full.Revision, !c.canOpen(): // no segment is needed, or this process cannot decrypt segments
 		c.lossSuspected = false
 		return nil
 	default:
@@ -383,20 +381,21 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	}
 }
 
-// restoreTries limits the random revisions that are tried until one needs segments.
+// restoreTries is the number of random revisions to try before giving up on finding one that needs segments.
 const restoreTries = 20
 
-// maxScratchAge is the age after which the directory of a command counts as abandoned.
+// maxScratchAge is the age at which a command's scratch directory is considered abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// removeTemporaryFiles removes the directories of killed restore tests, each of which may be as large as the database.
+// removeTemporaryFiles removes directories left behind by killed restore tests. Each of them may be as large as the
+// database.
 func (b *Backups) removeTemporaryFiles() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return
 	}
 	paths := []string{own}
-	siblings, _ := os.ReadDir(filepath.Dir(own)) // etcd has just read this volume
+	siblings, _ := os.ReadDir(filepath.Dir(own)) // the volume is readable: etcd has just started from it
 	for _, entry := range siblings {
 		info, err := entry.Info()
 		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > maxScratchAge {
@@ -410,7 +409,8 @@ func (b *Backups) removeTemporaryFiles() {
 	}
 }
 
-// reserve keeps the store's reservation ahead of etcd's revisions: a restore continues above it.
+// reserve keeps the reserved revision in the store ahead of etcd's revision. A restored cluster continues above the
+// reserved revision.
 func (c *tasks) reserve(ctx context.Context) error {
 	facts := c.writer.Facts()
 	reservation, err := c.backups.archive.Reserved(ctx)
@@ -426,15 +426,15 @@ func (c *tasks) reserve(ctx context.Context) error {
 }
 
 const (
-	// mergeTimeout bounds one run of the merger.
+	// mergeTimeout is the timeout for one merge.
 	mergeTimeout = 15 * time.Minute
-	// mergeBatch is the number of new segments that are merged soon. Fewer segments wait for idleMergeEvery, since each
-	// run lists the store.
+	// mergeBatch is the number of new segments that triggers a merge. Fewer segments are merged every idleMergeEvery,
+	// because each merge lists the store.
 	mergeBatch     = 60
 	idleMergeEvery = 30 * time.Minute
 )
 
-// merge merges small segments, if enough are new.
+// merge merges small segments if there are enough new ones.
 func (c *tasks) merge(ctx context.Context) error {
 	facts := c.writer.Facts()
 	count := facts.Segments - c.mergedSegments
@@ -452,32 +452,33 @@ func (c *tasks) merge(ctx context.Context) error {
 	if c.unmerged = done.Left || err != nil; done.Holes > 0 {
 		c.lossSuspected, c.due["list"], c.due["restore test"] = true, time.Time{}, time.Time{}
 	}
-	if err != nil && ctx.Err() == nil { // not a problem, because everything is stored
+	if err != nil && ctx.Err() == nil { // only logged, because no data is missing from the store
 		c.backups.options.Log.Warn().Err(err).Msg("backups: cannot merge small segments; retrying later")
 	}
 	return nil
 }
 
 const (
-	// maxDrift bounds how far the wall clock may move against the monotonic one before it counts as a jump.
+	// maxDrift is the drift between the wall clock and the monotonic clock that counts as a jump.
 	maxDrift = time.Minute
-	// afterJump is the time without deletions after a jump: by a wrong clock, new backups may look old.
+	// afterJump is the time without deletions after a jump. New backups may look old if the clock is wrong.
 	afterJump = time.Hour
 )
 
-// A clock detects jumps of the wall clock. A suspended machine looks like a jump, which only delays deletions.
+// A clock detects jumps of the wall clock. Suspending the machine looks like a jump, but that only delays deletions.
 type clock struct {
-	now     func() time.Time // the wall clock
-	first   time.Time        // wall-clock time at the start
-	started time.Time        // monotonic time at the start
-	drift   time.Duration    // offset of the wall clock at the last jump
-	jump    time.Duration    // size of the last jump; 0 if there was none
-	jumped  time.Time        // monotonic time at which the last jump was detected
+	now     func() time.Time
+	first   time.Time     // wall-clock time at the start
+	started time.Time     // monotonic time at the start
+	drift   time.Duration // offset between the two clocks at the last jump
+	jump    time.Duration // size of the last jump; 0 if there was none
+	jumped  time.Time     // monotonic time when the last jump was detected
 }
 
 func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }
 
-// check returns why nothing may be deleted now; empty if the wall clock has not jumped within the last hour.
+// check returns why no backups may be deleted now. It returns an empty string if the wall clock has not jumped within
+// the last hour.
 func (c *clock) check() string {
 	drift := c.now().Round(0).Sub(c.first.Round(0)) - time.Since(c.started)
 	if jump := drift - c.drift; jump.Abs() > maxDrift {

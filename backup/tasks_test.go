@@ -34,7 +34,7 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	assert.False(t, s.Facts().Listed.LastVerification.Passed)
 }
 
-// A command may have tested the full snapshot, or the process was killed before it made another one.
+// The full snapshot may have been tested by a command, or the process was killed before it made a new one.
 func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the first full snapshot")
@@ -64,7 +64,7 @@ func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
 	assert.Equal(t, 1, s.proof.restoreTests())
 }
 
-// has reports whether a full snapshot was restored to test it.
+// has reports whether the restore of a full snapshot has been tested.
 func (s *subject) has(full string) bool {
 	s.proof.mu.Lock()
 	defer s.proof.mu.Unlock()
@@ -99,7 +99,7 @@ func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the restore test")
 }
 
-// Without another listing, the previous listing would be used for a minute.
+// The previous listing would otherwise be used for another minute.
 func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -110,7 +110,7 @@ func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "the first read failed")
 }
 
-// Another task lists the store as well, while the next listing of the failed task is due only in an hour.
+// The failed task lists the store again only after an hour, but another task does so earlier.
 func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -128,7 +128,7 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	assert.Zero(t, s.proof.count())
 }
 
-// The flag may have been left out in a restart.
+// The flag may have been forgotten in a restart.
 func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
@@ -144,7 +144,7 @@ func TestMissingRecipientsAreReported(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the next full snapshot ends the problem")
 }
 
-// lost returns a subject whose store has lost a segment, and the last revision before that segment.
+// lost returns a subject with a segment missing from its store, and the last revision before that segment.
 func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
@@ -173,11 +173,11 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	return s, from.Start.Revision - 1
 }
 
-// The names of the objects do not reveal that a segment is missing.
+// Object names do not reveal that a segment is missing.
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
-	s.proof.fail(errors.New("no room")) // no restore test can reveal the loss
+	s.proof.fail(errors.New("no room")) // prevents restore tests from detecting the loss
 	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing")
 	listed := s.Facts().Listed.Window
 	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Listed.Window.FromRevision >= last }
@@ -190,7 +190,7 @@ func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "the problem ends")
 }
 
-// Making a full snapshot of a large database takes long.
+// A full snapshot of a large database can take a while.
 func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
@@ -219,7 +219,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
-// The first full snapshot of a large database can take longer than the delay before the first run of the tasks.
+// The first full snapshot of a large database may take longer than the delay before the tasks run.
 func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
@@ -267,7 +267,8 @@ func TestReservation_isMadeWhenEtcdApproachesTheLastOne(t *testing.T) {
 	}
 }
 
-// A restore continues above the reservation, so the reservation must be ahead of etcd, not only of the store.
+// A restored cluster continues above the reserved revision, which must therefore be ahead of etcd and not only of the
+// store.
 func TestReservation_isAheadOfWhatIsNotStored(t *testing.T) {
 	t.Parallel()
 	in := memory.New()
@@ -328,7 +329,7 @@ func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 	}, "a merged object")
 }
 
-// counted counts listings of all backups (by their reads of full-snapshot results) and of restore tests.
+// counted counts the listings of all backups and of restore tests.
 type counted struct {
 	*memory.Store
 	kept, tests atomic.Int64
@@ -344,14 +345,14 @@ func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[stor
 	return c.Store.List(ctx, prefix, after)
 }
 
-// A listing of all backups costs seven requests.
+// Listing all backups takes seven requests.
 func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
 	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "the tests are listed more often than everything")
 }
 
-// If a clock that was wrong for two minutes were trusted, almost all backups would be deleted.
+// Trusting a clock that is wrong for two minutes would delete almost all backups.
 func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	var jump atomic.Int64
@@ -366,7 +367,7 @@ func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	}, "the jump is reported")
 }
 
-// littered is a store with the remains of interrupted uploads.
+// littered is a store that contains incomplete uploads.
 type littered struct {
 	store.Store
 	left atomic.Int32

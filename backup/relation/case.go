@@ -1,36 +1,34 @@
 package relation
 
-// Case holds the facts that determine the relation.
+// Case contains everything that determines the relation.
 type Case struct {
 	State   State
 	Names   Names
 	Place   Place
 	Owned   bool // this member's cluster owns the store
-	Lacks   bool // the store has revisions that are missing from the data
+	Lacks   bool // the store has revisions that the data does not have
 	Rows    Rows
-	Resumes bool // this cluster created the newest generation, but was killed before it recorded that on the volume
+	Resumes bool // this cluster created the newest generation, but was killed before recording it on the volume
 	Adopts  bool // --adopt names the store's cluster
 }
 
-// Names classifies the cluster ID that is recorded with the data.
+// Names classifies the cluster ID recorded with the data.
 type Names string
 
-// The possible cluster IDs of data.
 const (
 	Nothing Names = "no cluster"
 	This    Names = "the store's cluster"
 	Another Names = "another cluster"
 )
 
-// Place describes what the store has of the data's generation or, for data without a recorded cluster, what it has at
-// all.
+// Place describes what the store has for the generation of the data. If the data has no recorded cluster, Place
+// describes the store as a whole.
 type Place string
 
-// The places.
 const (
 	Void      Place = "nothing"            // the store has no objects
-	Objects   Place = "objects"            // the store has objects, but no cluster ID
-	Manifest  Place = "manifest only"      // the store has a cluster ID, but has never had backups
+	Objects   Place = "objects"            // the store has objects but no cluster ID
+	Manifest  Place = "manifest only"      // the store has a cluster ID but has never had backups
 	Reserved  Place = "reservation only"   // the store has a cluster ID, but its backups were deleted
 	Newest    Place = "newest generation"  // also used for data without a recorded cluster
 	Ended     Place = "ended generation"   // a later generation exists
@@ -75,7 +73,7 @@ func placeOf(names Names, generation int, s Store) Place {
 	}
 }
 
-// classify returns the relation of a case. A case that no rule fits is Same.
+// classify returns the relation for a case. It returns Same if no rule matches.
 func classify(c Case) Relation {
 	isValid := c.State == Valid
 	switch {
@@ -98,10 +96,10 @@ func classify(c Case) Relation {
 	case !isValid:
 		return Ours
 
-	// Valid data of a store with a cluster.
+	// The data is valid and the store belongs to a cluster.
 	case c.Names == Nothing && !c.Resumes:
 		return Unclaimed
-	case c.Place == Ended && !c.Resumes: // otherwise the data's own cluster has created the later generation by an adoption
+	case c.Place == Ended && !c.Resumes: // otherwise the cluster of the data created the later generation through an adoption
 		return Succeeded
 	case c.Place == NotListed:
 		return Unnumbered

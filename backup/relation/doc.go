@@ -1,37 +1,37 @@
-// Package relation answers one question: how does the data of a member relate to the contents of a store?
+// Package relation determines how a member's data relates to the contents of a store.
 //
-// Recovery asks before etcd opens the data, the writer of the backups asks while etcd runs, and some commands ask
-// without either. They observe different things: recovery sees a closed directory, the writer a running etcd and
-// its rows. So each of them fills in a Data and a Store, and Compare, which does no I/O, gives the answer for all.
+// Recovery needs the answer before etcd opens the data, the writer of the backups needs it while etcd is running, and
+// some commands need it at other times. Their inputs differ: recovery reads a closed data directory, and the writer
+// reads the rows of a running etcd. All of them therefore describe their inputs with a Data and a Store, and Compare
+// returns the result without any I/O.
 //
 // # What identifies data and a store
 //
-// A store belongs to one cluster for good. Its ID is random, is created with cluster.json, and is in every
-// statement of the store. The history of a cluster is a sequence of generations: a restore ends one and creates the
-// next, as does an adoption. A file next to etcd's data names the cluster and the generation that the data belong
-// to (archive.Identity). Names never do: two clusters may have one name, one owner and even one etcd cluster ID, as
-// etcd computes that from the configuration.
+// A store belongs to one cluster forever. The random ID of the cluster is created together with cluster.json and is
+// part of every manifest in the store. The history of a cluster is a sequence of generations. A restore or an
+// adoption ends a generation and creates the next one. A file next to etcd's data records the cluster and the
+// generation that the data belongs to (archive.Identity). Names do not identify a cluster: two clusters may have the
+// same name, the same owner and even the same etcd cluster ID, because etcd derives that ID from its configuration.
 //
-// Data without such a file are those of a plain etcd, or of etcdutl snapshot restore. They belong to the store only
-// if their own cluster has created its newest generation, or its cluster.json, and was killed before it could note
-// that: then the generation has etcd's ID of this cluster and its owner, and nothing is in it yet (Case.Resumes).
-// Running members name the cluster as well (Data.Peers).
+// Data without such a file comes from a plain etcd or from etcdutl snapshot restore. It belongs to the store only if
+// its own cluster created the newest generation or cluster.json, but was killed before it could write the file. In
+// that case the generation is still empty and has the etcd cluster ID and the owner of this cluster (Case.Resumes).
+// Running members also identify the cluster (Data.Peers).
 //
 // # The relations
 //
-// Compare reduces the two to a Case, a product of small enumerations, which classify maps to a Relation. Each
-// Relation has one sentence and one way out. testdata/relation.golden has the answer to every case, so a change of
-// a rule shows what else it changes.
+// Compare reduces Data and Store to a Case, which is a combination of small enumerations. The function classify maps
+// each Case to a Relation. Each Relation has one description and one way out. The file testdata/relation.golden
+// contains the result for every possible Case, so its diff shows all effects of a changed rule.
 //
-// As an example, take a volume that was rolled back to yesterday's copy. Its identity names the store's cluster and
-// newest generation, and its highest revision is below the store's end: Behind. A clone of the volume that was
-// written to elsewhere names the same generation, and has as many revisions, but other rows: Copied. A volume that
-// was replaced by a restore names a generation that has ended: Succeeded, no matter how many revisions it has.
+// For example, a volume that was rolled back to yesterday's snapshot has the store's cluster and its newest
+// generation, but its highest revision is below the end of the store: the Relation is Behind. A cloned volume that
+// was written to elsewhere has the same generation and possibly as many revisions, but different rows: Copied. A
+// volume that was replaced by a restore has a generation that has ended: Succeeded, regardless of its revisions.
 //
 // # What the package does not do
 //
-// It does not decide what happens then. Recovery has a table for that, which also takes into account what the other
-// members report, and what the user asks for; the writer has its state machine. It does not verify signatures or
-// digests either: what package archive returns is verified, and what it reports as unverifiable is an error that
-// the callers handle before they ask.
+// The package does not decide how to react to a Relation. Recovery has a decision table, which also depends on the
+// other members and on the user's request. The writer has a state machine. The package does not verify signatures or
+// digests either: package archive verifies everything that it returns, and callers must handle its errors first.
 package relation

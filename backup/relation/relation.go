@@ -11,86 +11,86 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// A Relation names how the data of a member relate to the contents of a store.
+// A Relation describes how a member's data relates to the contents of a store.
 type Relation string
 
-// The relations.
 const (
 	Empty        Relation = "empty"         // the store has no objects
-	Nameless     Relation = "nameless"      // the store has objects, but no cluster ID
+	Nameless     Relation = "nameless"      // the store has objects but no cluster ID
 	Founded      Relation = "founded"       // the store belongs to this owner and has never had backups
 	Emptied      Relation = "emptied"       // the store has a cluster ID, but its backups were deleted
 	Ours         Relation = "ours"          // there is no data, and the store belongs to this owner
 	Same         Relation = "same"          // the data belongs to the newest generation and has all of its revisions
-	Behind       Relation = "behind"        // the data belongs to the newest generation but lacks revisions that the store has
-	Succeeded    Relation = "succeeded"     // the data belongs to a generation that has ended and has a successor
-	Copied       Relation = "copied"        // the data and the store belong to the same generation but have different rows
-	Unnumbered   Relation = "unnumbered"    // the store has neither the data's generation nor a later one
-	Unclaimed    Relation = "unclaimed"     // the data has no recorded cluster, but the store has one
+	Behind       Relation = "behind"        // the data belongs to the newest generation, but the store has later revisions
+	Succeeded    Relation = "succeeded"     // the data belongs to a generation that was superseded by a later one
+	Copied       Relation = "copied"        // the data and the store have the same generation but different rows
+	Unnumbered   Relation = "unnumbered"    // the store has neither the generation of the data nor a later one
+	Unclaimed    Relation = "unclaimed"     // the data has no recorded cluster, but the store does
 	OtherCluster Relation = "other cluster" // the data and the store belong to different clusters
-	OtherOwner   Relation = "other owner"   // the store belongs to a different owner, and there is no data or it lacks revisions
-	Adopted      Relation = "adopted"       // --adopt names the store's cluster, so the data continues in it
+	OtherOwner   Relation = "other owner"   // the store belongs to another owner, and this volume has no data or lacks revisions
+	Adopted      Relation = "adopted"       // --adopt names the store's cluster, so the data continues that cluster
 )
 
 // State describes the data on a member's volume.
 type State string
 
-// The states.
 const (
 	NoData  State = "no data"
-	Damaged State = "damaged data" // etcd cannot open it
+	Damaged State = "damaged data" // etcd cannot open the data
 	Valid   State = "valid data"
 )
 
-// Rows is the result of comparing the newest rows of the store with those of the data.
+// Rows is the result of comparing the newest rows in the store with the data.
 type Rows string
 
-// The results of a comparison. Only a running etcd can be compared.
+// Rows can only be compared while etcd is running.
 const (
 	NotCompared Rows = "not compared"
 	Equal       Rows = "equal"
 	Different   Rows = "different"
 )
 
-// Data describes the data of one member.
+// Data describes a member's data.
 type Data struct {
 	State    State
-	Identity archive.Identity // zero if none is recorded
-	Peers    archive.Identity // identity that other members with this etcd cluster ID report; zero if there are none
-	Etcd     string           // etcd cluster ID, hexadecimal; empty if etcd has stored nothing
-	Owner    string           // owner of this member's cluster, NAMESPACE/NAME
+	Identity archive.Identity // zero if no identity is recorded
+	Peers    archive.Identity // identity reported by other members with the same etcd cluster ID; zero if there are none
+	Etcd     string           // etcd cluster ID in hexadecimal; empty if etcd has stored nothing
+	Owner    string           // owner of this member's cluster (NAMESPACE/NAME)
 	Revision int64            // highest revision that the data can reach
-	Rows     Rows             // comparison with the newest rows in the store; empty means NotCompared
+	Rows     Rows             // empty means NotCompared
 }
 
-// Store describes the contents of a store. Everything in it was verified.
+// Store describes the verified contents of a store.
 type Store struct {
 	archive.Lineage
 
 	Cluster  archive.Cluster     // zero if the store has no cluster ID
-	Head     archive.Head        // end of the newest generation, if one exists
-	Reserved archive.Reservation // zero if there is none
-	Remains  string              // common prefix of objects in a store without a cluster ID; empty if there are none
+	Head     archive.Head        // end of the newest generation, if there is one
+	Reserved archive.Reservation // zero if there is no reservation
+	Remains  string              // common prefix of the objects in a store without a cluster ID; empty if there are none
 }
 
-// Owner returns the owner of the store, NAMESPACE/NAME.
+// Owner returns the owner of the store (NAMESPACE/NAME).
 func (s Store) Owner() string { return cmp.Or(s.Newest().Owner, s.Cluster.Owner) }
 
-// Etcd returns the ID that etcd has for the store's cluster, hexadecimal; empty if it is not known.
+// Etcd returns the etcd cluster ID of the store's cluster in hexadecimal, or an empty string if it is unknown.
 func (s Store) Etcd() string { return cmp.Or(s.Newest().Etcd, s.Cluster.Etcd) }
 
-// Identity returns the identity of data that continues in the store's newest generation.
+// Identity returns the identity of data that continues the newest generation in the store.
 func (s Store) Identity() archive.Identity {
 	return archive.Identity{Cluster: s.Cluster.Cluster, Generation: max(1, s.Newest().Number)}
 }
 
-// nothingStored reports whether the newest generation, if there is one, holds nothing and has not ended.
+// nothingStored reports whether the newest generation is empty and has not ended. It returns true if there is no
+// generation.
 func (s Store) nothingStored() bool {
 	return s.Newest().Number == 0 || s.Head.Empty() && s.Head.PastEnd.IsZero() && s.Head.Ending() == nil
 }
 
-// Adopts reports whether --adopt names the store's cluster and was not carried out before. An owner adopts a cluster
-// once, and once more for each generation N in ID/N. The flag may therefore stay after the adoption.
+// Adopts reports whether --adopt names the store's cluster and the adoption has not been carried out yet. A plain
+// cluster ID adopts the cluster once per owner, and ID/N does so only while generation N is the newest. It is
+// therefore safe to leave the flag set after the adoption.
 func (s Store) Adopts(flag, owner string) bool {
 	id, number, named := strings.Cut(flag, "/")
 	switch {
@@ -103,19 +103,18 @@ func (s Store) Adopts(flag, owner string) bool {
 	}
 }
 
-// Result describes how the data relates to the store.
+// Result describes how data relates to a store.
 type Result struct {
 	Relation
-	Identity archive.Identity // identity of the data, or the one under which it continues if none is recorded
+	Identity archive.Identity // recorded identity of the data, or the identity to record for it
 	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
 }
 
-// Compare returns how data relate to a store. adopt reports that the user has named the store's cluster, as
-// Store.Adopts does.
+// Compare returns how data relates to a store. adopt is the result of Store.Adopts.
 func Compare(data Data, store Store, adopt bool) Result {
 	c := caseOf(data, store, adopt)
 	j := Result{Relation: classify(c), Identity: data.Identity}
-	j.Lacks = c.Lacks && j.Relation != Same // data that resumes the store loses nothing, even if the store has more revisions
+	j.Lacks = c.Lacks && j.Relation != Same // data that continues the store loses nothing, even if the store has more revisions
 	switch {
 	case c.Names == This && !data.Identity.Known():
 		j.Identity = data.Peers
@@ -125,10 +124,10 @@ func Compare(data Data, store Store, adopt bool) Result {
 	return j
 }
 
-// Newer returns the revision that the cluster of the data is known to have reached, 0 if unknown, and what the
-// store shows that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it
-// ahead of the revisions that they acknowledge, so a quorum has what it shows, even if nothing else is left of the
-// generation. store is the store's URL.
+// Newer returns the highest revision that the cluster of the data is known to have reached, or 0 if unknown, and an
+// error that describes what the data is missing, or nil if nothing is missing. Members keep the reservation ahead of
+// the revisions that they acknowledge, so the reservation counts even if nothing else is left of the generation.
+// store is the URL of the store.
 func (j Result) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:
@@ -150,7 +149,7 @@ func (j Result) Newer(data Data, s Store, store string) (reached int64, newer er
 	return reached, newer
 }
 
-// OfEtcd returns the generation with an etcd cluster ID; the zero value if there is none.
+// OfEtcd returns the generation with the given etcd cluster ID, or the zero value if there is none.
 func OfEtcd(l archive.Lineage, id string) (found archive.Generation) {
 	if at := slices.IndexFunc(l.Generations, func(g archive.Generation) bool { return g.Etcd == id }); at >= 0 {
 		found = l.Generations[at]
@@ -158,7 +157,7 @@ func OfEtcd(l archive.Lineage, id string) (found archive.Generation) {
 	return found
 }
 
-// named returns what the data name, or else the members that run with them.
+// named returns the recorded identity of the data, or else the identity reported by other members.
 func (d Data) named() archive.Identity {
 	if d.Identity.Known() {
 		return d.Identity
@@ -166,7 +165,7 @@ func (d Data) named() archive.Identity {
 	return d.Peers
 }
 
-// Describe describes the relation for users. store is the store's URL.
+// Describe describes the relation to users. store is the URL of the store.
 func (j Result) Describe(data Data, s Store, store string) string {
 	cluster := s.Cluster.Cluster
 	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met
@@ -198,7 +197,7 @@ func (j Result) Describe(data Data, s Store, store string) string {
 	return ""
 }
 
-// A RowsError refuses data whose rows differ from those at the end of the store.
+// RowsError is returned for data whose rows differ from the newest rows in the store.
 type RowsError struct {
 	Err         error
 	First, Last int64 // range of compared revisions
@@ -207,10 +206,11 @@ type RowsError struct {
 // Error implements error.
 func (e *RowsError) Error() string { return e.Err.Error() }
 
-// Unwrap returns the sentence.
+// Unwrap returns the underlying error.
 func (e *RowsError) Unwrap() error { return e.Err }
 
-// Refusal returns the sentence with the way out. It is a RowsError if rows differ.
+// Refusal returns an error that describes the relation and what the user can do about it. If rows differ, it is a
+// RowsError.
 func (j Result) Refusal(data Data, s Store, store string) error {
 	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
 	err := fmt.Errorf("%s; %s", j.Describe(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
@@ -224,7 +224,7 @@ func (j Result) Refusal(data Data, s Store, store string) error {
 	return rows
 }
 
-// WayOut returns what the user can do about a relation; empty where there is nothing to do.
+// WayOut returns what the user can do about the relation, or an empty string if no action is needed.
 func (r Relation) WayOut() string { return wayOut[r] }
 
 var wayOut = map[Relation]string{

@@ -20,7 +20,6 @@ var update = flag.Bool("update", false, "write testdata/relation.golden")
 
 const golden = "testdata/relation.golden"
 
-// The values of each part of a Case.
 var (
 	states = []State{NoData, Damaged, Valid}
 	names  = []Names{Nothing, This, Another}
@@ -28,7 +27,7 @@ var (
 	rows   = []Rows{NotCompared, Equal, Different}
 )
 
-// allCases yields every combination of data and store.
+// allCases yields every combination of field values.
 func allCases(yield func(Case) bool) {
 	for i := range len(states) * len(names) * len(places) * len(rows) * 16 {
 		pick := func(n int) int { at := i % n; i /= n; return at }
@@ -42,7 +41,7 @@ func allCases(yield func(Case) bool) {
 	}
 }
 
-// possible reports whether caseOf can return the case.
+// possible reports whether caseOf can return c.
 func (c Case) possible() bool {
 	unnamedStore := c.Place == Void || c.Place == Objects
 	switch {
@@ -103,7 +102,7 @@ func generations(numbers ...int) (all []archive.Generation) {
 	return all
 }
 
-// head returns a head that ends with a revision.
+// head returns a head that ends at the given revision.
 func head(revision int64) archive.Head {
 	return archive.Head{Start: format.Start{Position: format.After(revision)}, Full: &archive.Full{}}
 }
@@ -218,7 +217,7 @@ func TestNewer_missingRevisions(t *testing.T) {
 	assert.Zero(t, OfEtcd(history(1), "9").Number)
 }
 
-// Recovery searches for damage only in the range of revisions that were compared.
+// Recovery looks for damage only in the range of compared revisions.
 func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 	s := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	for name, c := range map[string]struct {
@@ -235,7 +234,7 @@ func TestRefusalNamesTheRowsThatWereCompared(t *testing.T) {
 			d, s := data, s
 			d.Rows, s.Head.Segment = c.rows, c.segment
 			err := Result{Relation: Copied}.Refusal(d, s, "the store")
-			assert.ErrorContains(t, err, "; to continue with this data, start once with --adopt=a/2")
+			assert.ErrorContains(t, err, "; to keep using this data, start once with --adopt=a/2")
 			var rows RowsError
 			if found, ok := errors.AsType[*RowsError](err); ok {
 				rows = *found

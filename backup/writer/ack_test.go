@@ -24,7 +24,7 @@ func confirming(t *testing.T) *stand {
 	return s
 }
 
-// waiting calls a method of the gate and returns a channel for its result.
+// waiting calls wait in a goroutine and returns a channel for its result.
 func (s *stand) waiting(wait func(ctx context.Context) error) <-chan error {
 	s.Helper()
 	done := make(chan error, 1)
@@ -37,7 +37,7 @@ func (s *stand) stored(revision int64) <-chan error {
 	return s.waiting(func(ctx context.Context) error { return s.options.Ack.Wait(ctx, revision) })
 }
 
-// requireWaits requires that a reply is not released.
+// requireWaits requires that a reply is still waiting.
 func (s *stand) requireWaits(done <-chan error) {
 	s.Helper()
 	assert.Never(s, func() bool { return len(done) > 0 }, 10*poll, poll)
@@ -53,7 +53,7 @@ func (s *stand) requireConfirmed(done <-chan error) {
 	}
 }
 
-// hold blocks uploads of objects with the prefix until release is called.
+// hold blocks uploads of objects with the given prefix until release is called.
 func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) {
 	begun, released := make(chan struct{}, 100), make(chan struct{})
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, First: func() {
@@ -66,7 +66,7 @@ func (s *stand) hold(prefix string) (uploading <-chan struct{}, release func()) 
 	return begun, func() { s.store.ClearFaults(); close(released) }
 }
 
-// etcd may reply to a request before it includes the request in its applied index.
+// etcd may reply to a request before its applied index includes the request.
 func TestAck_everyWaitHasACaptureOfItsOwn(t *testing.T) {
 	s := confirming(t)
 	etcd := s.options.Etcd
@@ -107,14 +107,14 @@ func TestAck_waitWakesTheWriter(t *testing.T) {
 	s.requireConfirmed(s.waiting(s.options.Ack.WaitAll))
 }
 
-// A failed attempt may have created the object, and other clusters judge by its age whether this cluster is active.
+// A failed attempt may have created the object, whose age shows other clusters whether this cluster is active.
 func TestAck_validityStartsWithTheFirstAttempt(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
 	began := make(chan time.Time, 1)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, Err: memory.ErrLostReply, ReplyLost: true, Times: 1, First: func() { began <- time.Now() }})
 	s.store.Inject(memory.Fault{Op: memory.Get, Prefix: segments, Err: memory.ErrServerError})
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, First: s.store.ClearFaults}) // clear the faults at the second attempt
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: segments, First: s.store.ClearFaults}) // the second attempt succeeds
 	s.requireConfirmed(s.stored(s.put("a", "2")))
 	first := <-began
 	s.do(func() { assert.False(t, s.remote.uploadedAt.After(first)) })
@@ -137,7 +137,7 @@ func TestAck_heartbeatIsDue(t *testing.T) {
 			s.capture()
 		},
 		"the last upload is old, and a read of the store does not show others that this cluster is active": func(s *stand) {
-			s.pace.heartbeat = ack.Validity / 2 // the gate stays open
+			s.pace.heartbeat = ack.Validity / 2 // keeps the gate open
 			s.remote.uploadedAt, s.remote.storedAt = time.Now().Add(-s.pace.heartbeat-time.Second), time.Now()
 		},
 	} {
@@ -156,7 +156,7 @@ func TestAck_heartbeatIsDue(t *testing.T) {
 func TestAck_captureForAFullSnapshotIsNotComplete(t *testing.T) {
 	s := confirming(t).run()
 	s.requireConfirmed(s.stored(s.put("a", "1")))
-	s.end() // stop the writer, which might capture both writes
+	s.end() // stop the writer because it might capture both writes
 	last := s.put("a", "2")
 	s.put("a", "3")
 	ctx, cancel := context.WithCancel(t.Context())

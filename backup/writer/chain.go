@@ -14,60 +14,62 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// chain captures etcd's changes and queues them as segments in the spool, which are contiguous up to the tail.
+// chain captures etcd's changes and queues them in the spool as segments. The queued segments are contiguous and end
+// at the tail.
 type chain struct {
 	*driver
 	health   *health
 	spool    *Spool
 	reader   *capture.Reader
-	revision int64 // etcd's revision when it was last observed
+	revision int64 // etcd's revision as last observed
 	unstored lag
 
 	tail      *format.Start   // start of the next segment; nil if unknown
-	epoch     int             // incremented when the tail is replaced: positions of different epochs are not comparable
-	last      format.Position // position of the last segment with changes, captured by this process or stored by another member
-	markers   []format.Marker // markers since the last capture
+	epoch     int             // incremented when the tail is replaced, because positions from different epochs cannot be compared
+	last      format.Position // position of the last segment with changes, from this process or another member
+	markers   []format.Marker // time markers recorded since the last capture
 	lastTime  time.Time       // latest time written in this generation
 	small     bucketState
-	released  format.Position // position after the release object of a clean stop; zero if there is none
-	complete  complete        // the last capture of all of etcd's changes
-	compacted int64           // etcd's scheduled compaction as of the last segment captured by this process
+	released  format.Position // position after the release object of a clean shutdown; zero if there is none
+	complete  complete        // last capture that contained all of etcd's changes
+	compacted int64           // etcd's scheduled compaction at the last capture by this process
 
-	captured time.Time // time at which the last segment was captured
-	examined time.Time // when etcd was last checked for changes; zero forces a check at the next flush
+	captured time.Time // time of the last capture
+	examined time.Time // time of the last check for changes; zero makes the next flush check again
 	urgent   bool      // capture without waiting for the interval
-	gapSince time.Time // when compaction was found to have passed the tail; zero if it has not
-	lagSince time.Time // since when this member's small buckets have been older than those of the chain; zero if they are not
+	gapSince time.Time // time when compaction was found to have passed the tail; zero if it has not
+	lagSince time.Time // time since when the small buckets of this member have been older than those in the chain; zero if they are not
 }
 
-// complete describes a capture of everything that etcd had, including changes without a revision.
+// complete describes a capture of all of etcd's changes, including changes without a revision.
 type complete struct {
-	request uint64 // last request in Options.Ack that it answers
+	request uint64 // last request in Options.Ack that the capture satisfies
 	end     format.Position
 }
 
-// bucketState records the small buckets and the hashes of compactions in the chain. The zero value makes the next
-// capture read them.
+// bucketState describes the small buckets and the compaction hashes in the chain. The zero value makes the next
+// capture read all of them.
 type bucketState struct {
 	digests  map[string]format.Digest
 	hashes   map[format.Hash]bool
 	applied  uint64    // etcd's applied index when the buckets were last read
-	notUntil time.Time // the buckets are not read before this time
+	notUntil time.Time // earliest time of the next read
 }
 
 const (
-	// chunk is the number of bytes of rows that one read transaction copies, which takes about a millisecond.
+	// chunk is the number of bytes of rows copied in one read transaction. Copying this much takes about a
+	// millisecond.
 	chunk = 1 << 20
-	// maxSegment is the size in bytes of records at which a segment ends; it may exceed this by one revision.
+	// maxSegment is the size in bytes at which a segment ends. A segment may exceed it by one revision.
 	maxSegment = 8 << 20
-	// unreachableFactor lengthens the interval between captures while the store is unreachable: captures are not
-	// urgent then, and each segment costs a request later.
+	// unreachableFactor extends the interval between captures while the store is unreachable. Captures are not urgent
+	// then, and each segment costs a request later.
 	unreachableFactor = 10
-	// maxMarkers bounds the markers that are queued for a capture.
+	// maxMarkers is the maximum number of time markers between captures.
 	maxMarkers = 1024
 )
 
-// observe reads etcd's revision and records when each revision was first seen.
+// observe reads etcd's revision and records when each revision was first observed.
 func (c *chain) observe() {
 	before := c.revision
 	if c.revision = c.options.Etcd.Revision(); c.revision <= before {
@@ -79,15 +81,15 @@ func (c *chain) observe() {
 	}
 }
 
-// time returns the current time in milliseconds, or the latest time that was written in this generation if the
-// clock was set back.
+// time returns the current time in milliseconds. If the clock was set back, it returns the latest time written in
+// this generation.
 func (c *chain) time() time.Time {
 	c.lastTime = archive.MaxTime(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
 	return c.lastTime
 }
 
-// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is
-// capture.ErrCompacted if the chain cannot be extended.
+// capture queues a segment with the latest changes if it is time to. With heartbeat set, it queues a segment even if
+// there are no changes. It returns capture.ErrCompacted if the chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
@@ -95,7 +97,7 @@ func (c *chain) capture(heartbeat bool) error {
 	case !c.urgent && (!heartbeat && !c.isAsked() && c.isUnchanged() || time.Since(c.captured) < c.interval()):
 		return nil
 	case !c.urgent && c.options.Ack != nil && len(c.spool.Entries()) > 0:
-		return nil // changes made during an upload go to the next segment
+		return nil // changes made during an upload go into the next segment
 	}
 	more, err := c.captureUpTo(c.revision, true, heartbeat)
 	switch {
@@ -111,15 +113,15 @@ func (c *chain) capture(heartbeat bool) error {
 	return nil
 }
 
-// isAsked reports whether a reply to a request without a revision waits for a capture.
+// isAsked reports whether a reply to a request without a revision is waiting for a capture.
 func (c *chain) isAsked() bool { return c.options.Ack.Requests() > c.complete.request }
 
-// captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
+// captureFailed records a failed capture. etcd keeps the rows until it is compacted.
 func (c *chain) captureFailed(err error) {
 	c.health.record(opCapture, "cannot capture changes, so the next compaction will leave a gap in the backups: "+err.Error(), true)
 }
 
-// captureNow captures everything that etcd has. It gives up on the first error.
+// captureNow captures all changes. It stops at the first error.
 func (c *chain) captureNow() {
 	c.revision = c.options.Etcd.Revision()
 	c.urgent = true
@@ -135,7 +137,7 @@ func (c *chain) isUnchanged() bool {
 	return c.tail != nil && c.tail.Position.Revision > c.revision && (c.small.applied == applied || c.isStale(applied))
 }
 
-// interval returns the time between two captures.
+// interval returns the time between captures.
 func (c *chain) interval() time.Duration {
 	if c.health.isUnreachable() {
 		return unreachableFactor * c.options.Interval
@@ -143,17 +145,17 @@ func (c *chain) interval() time.Duration {
 	return c.options.Interval
 }
 
-// captureUpTo makes a segment of the rows up to a revision, and past it if beyond is set, and reports whether rows
-// remain. Without changes it makes a segment only if empty is set.
+// captureUpTo queues a segment with rows up to a revision, or with all rows if beyond is set. It reports whether rows
+// remain. If there are no changes, it queues a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
 	applied := c.options.Etcd.AppliedIndex() // read before the transaction, so that later changes are read again
-	request := c.options.Ack.Requests()      // also read before the transaction, which then has everything that these replies depend on
+	request := c.options.Ack.Requests()      // also read before the transaction, which then contains everything that the replies depend on
 	draft, err := c.buildSegment(revision, beyond, c.shouldReadBuckets(applied))
 	if err != nil {
 		return false, err
 	}
 	changed := c.changedBuckets(draft.small)
-	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client is waiting for its compaction
+	empty = empty || c.options.Ack != nil && draft.compacted != c.compacted // a client is waiting for its compaction to be stored
 	c.examined = time.Now()
 	if draft.Rows() > 0 || len(changed) > 0 {
 		c.last = c.tail.Position
@@ -169,12 +171,12 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 		for _, bucket := range changed {
 			c.small.digests[bucket.Name] = capture.Digest(bucket)
 		}
-		c.complete = complete{request, c.tail.Position} // the small buckets are read with the last rows
+		c.complete = complete{request, c.tail.Position} // the small buckets are read together with the last rows
 	}
 	return draft.more, nil
 }
 
-// captureThrough captures up to the revision of an open snapshot.
+// captureThrough captures changes up to the revision of an open snapshot.
 func (c *chain) captureThrough(revision int64) error {
 	for c.tail.Position.Revision <= revision {
 		if c.spool.hasInMemory() {
@@ -190,19 +192,19 @@ func (c *chain) captureThrough(revision int64) error {
 	return nil
 }
 
-// segmentBuilder is a segment that is being built.
+// segmentBuilder builds a segment.
 type segmentBuilder struct {
 	*format.SegmentBuilder
 	upTo      int64
-	markers   []format.Marker // markers that are not added yet
+	markers   []format.Marker // markers that still have to be added
 	compacted int64
 	small     []*format.Bucket // all small buckets; nil if they were not read
-	applied   uint64           // raft index after reading them; 0 if they were not read
+	applied   uint64           // raft index after reading the small buckets; 0 if they were not read
 	more      bool
 }
 
-// buildSegment reads rows in chunks, each in its own transaction, and encodes them in between. Rows read before a gap
-// form a valid segment.
+// buildSegment reads rows in chunks, each in its own transaction, and encodes them after closing the transaction. If
+// it finds a gap, it returns a valid segment with the rows before the gap.
 func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentBuilder, error) {
 	builder, err := format.NewSegmentBuilder(c.options.Archive.Keys(), *c.tail)
 	if err != nil {
@@ -247,7 +249,7 @@ func (d *segmentBuilder) add(rows capture.Rows) error {
 	return nil
 }
 
-// mark adds the markers up to a revision.
+// mark adds all markers up to a revision.
 func (d *segmentBuilder) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
 		if err := d.Add(&d.markers[0]); err != nil {
@@ -258,14 +260,14 @@ func (d *segmentBuilder) mark(revision int64) error {
 	return nil
 }
 
-// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take
-// at most a hundredth of the time: with a million leases they are read every few seconds. They are always read if a
-// caller waits, since etcd replies to a client before it reports the request as applied.
+// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it must not
+// take more than one percent of the time: with a million leases, the buckets are read every few seconds. The buckets
+// are always read if a caller is waiting, because etcd replies to a client before it reports the request as applied.
 func (c *chain) shouldReadBuckets(applied uint64) bool {
 	return !c.isStale(applied) && (c.urgent || c.isAsked() || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
 
-// changedBuckets returns the small buckets that differ from the chain's.
+// changedBuckets returns the small buckets that differ from those in the chain.
 func (c *chain) changedBuckets(small []*format.Bucket) (changed []*format.Bucket) {
 	for _, bucket := range small {
 		if digest, ok := c.small.digests[bucket.Name]; !ok || digest != capture.Digest(bucket) {
@@ -302,7 +304,7 @@ func (c *chain) finishSegment(d *segmentBuilder, changed []*format.Bucket) error
 	return err
 }
 
-// queueSegment finishes a segment and queues it after the others.
+// queueSegment finishes a segment and adds it to the spool.
 func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Source) error {
 	identity := c.options.Etcd.Identity()
 	source.Term, source.Member, source.Session = identity.Term, identity.MemberID, c.options.Session
@@ -312,7 +314,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 	}
 	if err := c.spool.Put(object, c.health.isUnreachable()); err != nil {
 		if len(c.spool.Entries()) > 0 {
-			return err // the rows stay in the database until there is room
+			return err // the rows stay in the database until the spool has room
 		}
 		c.options.Log.Warn().Err(err).Msg("backups: cannot spool a segment; keeping it in memory")
 		c.spool.keepInMemory(object)
@@ -323,7 +325,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 	return nil
 }
 
-// release queues the last object of an orderly stop, once, and reports whether it did.
+// release queues the final object of a clean shutdown. It reports whether it did so, which is at most once.
 func (c *chain) release() bool {
 	if !c.options.Release || c.core.State != writing || !c.released.IsZero() {
 		return false
@@ -340,15 +342,17 @@ func (c *chain) release() bool {
 	return true
 }
 
-// isStale reports whether a member with the given applied index has older leases and users than the chain. It captures
-// none of them until it has caught up. A leader catches up soon; if it does not, its data was rolled back and counts.
+// isStale reports whether a member with the given applied index has older leases and users than the chain. Such a
+// member captures no leases or users until it has caught up. A leader normally catches up soon. If it does not, its
+// data was rolled back, and its leases and users are captured.
 func (c *chain) isStale(applied uint64) bool {
 	outdated := c.tail != nil && applied < c.tail.Applied
 	lag := elapsed(&c.lagSince, outdated)
 	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
 }
 
-// reset forgets the tail: the database is captured again from another position. Flushes wait for a new capture.
+// reset clears the tail. The database is captured again from another position, and pending flushes wait for that
+// capture.
 func (c *chain) reset() {
 	c.tail, c.markers, c.gapSince, c.examined = nil, nil, time.Time{}, time.Time{}
 	c.compacted, c.complete = 0, complete{}
@@ -356,23 +360,24 @@ func (c *chain) reset() {
 	c.urgent = c.urgent || c.health.flushing
 }
 
-// resetBuckets makes the next capture read the small buckets: their state in the chain is unknown.
+// resetBuckets makes the next capture read the small buckets because their state in the chain is unknown.
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
-// branch makes the next capture include the small buckets that differ between a full snapshot and the segments before
-// it, even if they have changed back by then: a restore may start from either.
+// branch makes the next capture include all small buckets that differ between a full snapshot and the segments before
+// it. They are included even if they have changed back, because a restore may start from either one.
 func (c *chain) branch(snapshot map[string]format.Digest) {
 	maps.DeleteFunc(c.small.digests, func(name string, last format.Digest) bool { return snapshot[name] != last })
 }
 
-// drop drops all queued segments.
+// drop discards all queued segments.
 func (c *chain) drop() {
 	if err := c.spool.Clear(); err != nil {
 		c.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
 }
 
-// extends reports whether the queued segments, or else the tail, start at a head.
+// extends reports whether the queued segments start at head. Without queued segments, it reports whether the tail is
+// at head.
 func (c *chain) extends(head archive.Head) bool {
 	var start format.Start
 	if queued := c.spool.Entries(); len(queued) > 0 {
@@ -384,8 +389,8 @@ func (c *chain) extends(head archive.Head) bool {
 	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
 }
 
-// align makes the next segment start at a head. It keeps the queued segments that start there; otherwise the
-// database is captured again. It reports whether it changed the tail.
+// align makes the next segment start at head. It keeps queued segments that start there, and otherwise discards the
+// spool so that the database is captured again. It reports whether the tail has changed.
 func (c *chain) align(head archive.Head) bool {
 	if c.tail != nil && c.extends(head) {
 		return false
@@ -404,7 +409,7 @@ func (c *chain) align(head archive.Head) bool {
 	return true
 }
 
-// adopt moves the tail to the end of queued segments.
+// adopt moves the tail to the end of the queued segments.
 func (c *chain) adopt(queued []Spooled) {
 	for i := range queued {
 		if segment := &queued[i]; segment.since.IsZero() {
@@ -420,8 +425,8 @@ func (c *chain) adopt(queued []Spooled) {
 	c.resetBuckets()
 }
 
-// resume continues from the segments that an earlier process left in the spool if they match etcd's data, so that
-// etcd's compactions leave no gap if the store is unreachable. Segments of other data are preserved: they may be the
+// resume continues the segments that an earlier process left in the spool, if they match etcd's data. Compactions
+// then leave no gap, even if the store is unreachable. Segments of other data are preserved because they may be the
 // only copy.
 func (c *chain) resume(identity archive.Identity) error {
 	queued := c.spool.Entries()
@@ -442,7 +447,7 @@ func (c *chain) resume(identity archive.Identity) error {
 	return failed
 }
 
-// compareHead compares the rows of the newest segment, or the last row before a full snapshot, with etcd's.
+// compareHead compares the rows of the newest segment with etcd's. For a full snapshot, it compares the last row.
 func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	rows, err := c.compare(head.Start)
 	if err == nil && rows == relation.Equal && head.Segment != nil {
@@ -451,9 +456,9 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	return rows, err
 }
 
-// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of
-// them, or if they differ and etcd may have compacted some. A chain without rows equals data without rows, and
-// cannot be compared with other data: every history starts without rows.
+// compare compares the last rows of a chain with etcd's. It returns NotCompared if the chain has no digest of the
+// rows, or if they differ but etcd may have compacted some of them. A chain without rows equals data without rows,
+// and cannot be compared with other data because every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {
@@ -474,8 +479,8 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	}
 }
 
-// compareSegment compares the rows of a segment with etcd's, since two copies of the data may have an identical
-// last revision. Rows that etcd has compacted count as equal.
+// compareSegment compares the rows of a segment with etcd's, because the last revision alone may be identical in two
+// copies of the data. Rows that etcd has compacted count as equal.
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {
@@ -494,7 +499,8 @@ func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	return relation.Equal, nil
 }
 
-// digest returns the digest of the remaining rows of a revision, and reports whether none is compacted.
+// digest returns the digest of the remaining rows of a revision. complete is false if some of them may have been
+// compacted.
 func (c *chain) digest(revision int64) (own format.Digest, complete bool, err error) {
 	digests := format.Continue(format.Digest{}, format.Position{Revision: revision})
 	rows, err := c.addRows(digests, capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
@@ -502,7 +508,7 @@ func (c *chain) digest(revision int64) (own format.Digest, complete bool, err er
 	return own, rows.Compacted < revision, err
 }
 
-// addRows reads rows and adds them to a chain.
+// addRows reads rows and adds them to digests.
 func (c *chain) addRows(digests *format.Chain, request capture.Request) (capture.Rows, error) {
 	rows, err := c.reader.ReadRows(request)
 	for _, row := range rows.Rows {
@@ -511,23 +517,23 @@ func (c *chain) addRows(digests *format.Chain, request capture.Request) (capture
 	return rows, err
 }
 
-// lag records when each revision that is not stored was first observed, oldest first. Capturing revisions again does
-// not change it.
+// lag records when each unstored revision was first observed, oldest first. Capturing a revision again does not
+// change its time.
 type lag []sample
 
 type sample struct {
-	revision int64     // covers the revisions after the previous observation, up to this one
-	at       time.Time // monotonic time of the observation
+	revision int64     // last of the revisions observed at this time
+	at       time.Time // monotonic time
 }
 
-// maxObservations bounds a lag.
+// maxObservations is the maximum length of a lag.
 const maxObservations = 1024
 
 func (l *lag) add(revision int64, at time.Time) {
 	if len(*l) > 0 && revision <= (*l)[len(*l)-1].revision {
 		return
 	}
-	if len(*l) == maxObservations { // halve the list: merge pairs and keep the earlier time
+	if len(*l) == maxObservations { // halve the list by merging pairs, and keep the earlier time of each pair
 		for i := range maxObservations / 2 {
 			(*l)[i] = sample{(*l)[2*i+1].revision, (*l)[2*i].at}
 		}
@@ -536,7 +542,7 @@ func (l *lag) add(revision int64, at time.Time) {
 	*l = append(*l, sample{revision, at})
 }
 
-// drop removes revisions that are stored.
+// drop removes all stored revisions.
 func (l *lag) drop(stored int64) {
 	*l = slices.DeleteFunc(*l, func(o sample) bool { return o.revision <= stored })
 }

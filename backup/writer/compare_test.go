@@ -20,12 +20,11 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// names returns the names of all objects.
 func (s *stand) names() (found []string) {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
 		require.NoError(s, err)
-		// Probes of the store's capabilities are deleted immediately.
+		// The writer deletes its probes of the store immediately.
 		if !strings.HasPrefix(object.Name, "probe/") {
 			found = append(found, object.Name)
 		}
@@ -33,8 +32,8 @@ func (s *stand) names() (found []string) {
 	return found
 }
 
-// requireUntouched checks that nothing is written to the store and that the reported problem contains the given
-// parts.
+// requireUntouched requires that nothing is written to the store and that the reported problem contains the given
+// strings.
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
@@ -51,14 +50,14 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, facts.Waiting, s.Facts().Role)
 }
 
-// other stores a segment of rows as if it came from another member.
+// other stores a segment of rows like another member would.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
 	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
 	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
-// twin ends the writer and returns a stand with another etcd that uses the same store. Its data belongs to the
+// twin stops the writer and returns a stand with another etcd on the same store. The data of that etcd belongs to the
 // given cluster.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
@@ -71,7 +70,7 @@ func (s *stand) twin(cluster string) *stand {
 	return other
 }
 
-// is sets the identity of the data; an empty cluster removes it.
+// is sets the identity of the data. An empty cluster removes the identity.
 func (s *stand) is(cluster string, generation int) {
 	s.Helper()
 	if cluster == "" {
@@ -89,7 +88,7 @@ func (s *stand) identified() archive.Identity {
 	return identity
 }
 
-// write writes a number of keys.
+// write writes count keys.
 func (s *stand) write(count int, value string) {
 	s.Helper()
 	for i := range count {
@@ -97,7 +96,7 @@ func (s *stand) write(count int, value string) {
 	}
 }
 
-// Two members run, and the volume of one was copied from the other.
+// Two members are running, and the volume of one of them is a copy of the other's.
 func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s := newStand(t)
 	s.write(5, "first")
@@ -118,7 +117,7 @@ func TestVolumeCopy_firstUploadContinues(t *testing.T) {
 	s.requireAllKept()
 }
 
-// Without this record, the volume of a process killed after its first upload would not identify the cluster.
+// If the process is killed after its first upload, the volume must identify the cluster.
 func TestVolume_recordsTheWriterBeforeTheFirstUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Session = "this process"
@@ -186,7 +185,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 	return generation
 }
 
-// restored creates a generation as a restore from the first generation does.
+// restored creates a new generation like a restore of the first generation would.
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
@@ -198,7 +197,7 @@ func (s *stand) with(keys *format.Keys) {
 	s.options.Archive = archive.New(s.store, keys)
 }
 
-// segmentsIn returns the names of the segments in a spool.
+// segmentsIn returns the names of the segments in a spool directory.
 func segmentsIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	found, err := os.ReadDir(filepath.Join(dir, "segments"))
@@ -209,7 +208,7 @@ func segmentsIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// waitingStand returns a stand that was stopped with a queued write and whose store is reachable again.
+// waitingStand returns a stopped stand with a queued write and a reachable store.
 func waitingStand(t *testing.T) *stand {
 	t.Helper()
 	s := startedStand(t)
@@ -221,14 +220,13 @@ func waitingStand(t *testing.T) *stand {
 	return s
 }
 
-// If the queued segments cannot be preserved, for example because the volume is full, the next capture must not
-// replace them.
+// Captures must not overwrite queued segments that cannot be preserved, for example because the volume is full.
 func TestSpool_noBackupsIfItCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
-	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // the name is so long that no suffix can be added
+	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // the name is too long for a suffix
 	s.options.SpoolDir = moved
 	_, err := s.make()
 	require.ErrorContains(t, err, "cannot preserve")

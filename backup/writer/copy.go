@@ -16,23 +16,23 @@ import (
 // snapshotCopy is a copy of the database in the spool.
 type snapshotCopy struct {
 	path     string
-	sealed   bool // the file is the object to upload; otherwise it is the plain database
+	sealed   bool // the file contains the object to upload instead of the plain database
 	database format.Body
 	held     time.Duration
 	hash     *format.Hash
 	size     int64        // bytes
-	sent     atomic.Int64 // number of bytes sent in the current attempt
+	sent     atomic.Int64 // number of bytes sent by the current attempt
 
-	stored   *archive.Full // the snapshot whose data is already uploaded; nil if there is none
+	stored   *archive.Full // full snapshot whose data is uploaded; nil if there is none
 	storedAt time.Time
 }
 
-// smallDatabase is the largest size, in bytes, for which the hash of etcd is recorded: computing it reads all rows
-// under a lock.
+// smallDatabase is the maximum database size in bytes for which etcd's hash is recorded. etcd holds a lock while it
+// reads all rows for the hash.
 const smallDatabase = 64 << 20
 
-// copy waits for the gate and copies the database into the spool. If the volume lacks room for the plain database,
-// it writes the sealed object, which is smaller but slower to write. It runs in a job.
+// copy waits for the gate and copies the database into the spool. If the volume has no room for the plain database,
+// copy writes the sealed object instead, which is smaller but takes longer. It is called from a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	end, err := f.options.Gate.Acquire(ctx, "a full snapshot")
 	if err != nil {
@@ -72,11 +72,11 @@ func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	return c, nil
 }
 
-// dataLifetime bounds the time that uploaded data waits for its manifest. Data without a manifest counts as garbage
-// a day after it was put.
+// dataLifetime is the maximum time between uploading the data and its manifest. Data without a manifest is considered
+// garbage after one day.
 const dataLifetime = 12 * time.Hour
 
-// put uploads the data of the copy, unless an earlier attempt has done so and failed in a later step.
+// put uploads the data of the copy unless an earlier attempt has done so.
 func (c *snapshotCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
 		return *c.stored, nil
@@ -106,15 +106,15 @@ const (
 	maxPause   = 20 * time.Millisecond
 )
 
-// throttledReader counts the bytes read. If throttled, it pauses after each piece for as long as the reader's
-// consumer worked on it: compressing a full snapshot would otherwise occupy a core throughout, which slows down etcd
-// on small machines.
+// throttledReader counts the bytes read. If throttled is set, it pauses after each piece for as long as the consumer
+// took to process the piece. Compressing a full snapshot would otherwise keep one core busy and slow down etcd on
+// small machines.
 type throttledReader struct {
 	io.Reader
 	sent      *atomic.Int64
 	throttled bool
 	unpaused  int       // bytes since the last pause
-	started   time.Time // start of the work on the current piece; zero before the first one
+	started   time.Time // time when the consumer received the current piece; zero before the first piece
 }
 
 func (s *throttledReader) Read(p []byte) (int, error) {

@@ -1,81 +1,87 @@
-// Package writer backs up a running etcd: it captures changes, stores them in segments, and makes full snapshots by
-// schedule and whenever the chain of segments cannot be extended. It never delays etcd's clients, except with
-// Options.Ack.
+// Package writer backs up a running etcd. It captures changes, stores them in segments, and makes full snapshots on
+// schedule and whenever the chain of segments cannot be extended. It never delays etcd's clients unless Options.Ack
+// is set.
 //
 // # Idea
 //
-// The history of a generation is one sequence of objects. An object is named by its position: its first revision,
-// and a counter for segments without rows. Each object determines the position of the next one, and an object is
-// created only if its name is free. That is the only lock: if two writers upload at the same time, one of them
-// fails, reads the other's object and continues after it.
+// The history of a generation is one sequence of objects. Each object is named after its position, which consists of
+// its first revision and a counter for segments without rows. The end of an object determines the position of the
+// next object, and an object is only created if its name is unused. No other lock is needed: if two writers upload
+// at the same time, one of them fails, reads the other's object and continues after it.
 //
-// Each segment contains a digest of all rows before it and a digest that includes its own rows. A segment of
-// another history never fits, even if its name and its revisions do.
+// Each segment contains a digest of all rows before it, and a digest that also covers its own rows. A segment from
+// another history therefore never fits, even if its name and revisions match.
 //
 // # Structure
 //
-// The behavior is a state machine with an explicit table (table.go). The goroutine of Run owns the machine and all
-// other state. It never waits for the store: requests run in jobs, and the owner handles their results (driver.go).
-// At most one request about the chain runs at a time. Each part of the state belongs to one value, whose methods
-// change it:
+// The writer is a state machine with an explicit table (table.go). The goroutine of Run owns the state machine and
+// all other state. It never waits for the store: requests run in jobs, and the owner handles their results
+// (driver.go). At most one request for the chain runs at a time. Each part of the state belongs to one type, and
+// only the methods of that type modify it:
 //
-//   - remote tracks the store. Revisions become confirmed only in remote.setHead.
+//   - remote tracks the store. Revisions are confirmed only in remote.setHead.
 //   - chain holds the position of the next segment and captures changes into the spool.
-//   - uploads stores the segments of the spool, and snapshots makes and stores full snapshots.
-//   - health records failures and delays requests. flushQueue holds the waiting calls of Flush.
+//   - uploads uploads the segments in the spool, and snapshots makes and uploads full snapshots.
+//   - health records failures and delays requests. flushQueue contains the pending calls of Flush.
 //
-// Writer connects them: it inspects the store (inspect.go) and turns the results into events.
+// Writer combines these parts. It inspects the store (inspect.go) and turns the results into events.
 //
-// A tick does the following if it is due, in this order: inspect or check the store, store a full snapshot, start
-// one, capture, store a segment.
+// On each tick, the writer does whatever is due, in this order: inspect or check the store, upload a full snapshot,
+// start a full snapshot, capture changes, upload a segment.
 //
 // # Invariants
 //
-//   - A segment is uploaded only to the end of the chain, and only if the end was read or written within the last minute. Segments at older
-//     positions may have been merged and deleted.
-//   - A revision counts as stored once the store has confirmed its segment and all segments before it. Facts never report more than that.
-//   - The lag is the age of the oldest revision that is not stored. Capturing a revision again does not reset it. A revision that stays
-//     unstored although no request fails is reported as a problem.
-//   - A segment is deleted from the spool only if the store or etcd's database has its rows. Segments of other data are preserved.
+//   - A segment is uploaded only to the end of the chain, and only if the end was read or written within the last
+//     minute. Segments at older positions may have been merged and deleted.
+//   - A revision counts as stored once the store has confirmed its segment and all earlier segments. Facts never
+//     reports more than that.
+//   - The lag is the age of the oldest revision that is not stored. Capturing a revision again does not reset its
+//     age. A revision that remains unstored is reported as a problem even if no request fails.
+//   - A segment is deleted from the spool only if its rows are in the store or in etcd's database. Segments of other
+//     data are preserved.
 //   - Times within a generation never decrease, even if a clock is set back.
-//   - A full snapshot within a chain is stored after the segments before it. A full snapshot that starts a chain counts only once an empty
-//     segment at the end of the previous sequence points to it. Otherwise a chain could start after a restore has ended the generation.
+//   - A full snapshot within a chain is uploaded after the segments before it. A full snapshot that starts a chain
+//     becomes valid only when an empty segment at the end of the previous sequence points to it. Otherwise a chain
+//     could start after a restore has ended the generation.
 //
 // # Example
 //
-// etcd is at revision 10 and the store ends at position 11.0. A client puts a key. Within the interval the owner
-// captures revision 11 into the spool, and the tail of the chain moves to 12.0. A job uploads segment 11.0.
+// etcd is at revision 10, and the end of the chain in the store is position 11.0. When a client puts a key, the owner
+// captures revision 11 into the spool within one interval, and the tail of the chain moves to 12.0. A job then
+// uploads segment 11.0, with one of these results:
 //
-//   - The upload succeeds: the store ends at 12.0, and Facts.Revision is 11.
-//   - The store does not answer: the segment stays in the spool, the failure is reported as a problem with the time of the next attempt, and
-//     captures continue less often. etcd may compact, since the spool has the rows.
-//   - The name is taken: the event "collided" leads to the state Aligning, which reads the end of the chain. If the rows are the same,
-//     revision 11 is stored; otherwise the rows after that end are captured again. If the segment ends the generation, etcd is closed.
-//   - etcd was compacted at 11 before the capture: the rows are gone, so the chain cannot be extended. The state Opening makes a full
-//     snapshot, which starts another chain.
+//   - The upload succeeds. The chain in the store ends at 12.0, and Facts.Revision is 11.
+//   - The store does not respond. The segment stays in the spool, the failure is reported as a problem together with
+//     the time of the next attempt, and changes are captured less often. etcd may be compacted because the rows are
+//     in the spool.
+//   - The name is taken. The event "collided" leads to the state Aligning, in which the writer reads the end of the
+//     chain. If the rows are the same, revision 11 is stored. Otherwise the rows after the end of the chain are
+//     captured again. If the other segment ends the generation, etcd is closed.
+//   - etcd was compacted at revision 11 before the capture. The rows are gone and the chain cannot be extended, so the
+//     writer starts a new chain with a full snapshot (state Opening).
 //
 // # Checks
 //
-// A writer does not read its uploads back. Every ten seconds it checks whether the segment that was the newest one
-// at the previous check still exists, which also detects deletions before newer segments. A stop repeats this check
-// and reads the end of the chain before Flush reports success. If the last segments are gone, their rows are
-// captured again. If a segment before others is gone, a full snapshot starts another chain.
+// A writer does not read back its uploads. Instead, it checks every ten seconds whether the newest segment of the
+// previous check still exists, which also detects deletions before newer segments. During shutdown, the writer
+// repeats this check and reads the end of the chain before Flush reports success. If the last segments are missing,
+// their rows are captured again. If a segment before other segments is missing, a full snapshot starts a new chain.
 //
-// # Stops
+// # Shutdown
 //
-// When etcd is closed, package backup creates a second Writer for the closed database, with the first one as
-// Previous and without a schedule. Its Flush returns once everything is stored. A member that did not write the
-// backups sets SegmentsOnly: it uploads what the writer may have missed and never starts a chain.
+// After etcd is closed, package backup creates a second Writer for the closed database, with the first Writer as
+// Previous and without a schedule. Flush of the second Writer returns once everything is stored. A member that was
+// not the writer sets SegmentsOnly: it uploads the changes that the writer may have missed and never starts a chain.
 //
 // # Acknowledgements
 //
-// With Options.Ack, clients wait for the store (package ack). A reply that starts to wait wakes the owner, which
-// captures immediately if nothing is queued. Changes during an upload go to the next segment. Before and after each
-// step the owner confirms the stored revision, and the last request that preceded a stored capture of everything.
-// Failed uploads are repeated within a second.
+// If Options.Ack is set, clients wait for the store (package ack). When a reply starts waiting, it wakes the owner,
+// which captures changes immediately if no segment is queued. Changes made during an upload go into the next segment.
+// Before and after each step, the owner confirms the stored revision, and the last request made before a complete
+// capture that is stored. Failed uploads are retried within a second.
 //
 // # Limits
 //
-// The package does not restore, test, merge or delete backups. Package relation decides how the data relates to the
-// store. It does not know when etcd stops.
+// The package does not restore, test, merge or delete backups. Package relation determines how data relates to a
+// store. Callers decide when to stop.
 package writer

@@ -11,23 +11,23 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Only the goroutine of
-// Run uses it, except for call and wait.
+// driver runs the state machine and the jobs of a writer. All parts of the writer share one driver. Only the
+// goroutine of Run may use it, except for the methods call and wait.
 type driver struct {
 	options Options
 	pace    timing
-	ctx     context.Context // of Run
+	ctx     context.Context // context of Run
 
 	core   statemachine.Core[memberState]
 	legal  *statemachine.Checker
 	work   map[Action]func(payload)
-	posted []report // events posted by the actions of the current event
+	posted []report // events posted while the current event is handled
 
-	events   chan func() // functions for the goroutine of Run
+	events   chan func() // functions to run in the goroutine of Run
 	ended    chan struct{}
 	jobs     int  // number of running jobs
-	again    bool // more work is ready now
-	stopping bool // Run's context has ended
+	again    bool // more work can be done immediately
+	stopping bool // the context of Run is done
 }
 
 // report is an event with its payload.
@@ -36,13 +36,12 @@ type report struct {
 	payload payload
 }
 
-// ErrEnded reports that Run has returned.
+// ErrEnded is returned if Run has returned.
 var ErrEnded = errors.New("backups have stopped")
 
-// rules evaluate the table.
 var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 
-// take handles an event and the events that its actions post.
+// take handles an event and all events posted by its actions.
 func (d *driver) take(event Event, payload payload) {
 	d.post(event, payload)
 	for len(d.posted) > 0 {
@@ -54,12 +53,12 @@ func (d *driver) take(event Event, payload payload) {
 	}
 }
 
-// post queues an event until the actions of the current one are done.
+// post queues an event until all actions of the current event are done.
 func (d *driver) post(event Event, payload payload) {
 	d.posted = append(d.posted, report{event, payload})
 }
 
-// decide evaluates the table and checks the transition with the state machine library.
+// decide looks up the event in the table and verifies the transition. It returns the actions to run.
 func (d *driver) decide(next report) []Action {
 	from, log := d.core.State, d.options.Log
 	core, decision := rules.Step(d.core, next.event, next.payload)
@@ -80,17 +79,17 @@ func (d *driver) decide(next report) []Action {
 	return decision.Do
 }
 
-// isIn reports whether the state is one of a group.
+// isIn reports whether the current state is one of the given states.
 func (d *driver) isIn(states ...State) bool { return slices.Contains(states, d.core.State) }
 
-// isRefused reports whether no member may write to the store.
+// isRefused reports whether this member must not write to the store.
 func (d *driver) isRefused() bool { return d.isIn(foreign, ended) }
 
 // isWriter reports whether this member extends the chain.
 func (d *driver) isWriter() bool { return !d.isRefused() && d.core.Facts.isWriter() }
 
-// job runs work, which may block, in its own goroutine for at most the given time. The function that work returns
-// runs in the goroutine of Run.
+// job runs work in a new goroutine, where it may block until the time limit. The function returned by work runs in
+// the goroutine of Run.
 func (d *driver) job(limit time.Duration, work func(context.Context) (done func())) {
 	d.jobs++
 	go func() {
@@ -104,7 +103,8 @@ func (d *driver) job(limit time.Duration, work func(context.Context) (done func(
 	}()
 }
 
-// wait runs a function in the goroutine of Run and waits for it. Only jobs call it: Run outlives them.
+// wait runs a function in the goroutine of Run and waits for it to return. Only jobs may call wait, because Run
+// outlives its jobs.
 func (d *driver) wait(what func()) {
 	done := make(chan struct{})
 	d.events <- func() {
@@ -114,7 +114,7 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// call runs a request in the goroutine of Run and waits for the answer, or for Run or ctx to end.
+// call runs a request in the goroutine of Run and waits for the answer. It returns an error if Run or ctx ends first.
 func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
@@ -131,13 +131,15 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 	}
 }
 
-// do runs a function in the goroutine of Run and waits for its end, or for that of Run or ctx.
+// do runs a function in the goroutine of Run and waits for it to return. It returns an error if Run or ctx ends
+// first.
 func (d *driver) do(ctx context.Context, what func()) error {
 	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
 	return err
 }
 
-// elapsed returns how long a condition has been true. since is when it was first seen to be; zero while it is false.
+// elapsed returns how long a condition has been true. It stores the start of that period in since, or zero while the
+// condition is false.
 func elapsed(since *time.Time, condition bool) time.Duration {
 	switch {
 	case !condition:
@@ -150,31 +152,31 @@ func elapsed(since *time.Time, condition bool) time.Duration {
 }
 
 const (
-	// requestTimeout bounds a few requests to the store that transfer little.
+	// requestTimeout is the timeout for a few small requests to the store.
 	requestTimeout = 2 * time.Minute
-	// checkTimeout bounds one check of the store.
+	// checkTimeout is the timeout for one check of the store.
 	checkTimeout = 30 * time.Second
-	// noTimeout allows any time for copies and uploads of a database, which may be large.
+	// noTimeout is used for copying and uploading a database, which may be large.
 	noTimeout = time.Duration(math.MaxInt64)
 )
 
-// timing holds the intervals and limits of a writer.
+// timing contains the intervals and time limits of a writer.
 type timing struct {
-	tick         time.Duration // interval between observations of etcd's revision, and therefore between time markers
-	gap          time.Duration // time for another member to upload its spool before a gap counts
-	rest         time.Duration // minimum time between a full snapshot and one for a gap; see restFactor
-	ahead        time.Duration // time for a new leader to apply previously acknowledged writes
-	foreignStore time.Duration // interval between inspections of a store that must not be written to
-	watch        time.Duration // minimum interval between growth checks by a member that is not the leader
-	emptyStore   time.Duration // the same without a chain
-	headValid    time.Duration // time for which the end of the chain counts as known
+	tick         time.Duration // interval between observations of etcd's revision, and thus between time markers
+	gap          time.Duration // time for another member to upload its spool before a gap ends the chain
+	rest         time.Duration // minimum time after a full snapshot before a gap causes another one; see restFactor
+	ahead        time.Duration // time for a new leader to apply earlier acknowledged writes
+	foreignStore time.Duration // interval between inspections of a store that this member must not write to
+	watch        time.Duration // minimum interval between inspections by a member that is not the leader
+	emptyStore   time.Duration // interval between inspections of a store without a chain
+	headValid    time.Duration // time for which the end of the chain is considered known
 	verifyOwner  time.Duration // interval between checks that the store still belongs to this cluster
-	successor    time.Duration // interval between checks for a successor
-	heartbeat    time.Duration // interval between empty segments of an idle writer
-	fullPatience time.Duration // time that FullNow waits while there is a problem
-	retry        time.Duration // first wait after a failure; it grows with further failures
-	check        time.Duration // interval between checks that the store still has the stored objects
-	overdue      time.Duration // time beyond two intervals after which an unstored revision is a problem of its own
+	successor    time.Duration // interval between checks for a successor of the generation
+	heartbeat    time.Duration // interval between heartbeats (empty segments) of an idle writer
+	fullPatience time.Duration // time that FullNow waits for a problem to be resolved
+	retry        time.Duration // initial wait after a failure
+	check        time.Duration // interval between checks that stored objects still exist
+	overdue      time.Duration // time beyond two intervals after which an unstored revision counts as a problem
 }
 
 var defaultTiming = timing{

@@ -28,7 +28,7 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 	return newest, head
 }
 
-// succeed ends the newest generation, as a restore does after it has read the whole generation.
+// succeed ends the newest generation like a restore would.
 func (s *stand) succeed() {
 	s.Helper()
 	a := s.backups()
@@ -43,7 +43,7 @@ func (s *stand) succeed() {
 	}
 }
 
-// awaitSuperseded waits until the writer gives a reason to close etcd.
+// awaitSuperseded waits until the writer requests that etcd be closed, and checks the reason.
 func (s *stand) awaitSuperseded(why, says string) {
 	s.Helper()
 	select {
@@ -83,7 +83,7 @@ func TestGenerationEnd_membersLearnOfTheNextGeneration(t *testing.T) {
 		end := writing.head().Position
 		return f.Role == facts.Standby && watching.remoteEnd() == end
 	}, "the end of the chain is known")
-	// Disable every check except the one for a successor.
+	// Disable all checks except the check for a successor.
 	watching.do(func() { watching.pace.watch, watching.pace.headValid = time.Hour, time.Hour })
 	c.succeed()
 	c.restored()
@@ -117,7 +117,7 @@ func (s *stand) requireNothingFlushed() {
 	require.Error(s, s.Flush(ctx))
 }
 
-// Anyone with write access to the store can create such an object. It must not end the generation.
+// Anyone with write access to the store can create such an object, which must not end the generation.
 func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
@@ -150,7 +150,7 @@ func TestGenerationEnd_untrustedSignature(t *testing.T) {
 	}
 }
 
-// The full snapshot may come from another cluster that uses the same signing key.
+// The full snapshot may come from another cluster with the same signing key.
 func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	s := startedStand(t)
 	s.putAndFlush("a", "1")
@@ -165,15 +165,14 @@ func TestFullSnapshot_ofAnotherClusterStopsUploads(t *testing.T) {
 	require.NoError(t, a.Commit(t.Context(), full))
 	before := s.contents()
 	s.run()
-	s.requireProblem(": cluster ID mismatch: it has backups of cluster beef, but this is cluster " + clusterID)
+	s.requireProblem(": cluster ID mismatch: the store contains backups of cluster beef, but this is cluster " + clusterID)
 	s.put("a", "2")
 	s.requireNothingFlushed()
 	assert.Empty(t, s.superseded)
 	s.requireUnchanged(before)
 }
 
-// Without signatures, anyone with write access to the bucket can store the end of another cluster at the next
-// position.
+// Without signatures, anyone with write access to the bucket can store another cluster's end at the next position.
 func TestGenerationEnd_ofAnotherClusterIsIgnored(t *testing.T) {
 	s := startedStand(t)
 	of, head := s.newest()

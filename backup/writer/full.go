@@ -15,20 +15,20 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// snapshots makes full snapshots: by schedule, on request, and to start a chain.
+// snapshots makes full snapshots on schedule, on request, and to start a chain.
 type snapshots struct {
 	base
-	room func(size int64) error // returns an error unless the volume has room for size bytes
+	room func(size int64) error // returns an error if the volume has no room for size bytes
 
 	making      *full // full snapshot in progress; nil if there is none
 	due         []fullRequest
 	notBefore   time.Time // no full snapshot is started or uploaded before this time
 	next        time.Time // time of the next scheduled full snapshot; zero if there is none
-	gapAfter    time.Time // no full snapshot is made for a gap before this time
-	brokenSince time.Time // since when there has been no chain to extend; zero if there is one
+	gapAfter    time.Time // a gap causes no full snapshot before this time
+	brokenSince time.Time // time since when there has been no chain to extend; zero if there is one
 
 	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
-	replaced string        // error of the damaged full snapshot that was last replaced
+	replaced string        // error of the last damaged full snapshot that was replaced
 	stored   int64         // number of full snapshots stored by this process
 	uploaded int64         // bytes
 }
@@ -37,47 +37,48 @@ type snapshots struct {
 type full struct {
 	archive.Full
 	requests    []fullRequest
-	opens       bool            // it starts a new chain
-	previousEnd format.Position // end of the previous chain; zero if there was none
-	orphaned    bool            // no segment will start at its Next, so it cannot become part of the chain anymore
+	opens       bool            // the full snapshot starts a new chain
+	previousEnd format.Position // end of the previous chain; zero if there is none
+	orphaned    bool            // no segment will start at Next, so the full snapshot can no longer join the chain
 	doing       string
 	since       time.Time
 	copy        *snapshotCopy // nil until the database is in the spool
 	storing     bool
-	tried       time.Time // monotonic time at which the last attempt to copy or upload it started; zero if there was none
-	loggedAt    time.Time // time at which progress was last logged
+	tried       time.Time // monotonic start of the last attempt to copy or upload the database; zero if there is none
+	loggedAt    time.Time // time of the last progress message
 	cancel      context.CancelCauseFunc
 }
 
 // fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	answer chan<- fullResult // buffered; nil if no caller is waiting, or if it was already answered
+	answer chan<- fullResult // buffered; nil if no caller is waiting or the request was answered
 }
 
-// fullResult answers a fullRequest.
+// fullResult is the answer to a fullRequest.
 type fullResult struct {
 	full archive.Full
 	err  error
 }
 
 const (
-	// progressInterval is the time between two log messages about an upload.
+	// progressInterval is the time between progress messages about an upload.
 	progressInterval = 30 * time.Second
-	// maxUnchangedAge is the age up to which the full snapshot of an unchanged database is not repeated: a second
-	// copy is made once a day, before the alert on missing snapshots fires.
+	// maxUnchangedAge is the age at which the full snapshot of an unchanged database is repeated. It is below one day
+	// because the alert for missing snapshots fires after a day.
 	maxUnchangedAge = 23 * time.Hour
-	// restFactor bounds the share of time spent on full snapshots for gaps: frequent compactions at the current
-	// revision end each chain soon.
+	// restFactor limits the time spent on full snapshots after gaps. Frequent compactions at the current revision
+	// would otherwise cause one full snapshot after another.
 	restFactor = 10
-	// maxFullRetry is the longest wait before a failed full snapshot is retried, unless the store asks for more.
+	// maxFullRetry is the maximum wait before a failed full snapshot is retried unless the store requests a longer
+	// one.
 	maxFullRetry = 5 * time.Minute
 )
 
 var (
-	// errOvertaken reports that a full snapshot must no longer start a chain.
+	// errOvertaken is returned if a full snapshot must no longer start a chain.
 	errOvertaken = errors.New("another member has uploaded newer backups")
-	// errCanceled reports that a full snapshot is no longer needed.
+	// errCanceled is the cancellation cause of a full snapshot that is no longer needed.
 	errCanceled = errors.New("canceled")
 )
 
@@ -86,7 +87,7 @@ func (f *snapshots) request(reason string) {
 	f.due = append(f.due, fullRequest{reason: reason})
 }
 
-// resolve answers the callers of some requests.
+// resolve answers the callers that are waiting for the given requests.
 func resolve(requests []fullRequest, result fullResult) {
 	for i := range requests {
 		if requests[i].answer != nil {
@@ -96,7 +97,7 @@ func resolve(requests []fullRequest, result fullResult) {
 	}
 }
 
-// rejectRequests fails the requests for full snapshots that this member no longer makes.
+// rejectRequests fails all requests for full snapshots because this member no longer makes them.
 func (f *snapshots) rejectRequests(why error) {
 	if f.making != nil && !f.making.storing {
 		resolve(f.making.requests, fullResult{err: why})
@@ -129,7 +130,7 @@ func (f *snapshots) start() {
 	})
 }
 
-// run runs work on a full snapshot in a job, and then done, unless it is canceled.
+// run runs work in a job, and then done unless the full snapshot has been canceled.
 func (f *snapshots) run(m *full, work func(context.Context) error, done func(error)) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	m.cancel = cancel
@@ -146,9 +147,9 @@ func (f *snapshots) run(m *full, work func(context.Context) error, done func(err
 	})
 }
 
-// requestScheduled requests the full snapshot that is due by schedule.
+// requestScheduled requests a full snapshot if one is due on the schedule.
 func (f *snapshots) requestScheduled() {
-	now := f.options.Now().Round(0) // with the monotonic reading, a clock that was set back would go unnoticed
+	now := f.options.Now().Round(0) // drop the monotonic reading, to notice if the clock was set back
 	if due := f.options.Schedule(f.remote.generation.Cluster, now); due.Before(f.next) {
 		f.next = due // the clock was set back
 	}
@@ -161,14 +162,14 @@ func (f *snapshots) requestScheduled() {
 	}
 }
 
-// isCurrent reports whether the newest full snapshot contains everything and is recent.
+// isCurrent reports whether the newest full snapshot is recent and contains all changes.
 func (f *snapshots) isCurrent(now time.Time) bool {
 	newest := f.remote.head.Full
 	return f.newest != nil && newest != nil && newest.Name() == f.newest.Name() &&
 		now.Sub(newest.Time) < maxUnchangedAge && f.chain.last.Compare(newest.Next) < 0 && f.chain.isUnchanged()
 }
 
-// scheduleNext sets when the next full snapshot is due after the given time, which may come from a clock that was
+// scheduleNext schedules the next full snapshot after the given time. The time may be in the future if a clock was
 // ahead.
 func (f *snapshots) scheduleNext(last time.Time) {
 	now := f.options.Now()
@@ -178,7 +179,7 @@ func (f *snapshots) scheduleNext(last time.Time) {
 	f.next = f.options.Schedule(f.remote.generation.Cluster, last)
 }
 
-// isReady reports whether the store answers and a full snapshot can be added to the chain, or start one.
+// isReady reports whether the store is reachable and a full snapshot can join or start a chain.
 func (f *snapshots) isReady() bool {
 	if !f.remote.isEndKnown() || f.health.isUnreachable() || time.Now().Before(f.notBefore) {
 		return false
@@ -189,13 +190,13 @@ func (f *snapshots) isReady() bool {
 	return f.isIn(writing) && f.chain.gapSince.IsZero() && !f.chain.isStale(f.options.Etcd.AppliedIndex())
 }
 
-// open opens a read transaction, which takes as long as a commit of etcd. If there is a chain, it captures up to
-// the revision of the transaction: the full snapshot is part of the chain because a segment ends there. Otherwise
-// the full snapshot starts a chain.
+// open opens a read transaction, which takes as long as a commit in etcd. If there is a chain, open captures changes
+// up to the revision of the transaction. The full snapshot then belongs to the chain because a segment ends at its
+// revision. Otherwise the full snapshot starts a chain.
 func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
-		return nil, ErrNotWriter // this member stopped being the writer before the gate opened
+		return nil, ErrNotWriter // this member lost its role before it acquired the gate
 	}
 	snapshot, err := f.chain.reader.Snapshot()
 	if err == nil && !opens {
@@ -220,7 +221,7 @@ func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
 	return snapshot, nil
 }
 
-// describe fills in the manifest of the full snapshot.
+// describe fills in the manifest of a full snapshot.
 func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	identity, generation := f.options.Etcd.Identity(), f.remote.generation
 	m.Cluster, m.Generation = generation.Cluster, generation.Number
@@ -229,11 +230,11 @@ func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	m.Reason, m.Session, m.Buckets = m.requests[0].reason, f.options.Session, capture.SmallBuckets()
 	m.Time = f.chain.time().Truncate(time.Second)
 	if last := f.remote.head.Full; last != nil && !m.Time.After(last.Time) {
-		m.Time = last.Time.Add(time.Second) // two full snapshots of one revision must not share a name
+		m.Time = last.Time.Add(time.Second) // two full snapshots of the same revision need different names
 	}
 }
 
-// startChain makes the full snapshot the start of a chain.
+// startChain makes a full snapshot the start of a chain.
 func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 	f.chain.drop() // discard segments of the previous chain
 	m.opens, m.previousEnd = true, f.remote.head.Position
@@ -241,7 +242,7 @@ func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
 		Before: format.Seed(m.Cluster, m.Generation, m.Revision), Applied: m.Applied,
 	}
-	start.Last, _, _ = f.chain.digest(m.Revision) // lets later inspections compare rows
+	start.Last, _, _ = f.chain.digest(m.Revision) // allows later inspections to compare rows
 	if f.remote.damagedEnd.Compare(start.Position) > 0 {
 		start.Position = f.remote.damagedEnd
 	}
@@ -252,7 +253,7 @@ func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 	f.take(copyStarted, payload{})
 }
 
-// openChain requests a full snapshot, since there is no chain to extend.
+// openChain requests a full snapshot because there is no chain to extend.
 func (f *snapshots) openChain(reason string) {
 	f.chain.reset()
 	if f.brokenSince.IsZero() {
@@ -264,7 +265,8 @@ func (f *snapshots) openChain(reason string) {
 	}
 }
 
-// replaceCorrupt requests a full snapshot within the chain if the newest one is damaged, once for each damaged one.
+// replaceCorrupt requests a full snapshot within the chain if the newest one is damaged. It does so only once per
+// damaged full snapshot.
 func (f *snapshots) replaceCorrupt(damaged error) {
 	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == f.replaced || !f.isWriter() || f.health.flushing {
 		return
@@ -274,15 +276,15 @@ func (f *snapshots) replaceCorrupt(damaged error) {
 	f.request("damaged: " + f.replaced)
 }
 
-// store uploads the copy of the database and retries until it succeeds. The segments before a full snapshot within a
-// chain are stored first: other members continue from the newest full snapshot, so they would never upload them.
+// store uploads the copy of the database, retrying until it succeeds. Segments before a full snapshot are uploaded
+// first: other members would never upload them, because they continue from the newest full snapshot.
 func (f *snapshots) store() {
 	m := f.making
 	switch {
 	case m == nil || m.copy == nil:
 	case m.storing:
 		f.logProgress()
-	case !m.opens && (f.isIn(opening) || m.orphaned || !f.isWriter()): // it can never be stored
+	case !m.opens && (f.isIn(opening) || m.orphaned || !f.isWriter()): // the full snapshot can no longer be stored
 		if f.forget(); f.isWriter() {
 			f.due = append(f.due, m.requests...)
 		}
@@ -294,7 +296,7 @@ func (f *snapshots) store() {
 	}
 }
 
-// startUpload uploads the copy in a job.
+// startUpload starts a job that uploads the copy.
 func (f *snapshots) startUpload() {
 	m := f.making
 	m.storing, m.doing, m.tried, m.loggedAt = true, "uploading", time.Now(), time.Now()
@@ -303,7 +305,7 @@ func (f *snapshots) startUpload() {
 	}
 	manifest, copied, generation := m.Full, m.copy, f.remote.generation
 	f.run(m, func(ctx context.Context) (err error) {
-		if manifest, err = copied.put(ctx, f.options.Archive, manifest); err == nil && m.opens { // the upload takes long
+		if manifest, err = copied.put(ctx, f.options.Archive, manifest); err == nil && m.opens { // the state may have changed during a long upload
 			err = f.checkStart(ctx, manifest, m.previousEnd)
 		}
 		if err == nil {
@@ -313,7 +315,7 @@ func (f *snapshots) startUpload() {
 			err = f.options.Archive.Open(ctx, generation, manifest, manifest.Session)
 		}
 		if err == nil {
-			_ = steady.Remove(ctx, copied.path) // otherwise forget removes it
+			_ = steady.Remove(ctx, copied.path) // on failure, forget removes the file
 		}
 		return err
 	}, func(err error) {
@@ -338,7 +340,7 @@ func (f *snapshots) logProgress() {
 		Float64("remaining_seconds", progress.RemainingSeconds).Msg("backups: uploading a full snapshot")
 }
 
-// uploadFailed decides whether a failed upload is repeated.
+// uploadFailed decides whether to retry a failed upload.
 func (f *snapshots) uploadFailed(err error) {
 	m := f.making
 	switch {
@@ -349,13 +351,13 @@ func (f *snapshots) uploadFailed(err error) {
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		f.take(overtaken, payload{err: err})
 	default:
-		m.Time = m.Time.Add(time.Second) // leave a partial upload under its own name
+		m.Time = m.Time.Add(time.Second) // use a new name, because the previous one may belong to a partial upload
 		wait := f.health.failed(opFull, fmt.Sprintf("cannot upload the full snapshot at revision %d", m.Revision), err)
 		f.notBefore = time.Now().Add(f.backoff(wait))
 	}
 }
 
-// finish records that the full snapshot in progress is stored.
+// finish records that the current full snapshot is stored.
 func (f *snapshots) finish() {
 	m, took := f.making, f.options.Now().Sub(f.making.since)
 	f.health.succeeded(opFull)
@@ -376,14 +378,15 @@ func (f *snapshots) finish() {
 		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
 
-// checkStart returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
-// made, another member may have started a chain, or extended the previous one, which only the writer may end.
+// checkStart returns an error if a full snapshot must not start a chain. It is called from a job. While the full
+// snapshot was being made, another member may have started a chain or extended the previous one. Only the writer may
+// end an extended chain.
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
 	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from this point
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // it is stored, possibly by a request whose response was lost
+	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // the full snapshot is already stored, possibly by a request whose response was lost
 		return err
 	case head.Position.Compare(previousEnd) > 0:
 		return fmt.Errorf("%w: the backups now end at revision %d", errOvertaken, head.Revision())
@@ -396,7 +399,8 @@ func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousE
 	return err
 }
 
-// drop cancels the full snapshot in progress: the database could not be copied, or the volume lacks room for the copy.
+// drop cancels the current full snapshot because the database could not be copied or the volume has no room for the
+// copy.
 func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {
@@ -414,7 +418,7 @@ func (f *snapshots) drop(err error) {
 	f.request(m.requests[0].reason)
 }
 
-// forget cancels the full snapshot in progress and removes its copy.
+// forget cancels the current full snapshot and removes its copy.
 func (f *snapshots) forget() *full {
 	m := f.making
 	f.making = nil
@@ -427,7 +431,7 @@ func (f *snapshots) forget() *full {
 	return m
 }
 
-// leaveChain cancels the full snapshot that was to start a chain and drops the segments after it.
+// leaveChain cancels a full snapshot that was to start a chain, and discards the segments after it.
 func (f *snapshots) leaveChain(why error) {
 	m := f.forget()
 	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot that would have started a new chain")
@@ -437,8 +441,8 @@ func (f *snapshots) leaveChain(why error) {
 	f.due = append(f.due, slices.DeleteFunc(m.requests, func(r fullRequest) bool { return r.answer == nil })...)
 }
 
-// backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer
-// the attempt took, the longer the wait, so that a large database is not copied or uploaded continuously.
+// backoff returns how long to wait before a failed full snapshot is retried, which is at least the given time. The
+// wait grows with the duration of the attempt so that a large database is not copied or uploaded all the time.
 func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	problem := f.health.problems[opFull]
 	if f.making.tried.IsZero() || f.health.flushing || problem == nil {
@@ -449,8 +453,9 @@ func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	return wait
 }
 
-// checkSpace cancels the full snapshot in progress if its copy leaves no room for segments. Segments are small, and
-// the chain ends without them. checkSpace runs every tick: no disk fills the spool's reserve in that time.
+// checkSpace cancels the current full snapshot if its copy leaves no room for segments. Segments are small, but the
+// chain ends without them. A check on every tick is enough because no disk can fill the spool's reserve within a
+// tick.
 func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {
 		return
@@ -464,7 +469,7 @@ func (f *snapshots) checkSpace() {
 	}
 }
 
-// progress describes the full snapshot in progress; nil if there is none.
+// progress describes the current full snapshot. It returns nil if there is none.
 func (f *snapshots) progress() *facts.SnapshotProgress {
 	m := f.making
 	if m == nil {

@@ -27,7 +27,7 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
 	s.options.Schedule = hourly
 	require.Eventually(t, func() bool {
-		is := s.etcd.Server.StorageVersion() // etcd reports 3.5 until it has added the data of 3.6
+		is := s.etcd.Server.StorageVersion() // etcd reports 3.5 until it has added the fields of 3.6
 		return is != nil && is.Equal(version.V3_6)
 	}, patience, poll, "etcd itself writes nothing more")
 	s.run()
@@ -35,7 +35,7 @@ func TestFullSnapshot_unchangedDatabaseOnceADay(t *testing.T) {
 		s.Helper()
 		s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Unix() > wall.Load() }, "the next full snapshot is scheduled")
 		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
-		// Flush before the clock reaches the next hour, which is less than 3,600 s away.
+		// Flush before the next full hour of the clock, which is less than 3,600 s away.
 		require.NoError(t, s.Flush(t.Context()), "the writer knows that nothing has changed")
 	}
 	isDone(1, "the first full snapshot")
@@ -75,7 +75,7 @@ func TestFullSnapshot_scheduledOrMissed(t *testing.T) {
 	s.requireOneChain()
 }
 
-// The pause after a failed attempt grows with the duration of the attempt, up to maxFullRetry.
+// The wait after a failed attempt grows with the duration of the attempt, up to maxFullRetry.
 func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}
@@ -98,7 +98,7 @@ func TestFullSnapshot_pauseAfterAFailure(t *testing.T) {
 func TestFullSnapshot_noTransactionDuringTheUpload(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
-	// A capture may run in parallel but must not wait for the request.
+	// A capture may run concurrently but must not wait for the request.
 	s.store.Inject(memory.Fault{Op: memory.Put, First: func() {
 		assert.Eventually(t, func() bool { return s.chain.reader.Open() == 0 }, patience, poll)
 	}})
@@ -172,7 +172,7 @@ func TestFullSnapshot_sealedWithoutACopy(t *testing.T) {
 	s.requireWhole()
 }
 
-// onlyForSegments simulates a volume with room for segments only.
+// onlyForSegments simulates a volume that only has room for segments.
 func onlyForSegments(size int64) error {
 	if size > maxSegment {
 		return ErrSpoolFull
@@ -188,7 +188,7 @@ func TestFullSnapshot_noSpaceEvenIfSealed(t *testing.T) {
 		s.put(fmt.Sprint("incompressible", i), string(random))
 	}
 	s.run(func(s *Writer) {
-		s.pace.tick = time.Microsecond // check the room before the copy is complete
+		s.pace.tick = time.Microsecond // check for space before the copy is complete
 		s.snapshots.room = func(int64) error { return ErrSpoolFull }
 	})
 	s.eventually(func(f Facts) bool { return f.Problem != nil }, "trouble")
@@ -216,7 +216,7 @@ func TestChain_failedCopyLeavesNothing(t *testing.T) {
 	s.requireNothingLoose()
 }
 
-// requireNothingLoose checks that every segment comes after the first full snapshot.
+// requireNothingLoose requires that every segment follows the first full snapshot.
 func (s *stand) requireNothingLoose() {
 	s.Helper()
 	history := s.history()
@@ -225,8 +225,8 @@ func (s *stand) requireNothingLoose() {
 	}
 }
 
-// If a full snapshot were stored before earlier segments and the process then died, these segments would never be
-// uploaded.
+// If the process were killed after storing a full snapshot but before storing earlier segments, those segments would
+// never be uploaded.
 func TestFullSnapshot_followsEarlierSegments(t *testing.T) {
 	s := startedStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
@@ -252,7 +252,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment is queued")
 	s.do(func() {
 		s.health.requestedAt = time.Now()
-		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection started when the store was empty
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // the inspection started while the store was empty
 	})
 	s.do(func() {
 		assert.Equal(t, starting, s.core.State)
@@ -260,7 +260,7 @@ func TestInspection_endsAfterAChainStarted(t *testing.T) {
 	})
 }
 
-// slowly delays the full snapshots of a member until the returned function is called.
+// slowly delays full snapshots of a member until the returned function is called.
 func (c *cluster) slowly(member int) (stored func()) {
 	c.pauses[member].of = "/data"
 	return c.pauses[member].pause(false)
@@ -271,12 +271,12 @@ var (
 	waitsForSegments = does("waiting for earlier segments to be uploaded")
 )
 
-// does returns a condition for the current step of the running full snapshot.
+// does returns a condition on the current step of the running full snapshot.
 func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.RunningFullSnapshot != nil && f.RunningFullSnapshot.Step == what }
 }
 
-// The requested full snapshot is made within the chain of the other member.
+// The requested full snapshot is made within the other member's chain.
 func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
@@ -297,7 +297,7 @@ func TestFirstFullSnapshot_requesterGetsAnother(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// Segments of the previous chain must not be preserved as if they belonged to different data.
+// Segments of the previous chain must not be preserved like segments of other data.
 func TestChain_killDuringStartPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]

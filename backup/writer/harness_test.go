@@ -35,7 +35,7 @@ const (
 
 var keys = &format.Keys{}
 
-// clusterID is the cluster that the data belongs to, unless a test sets a different one.
+// clusterID is the default cluster ID of the data.
 const clusterID = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
 // stand connects a real etcd to an in-memory store through a writer.
@@ -44,16 +44,16 @@ type stand struct {
 	etcd    *etcdtest.Etcd
 	store   *memory.Store
 	log     *logtest.Lines
-	options Options           // Archive defaults to the one in the store
+	options Options           // Archive defaults to the archive in store
 	tune    []func(w *Writer) // applied before the writer runs
 	*Writer
-	superseded chan error // the reason to close etcd
+	superseded chan error // receives the reason to close etcd
 	end        func()
-	delay      *pausing // store of a member of a cluster
+	delay      *pausing // store of a member in a cluster
 	resume     func()   // resumes delay
 }
 
-// newHealth returns the health of a writer without other parts.
+// newHealth returns a health without a writer.
 func newHealth(interval time.Duration) *health {
 	return &health{driver: &driver{options: Options{Interval: interval, Now: time.Now}}}
 }
@@ -62,7 +62,7 @@ func never(string, time.Time) time.Time { return time.Time{} }
 
 func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
 
-// faked overrides what etcd reports; nil fields use the real etcd.
+// faked overrides the state that etcd reports. Nil fields use the real etcd.
 type faked struct {
 	Etcd
 	backend  func() backend.Backend
@@ -89,14 +89,14 @@ func (f *faked) Identity() capture.Identity {
 	return identity
 }
 
-// newStand starts only etcd. Its test runs in parallel with others.
+// newStand starts etcd without a writer. The test runs in parallel with others.
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()
 	return standIn(t)
 }
 
-// standIn is like newStand, for a test that must not run in parallel.
+// standIn is like newStand but does not run the test in parallel.
 func standIn(t *testing.T) *stand {
 	t.Helper()
 	dir := t.TempDir()
@@ -114,7 +114,6 @@ func standIn(t *testing.T) *stand {
 	return s
 }
 
-// make makes the writer.
 func (s *stand) make() (*Writer, error) {
 	options := s.options
 	options.Session = cmp.Or(options.Session, archive.NewID())
@@ -124,7 +123,7 @@ func (s *stand) make() (*Writer, error) {
 	return New(options)
 }
 
-// clock stops the writer's clock at the given Unix time; the test advances it.
+// clock stops the writer's clock at the given Unix time. The test advances the returned clock.
 func (s *stand) clock(at int64) *atomic.Int64 {
 	var wall atomic.Int64
 	wall.Store(at)
@@ -140,7 +139,7 @@ func startedStand(t *testing.T) *stand {
 	return s
 }
 
-// run starts the writer and applies tune, now and in later runs. The writer runs until the test or stop ends it.
+// run starts the writer, which runs until the test ends or calls stop. tune is also applied to later runs.
 func (s *stand) run(tune ...func(w *Writer)) *stand {
 	s.Helper()
 	s.tune = append(s.tune, tune...)
@@ -171,14 +170,13 @@ func (s *stand) put(key, value string) int64 {
 	return answer.Header.Revision
 }
 
-// putAndFlush puts a key and flushes.
 func (s *stand) putAndFlush(key, value string) {
 	s.Helper()
 	s.awaitStored(s.put(key, value))
 	require.NoError(s, s.Flush(s.Context()))
 }
 
-// compact returns once the rows are deleted, because a remaining row would still identify the data.
+// compact compacts etcd and waits until the rows are deleted, because a remaining row would still identify the data.
 func (s *stand) compact(revision int64) {
 	s.Helper()
 	_, err := s.etcd.Client.Compact(s.Context(), revision, clientv3.WithCompactPhysical())
@@ -190,26 +188,26 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
-// requireProblem waits until a problem is reported and checks its message.
+// requireProblem waits for a problem and checks its message.
 func (s *stand) requireProblem(says string) {
 	s.Helper()
 	s.eventually(func(f Facts) bool { return f.Problem != nil }, "the problem is reported")
 	assert.Contains(s, s.Facts().Problem.Message, says)
 }
 
-// closesTransactions waits for any capture in progress.
+// closesTransactions waits for the current capture to end.
 func (s *stand) closesTransactions() {
 	s.Helper()
 	s.eventually(func(Facts) bool { return s.chain.reader.Open() == 0 }, "no transaction stays open")
 }
 
-// awaitStored waits until a revision is in the store.
+// awaitStored waits until a revision is stored.
 func (s *stand) awaitStored(revision int64) {
 	s.Helper()
 	s.eventually(func(f Facts) bool { return f.Revision >= revision }, "the revision is stored")
 }
 
-// current returns the rows of etcd's database.
+// current returns the rows in etcd's database.
 func (s *stand) current() []format.Row { return etcdtest.Rows(s.T, s.copied()) }
 
 // copied copies etcd's current database to a file.
@@ -226,7 +224,7 @@ func (s *stand) copied() string {
 	return path
 }
 
-// kept restores everything up to a target from the store and verifies it.
+// kept restores a target from the store and verifies the result.
 func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, archive.Reading, archive.Path) {
 	t.Helper()
 	a := archive.New(from, keys)
@@ -242,7 +240,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	require.NoError(t, err)
 	information, err := file.Stat()
 	require.NoError(t, err)
-	require.NoError(t, file.Truncate(information.Size()-32)) // remove the digest after the database
+	require.NoError(t, file.Truncate(information.Size()-32)) // remove the digest that follows the database
 	require.NoError(t, file.Close())
 	found := etcdtest.Rows(t, name)
 	reading, err := a.Read(t.Context(), path, func(row format.Row) error {
@@ -253,7 +251,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	return found, reading, path
 }
 
-// requireAllKept checks that the store has all rows of etcd.
+// requireAllKept requires that the store contains all of etcd's rows.
 func (s *stand) requireAllKept() archive.Path {
 	s.Helper()
 	found, _, path := kept(s.T, s.store, archive.Target{})
@@ -279,7 +277,7 @@ func (s *stand) asked() <-chan error {
 	return answer
 }
 
-// frozen returns the current state of etcd, as seen by a member that is paused from now on.
+// frozen returns etcd's current state, as seen by a member that is paused now.
 func (s *stand) frozen(who capture.Identity) Etcd {
 	s.Helper()
 	who.ClusterID = Server(s.etcd.Server).Identity().ClusterID
@@ -289,7 +287,6 @@ func (s *stand) frozen(who capture.Identity) Etcd {
 	return etcd
 }
 
-// full makes a full snapshot.
 func (s *stand) full() archive.Full {
 	s.Helper()
 	done, err := s.FullNow(s.Context(), "requested")
@@ -297,7 +294,7 @@ func (s *stand) full() archive.Full {
 	return done
 }
 
-// requireWhole checks that one chain in the store has all rows of etcd.
+// requireWhole requires that a single chain in the store contains all of etcd's rows.
 func (s *stand) requireWhole() {
 	s.Helper()
 	require.NoError(s, s.Flush(s.Context()))

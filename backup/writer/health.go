@@ -16,48 +16,48 @@ import (
 type operation int
 
 const (
-	opInspect operation = iota // inspecting the store
+	opInspect operation = iota // reading the store
 	opSegment                  // uploading a segment
 	opFull                     // making or uploading a full snapshot
-	opCapture                  // capturing and spooling, which do not involve the store
+	opCapture                  // capturing changes into the spool, without accessing the store
 	opCount
 )
 
-// health records which operations fail and limits the requests about the chain to one at a time.
+// health records failing operations and ensures that only one request for the chain runs at a time.
 type health struct {
 	*driver
 	spool    *Spool
-	problems [opCount]*problem // nil where there is no problem
+	problems [opCount]*problem // nil if the operation has no problem
 	failures int64             // number of failed requests to the store
-	flushing bool              // a flush is waiting, so there may be no later attempt
+	flushing bool              // Flush is waiting, so this attempt may be the last one
 
 	requestedAt time.Time // start of the request in progress; zero if there is none
-	notBefore   time.Time // no request starts before this time
+	notBefore   time.Time // no request may start before this time
 }
 
-// problem describes an operation that fails.
+// problem describes a failing operation.
 type problem struct {
 	facts.Problem
 	backoff *backoff.ExponentialBackOff
 }
 
 const (
-	// maxRetryWait is the longest wait between retries, unless the store asks for more.
+	// maxRetryWait is the maximum wait between retries unless the store requests a longer one.
 	maxRetryWait = 30 * time.Second
-	// firstUploadTimeout bounds an upload that clients wait for, unless one has failed.
+	// firstUploadTimeout is the timeout for the first attempt of an upload that clients are waiting for.
 	firstUploadTimeout = 10 * time.Second
-	// responseLimit bounds the time until a missing response is reported as a problem.
+	// responseLimit is the response time after which a slow request is reported as a problem.
 	responseLimit = 5 * time.Second
 )
 
-// canRequest reports whether a request about the chain may start now.
+// canRequest reports whether a request for the chain may start now.
 func (h *health) canRequest() bool {
 	return h.requestedAt.IsZero() && !time.Now().Before(h.notBefore)
 }
 
 func (h *health) delayRequests(wait time.Duration) { h.notBefore = time.Now().Add(wait) }
 
-// record counts a failure of an operation. It logs each new message once.
+// record records a failed operation. It logs the text only if it differs from that of the previous failure.
 func (h *health) record(about operation, text string, retries bool) *problem {
 	p := h.problems[about]
 	if p == nil {
@@ -78,12 +78,12 @@ func (h *health) record(about operation, text string, retries bool) *problem {
 	return p
 }
 
-// failed records a failure of a request to the store and returns how long to wait before a retry.
+// failed records a failed request to the store and returns how long to wait before the next attempt.
 func (h *health) failed(about operation, doing string, err error) time.Duration {
 	if h.stopping {
 		return 0 // the operation was canceled
 	}
-	if h.problems[about] == nil { // queued segments may now stay in the spool for long and must survive a power failure
+	if h.problems[about] == nil { // queued segments may now stay in the spool for a while and must survive a power failure
 		if err := h.spool.Sync(); err != nil {
 			h.options.Log.Warn().Err(err).Msg("backups: cannot sync the spool; queued segments may not survive a power failure")
 		}
@@ -101,8 +101,8 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 	return wait
 }
 
-// uploadTimeout bounds the upload of a segment. If clients wait for it, a request that the network has lost is repeated
-// soon. Each failure doubles the time for the next attempt, which a slow network may need.
+// uploadTimeout returns the timeout for uploading a segment. While clients are waiting, the timeout starts short so
+// that a request lost by the network is soon repeated. Each failure doubles it because the network may be slow.
 func (h *health) uploadTimeout() time.Duration {
 	limit := requestTimeout
 	if h.options.Ack == nil {
@@ -114,7 +114,8 @@ func (h *health) uploadTimeout() time.Duration {
 	return firstUploadTimeout
 }
 
-// succeeded clears the problem of an operation and of all operations before it: if writes succeed, so do reads.
+// succeeded clears the problem of the operation and of all operations that precede it in the list: if uploads
+// succeed, reading the store works as well.
 func (h *health) succeeded(operation operation) {
 	var solved *problem
 	for about := range operation + 1 {
@@ -130,12 +131,12 @@ func (h *health) succeeded(operation operation) {
 	}
 }
 
-// isHealthy reports whether the store has no problem.
+// isHealthy reports whether the store is working.
 func (h *health) isHealthy() bool {
 	return [opCapture]*problem(h.problems[:]) == [opCapture]*problem{}
 }
 
-// isUnreachable reports whether requests to the store have failed, or not returned, for a while.
+// isUnreachable reports whether requests to the store have been failing or hanging for a while.
 func (h *health) isUnreachable() bool {
 	for _, p := range h.problems[:opFull] {
 		if p != nil && h.options.Now().Sub(p.Since) > cmp.Or(h.options.Interval, time.Second) {
@@ -150,13 +151,14 @@ func (h *health) isTimedOut() bool {
 	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
 }
 
-// lasting returns a problem that no request has reported. text is a format with a verb for its duration.
+// lasting returns a problem that is not caused by a failed request. text must contain one verb, for the duration of
+// the problem.
 func (h *health) lasting(text string, since time.Time) facts.Problem {
 	waited := time.Since(since).Truncate(time.Second)
 	return facts.Problem{Message: fmt.Sprintf(text, waited), Since: h.options.Now().Add(-waited), Count: 1}
 }
 
-// current combines all problems into one; nil if there is none.
+// current combines all problems into one, or returns nil if there is none.
 func (h *health) current() *facts.Problem {
 	all := slices.DeleteFunc(slices.Clone(h.problems[:]), func(p *problem) bool { return p == nil })
 	if h.isTimedOut() {

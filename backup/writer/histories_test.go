@@ -32,8 +32,9 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// TestHistories runs the histories in testdata/histories/writer. Each history lists events of etcd, the store and
-// the writers, and the results. The README in that directory describes the steps. -rewrite updates the results.
+// TestHistories replays the histories in testdata/histories/writer. Each history consists of events of etcd, the
+// store and the writers, and the results. The README in that directory describes the steps. -rewrite updates the
+// results.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "../../testdata/histories/writer", func(t *testing.T, file string) {
 		t.Parallel()
@@ -41,7 +42,7 @@ func TestHistories(t *testing.T) {
 	})
 }
 
-// runHistory runs a history once for each value of its variable and returns the results. Equal results are listed
+// runHistory replays a history for each value of its variable and returns the results. Equal results are listed only
 // once.
 func runHistory(t *testing.T, d *datadriven.TestData) string {
 	t.Helper()
@@ -70,21 +71,21 @@ func runHistory(t *testing.T, d *datadriven.TestData) string {
 	return all
 }
 
-// A history is an etcd, its store and its writers, with the results so far.
+// A history consists of an etcd, its store, its writers, and the results so far.
 type history struct {
-	*cluster  // has the members, if there are several; otherwise stand has the only writer
+	*cluster  // the members, if there are several; otherwise stand has the only writer
 	results   strings.Builder
 	puts      int
-	compacted int64          // etcd's last compaction
+	compacted int64          // revision of etcd's last compaction
 	asked     []<-chan error // results of pending requests
 	volume    atomic.Value   // "free", "segments-only" or "full"
 	marked    map[string][]byte
-	uploads   int             // number of uploads when they were last counted
+	uploads   int             // number of uploads at the last count
 	uploading <-chan struct{} // receives a value for each blocked upload
-	release   func()          // releases them
-	past      Etcd            // etcd at an earlier moment
-	keys      *format.Keys    // sign the backups; nil for unsigned backups
-	stores    []*memory.Store // replaced ones
+	release   func()          // unblocks these uploads
+	past      Etcd            // etcd's state at an earlier time
+	keys      *format.Keys    // keys that sign the backups; nil for unsigned backups
+	stores    []*memory.Store // stores that have been replaced
 }
 
 var beginnings = map[string]int{"new": 0, "chain": 0, "member": 1, "two": 2, "three": 3}
@@ -105,7 +106,7 @@ func newHistory(t *testing.T, kind string) *history {
 	return h
 }
 
-// room returns an error unless the volume has room for size bytes.
+// room returns an error if the simulated volume has no room for size bytes.
 func (h *history) room(size int64) error {
 	const database = 16 << 10 // larger than any segment
 	if is := h.volume.Load(); is == "full" || is == "segments-only" && size != maxSegment && size >= database {
@@ -114,7 +115,7 @@ func (h *history) room(size int64) error {
 	return nil
 }
 
-// step runs one line. If there are several members, it starts with a member's number.
+// step executes one line. If there are several members, the line starts with a member's number.
 func (h *history) step(words arguments) {
 	h.Helper()
 	s := h.stand
@@ -132,10 +133,10 @@ func (h *history) print(form string, values ...any) {
 	h.results.WriteString(varying.ReplaceAllString(text, "*"))
 }
 
-// varying matches what differs between runs: durations, positions, and names of full snapshots.
+// varying matches text that differs between runs: durations, positions and names of full snapshots.
 var varying = regexp.MustCompile(`\b\d+(\.\d+)?m?s\b|\d{19}\.\d{9}|\d{19}-\d{8}T\d{6}Z`)
 
-// printError prints an error, if there is one.
+// printError prints err unless it is nil.
 func (h *history) printError(doing string, err error) {
 	if err != nil {
 		h.print("%s: %s", doing, err)
@@ -145,7 +146,7 @@ func (h *history) printError(doing string, err error) {
 // arguments are the words of a step.
 type arguments []string
 
-// word returns a word, or "" if there are fewer.
+// word returns the i-th word, or "" if it is missing.
 func (a arguments) word(i int) string {
 	if i < len(a) {
 		return a[i]
@@ -153,13 +154,13 @@ func (a arguments) word(i int) string {
 	return ""
 }
 
-// number returns a word as a number, 0 if it is missing.
+// number returns the i-th word as a number, or 0 if it is missing.
 func (a arguments) number(i int) int {
 	number, _ := strconv.Atoi(a.word(i))
 	return number
 }
 
-// duration returns a word as a duration, 0 if it is missing.
+// duration returns the i-th word as a duration, or 0 if it is missing.
 func (a arguments) duration(i int) time.Duration {
 	duration, _ := time.ParseDuration(a.word(i))
 	return duration
@@ -188,14 +189,14 @@ var faults = map[string]memory.Fault{
 	"long-pause":  {Err: &store.Unavailable{Cause: errors.New("HTTP status 503"), After: time.Hour}},
 	"lost-reply":  {Err: memory.ErrLostReply, ReplyLost: true},
 	"no-bucket":   {Err: memory.ErrNoBucket},
-	"no-folder":   {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // the queued data exists
+	"no-folder":   {Err: fmt.Errorf("%w: %w", store.ErrNoBucket, fs.ErrNotExist)}, // the queued data still exists
 	"read-only":   {Err: memory.ErrDenied, Op: memory.Put},
 	"skewed":      {Err: memory.ErrSkewed},
 	"throttled":   {Err: memory.ErrThrottled},
 	"unreachable": {Err: memory.ErrUnreachable},
 }
 
-// awaited maps the names of conditions to their implementations.
+// awaited maps condition names to their implementations.
 var awaited = map[string]func(s *stand, f Facts, a arguments) bool{
 	"chain":          func(s *stand, _ Facts, _ arguments) bool { return s.chainHas(s.etcd.Revision()) },
 	"fulls":          func(_ *stand, f Facts, a arguments) bool { return f.Fulls == int64(a.number(0)) },
@@ -373,7 +374,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 		own := s.current()
 		rows := own[len(own)-a.number(0):]
 		if a.word(1) != "" {
-			rows[0].Key[7] += byte(a.number(1)) // revisions
+			rows[0].Key[7] += byte(a.number(1))
 			rows[0].Value = []byte(a.word(2))
 		}
 		s.other(rows...)
@@ -449,7 +450,7 @@ var steps = map[string]func(h *history, s *stand, a arguments){
 	"contents": (*history).printContents,
 }
 
-// put writes COUNT KEY VALUE. COUNT defaults to 1, and each put writes a different value.
+// put writes COUNT KEY VALUE. COUNT defaults to 1. Each put writes a different value.
 func (h *history) put(s *stand, a arguments) {
 	count := 1
 	if len(a) > 0 {
@@ -461,7 +462,7 @@ func (h *history) put(s *stand, a arguments) {
 	}
 }
 
-// receive returns the next value of a channel. It fails the test after patience.
+// receive returns the next value from a channel. It fails the test if there is none in time.
 func receive[T any](h *history, from <-chan T) (value T) {
 	h.Helper()
 	select {
@@ -472,8 +473,8 @@ func receive[T any](h *history, from <-chan T) (value T) {
 	return value
 }
 
-// fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a name prefix, the number
-// of failures, and the number of requests before the first failure.
+// fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a name prefix, the number of
+// failures, and the number of successful requests before the first failure.
 func (h *history) fail(_ *stand, a arguments) {
 	fault, is := faults[a[0]]
 	require.True(h, is, "no such fault: %s", a)
@@ -485,7 +486,7 @@ func (h *history) fail(_ *stand, a arguments) {
 	h.store.Inject(fault)
 }
 
-// named returns the name of an object that a history refers to by its location.
+// named returns the name of the object that a history refers to by its location.
 func (s *stand) named(name string) string {
 	switch name {
 	case "last-segment":
@@ -498,7 +499,7 @@ func (s *stand) named(name string) string {
 	return name
 }
 
-// known returns the facts of the writer. They are empty for a cluster, which has several writers.
+// known returns the writer's facts. For a cluster with several writers, it returns the zero value.
 func (s *stand) known() (is Facts) {
 	if s.Writer != nil {
 		is = s.Facts()
@@ -521,7 +522,7 @@ func (h *history) printState(s *stand) {
 	}
 }
 
-// restoreRevision restores a revision; a negative number is relative to etcd's revision.
+// restoreRevision restores a revision. A negative revision is relative to etcd's revision.
 func (h *history) restoreRevision(s *stand, a arguments) {
 	revision := int64(a.number(0))
 	if revision < 0 {
@@ -531,8 +532,8 @@ func (h *history) restoreRevision(s *stand, a arguments) {
 	assert.Equal(h, revision, path.Revision)
 }
 
-// printContents restores the newest generation, requires all rows of etcd up to its revision, and prints the
-// objects that it consists of. Rows that etcd has compacted may be included.
+// printContents restores the newest generation, requires all of etcd's rows up to the restored revision, and prints
+// the objects of the generation. The restored rows may include rows that etcd has compacted.
 func (h *history) printContents(s *stand, _ arguments) {
 	found, _, path := kept(h.T, s.store, archive.Target{})
 	own := s.current()

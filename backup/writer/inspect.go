@@ -13,14 +13,15 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// stallLimit is the number of inspections without growth of the chain after which a follower with newer revisions takes
-// over. emptyStallLimit is the same without a chain: the leader then makes a full snapshot first, which takes longer.
+// stallLimit is the number of inspections without progress after which a follower takes over from the leader.
+// emptyStallLimit applies to a store without a chain: the leader has to make a full snapshot first, which takes
+// longer.
 const (
 	stallLimit      = 2
 	emptyStallLimit = 5
 )
 
-// inspectStore finds the end of the chain, if it is time.
+// inspectStore finds the end of the chain if it is time to.
 func (w *Writer) inspectStore() {
 	if !w.health.canRequest() || w.isIn(watching, writing) && time.Since(w.inspectedAt) < w.watchInterval() {
 		return
@@ -43,8 +44,8 @@ func (w *Writer) inspectStore() {
 	})
 }
 
-// inspectNow schedules an inspection after a change of leadership, unless the store has a problem, and resets the
-// count of inspections without growth.
+// inspectNow schedules an inspection after a leadership change unless the store has a problem. It also resets the
+// count of inspections without progress.
 func (w *Writer) inspectNow() {
 	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
@@ -52,7 +53,7 @@ func (w *Writer) inspectNow() {
 	}
 }
 
-// watchInterval returns the time between two inspections by a follower.
+// watchInterval returns the time between inspections by a follower.
 func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
 }
@@ -86,7 +87,7 @@ func (w *Writer) handleResult(result inspection, err error) {
 	}
 }
 
-// update adopts what an inspection has found about the store.
+// update adopts the result of an inspection.
 func (w *Writer) update(result inspection) {
 	if w.remote.generation.Number == 0 {
 		w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", result.generation.Cluster).Str("owner", result.generation.Owner).
@@ -101,7 +102,7 @@ func (w *Writer) update(result inspection) {
 	w.chain.observe()
 }
 
-// evaluate returns the event for the end of the chain; none if the inspection is to be repeated.
+// evaluate returns the event for the end of the chain, or no event if the inspection must be repeated.
 func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	outcome := payload{head: head, refusesOverwrite: w.remote.capabilities.CreateIfAbsent, err: damaged}
 	if head.Empty() && damaged == nil && !w.remote.head.Position.IsZero() {
@@ -140,19 +141,20 @@ func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	return chainFound, outcome
 }
 
-// isFullyStored reports whether the chain has all rows of a closed etcd and another member has extended it. That
-// member has newer leases and users, and must upload them.
+// isFullyStored reports whether the chain contains all rows of a closed etcd and another member has extended it. The
+// other member has newer leases and users, and must upload them.
 func (w *Writer) isFullyStored(head archive.Head) bool {
 	ahead := head.Revision() - w.options.Etcd.Revision()
 	extended := ahead > 0 || ahead == 0 && head.Newest().Member != w.options.Etcd.Identity().MemberID
 	return w.options.Reconciled && extended || w.options.SegmentsOnly && ahead >= 0
 }
 
-// compare compares etcd's data with the end of the chain. If the data cannot continue there, it returns an event
-// and the reason. It returns an error without an event if the inspection must be repeated. Members of one cluster
-// have the same rows. Data with the same identity and other rows is a copy of a volume or cluster that was written
-// to independently; the copy that uploads first continues. If etcd has compacted the rows, for example while the
-// store was unreachable for long, only the identity is compared.
+// compare compares etcd's data with the end of the chain. If the data cannot continue there, compare returns an event
+// and the reason. If the inspection must be repeated, it returns an error without an event.
+//
+// Members of a cluster have the same rows. Data with the same identity but different rows comes from a copied volume
+// or cluster that was written to independently. The copy that uploads first continues the backups. If etcd has
+// compacted the rows, for example after a long outage of the store, only the identity is compared.
 func (w *Writer) compare(head archive.Head) (Event, error) {
 	data, err := relationData(w.options, w.remote.identity, relation.NotCompared), error(nil)
 	stored := !head.Empty() || !head.PastEnd.IsZero()
@@ -168,9 +170,9 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	waited := elapsed(&w.remote.aheadSince, result.Relation == relation.Behind)
 	switch {
 	case result.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
-		return storeAhead, nil // a follower may be slow, or a leader may not have applied earlier acknowledged writes yet
+		return storeAhead, nil // a follower may be slow, and a leader may not have applied all acknowledged writes yet
 	case result.Relation == relation.Behind, result.Relation == relation.Copied:
-		result.Relation = relation.Copied // data that stays behind is older than its backups
+		result.Relation = relation.Copied // data that does not catch up is older than its backups
 		return succeeded, result.Refusal(data, kept, w.options.Archive.String())
 	}
 	if stored {
@@ -179,7 +181,7 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	return "", nil
 }
 
-// continueChain continues from the end of the chain.
+// continueChain continues at the end of the chain.
 func (w *Writer) continueChain(found payload) {
 	head := found.head
 	if !w.core.Facts.leads {
@@ -196,8 +198,8 @@ func (w *Writer) continueChain(found payload) {
 	w.handleLostSegments(head)
 }
 
-// watchProgress makes this member take over once the chain has not grown for a number of inspections although etcd
-// has newer revisions.
+// watchProgress makes this member take over if the chain has not grown for a number of inspections although etcd has
+// newer revisions.
 func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
 	lasted := elapsed(&w.stalledSince, stalls)
 	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.tookOver && !state.leads && w.isIn(watching, unknown) {
@@ -211,10 +213,10 @@ func (w *Writer) takeOver() {
 	w.options.Log.Warn().Time("since", w.stalledSince).Msg("backups: the leader has stopped uploading backups; taking over")
 }
 
-// setHead records the end of the chain, and schedules the next full snapshot.
+// setHead records the end of the chain and schedules the next full snapshot.
 func (w *Writer) setHead(head archive.Head) {
 	if head.Position != w.remote.head.Position && head.Position.Compare(w.chain.last) > 0 {
-		w.chain.last = head.Position // another member extended the chain
+		w.chain.last = head.Position // another member has extended the chain
 	}
 	w.remote.setHead(head)
 	if head.Segment != nil {
@@ -226,8 +228,9 @@ func (w *Writer) setHead(head archive.Head) {
 	}
 }
 
-// handleLostSegments starts another chain if a segment between the newest full snapshot and the end is gone, since
-// the end cannot be restored then. If the end is gone as well, the rows are captured again.
+// handleLostSegments starts a new chain if a segment between the newest full snapshot and the end of the chain is
+// missing, because later revisions cannot be restored then. If the end itself is missing, its rows are captured
+// again.
 func (w *Writer) handleLostSegments(head archive.Head) {
 	lost := w.remote.lost
 	w.remote.checkpoint, w.remote.checkpointAt = w.remote.lastStored(), time.Now()
@@ -244,24 +247,24 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	w.post(chainBroken, payload{err: fmt.Errorf("lost: segment %s is missing from the store", lost)})
 }
 
-// clearChain drops the queued segments of a store without a chain: the full snapshot before them does not exist.
+// clearChain discards queued segments because the store has no full snapshot that precedes them.
 func (w *Writer) clearChain() {
 	w.setHead(archive.Head{})
 	if w.remote.link = nil; w.remote.generation.Number > 1 {
 		w.remote.link = new(archive.Head{}.Next(w.remote.generation))
 	}
 	w.chain.drop()
-	w.chain.lastTime = time.Time{} // it belongs to another history, whose clock may have been ahead
+	w.chain.lastTime = time.Time{} // the time belongs to another history, whose clock may have been ahead
 }
 
-// forgetStore forgets a store that was emptied.
+// forgetStore resets the known state of a store that was emptied.
 func (w *Writer) forgetStore() {
 	w.options.Log.Warn().Msg("backups: the store is now empty; starting over")
 	w.remote.reset()
 }
 
-// startAfterCorruption starts another chain with a full snapshot. It leaves the damaged end of the previous chain
-// unchanged.
+// startAfterCorruption starts a new chain with a full snapshot. It does not modify the damaged end of the previous
+// chain.
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
@@ -273,21 +276,21 @@ func (w *Writer) startAfterCorruption(found payload) {
 	w.snapshots.openChain("damaged: " + found.err.Error())
 }
 
-// dropSpool drops the spool: the database is captured again from the end of the chain.
+// dropSpool discards the spool. Its changes are captured again from the end of the chain.
 func (w *Writer) dropSpool(err error) {
 	w.options.Log.Debug().Err(err).Msg("backups: discarded the spool")
 	w.chain.reset()
 	w.chain.drop()
 }
 
-// reject records why this member must not write to the store, and schedules another inspection.
+// reject records why this member must not write to the store and schedules the next inspection.
 func (w *Writer) reject(why error) {
 	w.health.record(opInspect, why.Error(), false).NextRetry = w.options.Now().Add(w.pace.foreignStore)
 	w.remote.generation = archive.Generation{}
 	w.health.delayRequests(w.pace.foreignStore)
 }
 
-// endGeneration cancels the full snapshot in progress and reports that etcd must be closed.
+// endGeneration cancels the current full snapshot and requests that etcd be closed.
 func (w *Writer) endGeneration(why error) {
 	w.health.record(opInspect, why.Error(), false)
 	if w.snapshots.rejectRequests(why); w.snapshots.making != nil {
@@ -307,20 +310,20 @@ func (w *Writer) finish(why error) {
 	}
 }
 
-// An inspection reads the store in a job. It has the parameters and the results.
+// An inspection reads the store in a job. Its fields are parameters and results.
 type inspection struct {
-	Options     // options of the writer
-	storeView   // view before and after the inspection
+	Options
+	storeView   // state known before the inspection, updated with its results
 	canCreate   bool
 	verifyOwner bool            // also verify the generation
-	advances    bool            // list the store only if advancing the head does not reach etcd's revision
-	queued      format.Position // position of the oldest queued segment, which the store may have; zero if there is none
+	advances    bool            // list the store only if the known head cannot be advanced to etcd's revision
+	queued      format.Position // position of the oldest queued segment, which may already be stored; zero if there is none
 
-	event     Event // set if the head does not matter; run then returns the reason as an error
-	successor int   // generation that continues this one if the event is succeeded
+	event     Event // set if the head does not matter; the reason is the error returned by run
+	successor int   // number of the generation that superseded this one, for the event succeeded
 }
 
-// run reads the head of the chain, and the cluster and generation if they are unknown.
+// run reads the head of the chain. If the cluster and generation are unknown, it reads them first.
 func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	err = i.read(ctx)
 	switch {
@@ -333,7 +336,7 @@ func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	return i, err
 }
 
-// isEndCorrupt reports whether an error means that the end of the chain is damaged, and not the whole store.
+// isEndCorrupt reports whether err means that only the end of the chain is damaged.
 func (i *inspection) isEndCorrupt(err error) bool {
 	return archive.NotVerified(err) && !i.head.PastEnd.IsZero()
 }
@@ -344,7 +347,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	if i.verifyOwner && i.generation.Number != 0 {
 		err = i.checkOwner(ctx, i.Archive)
 		if errors.Is(err, store.ErrNotFound) {
-			i.generation, err = archive.Generation{}, nil // it must be created again
+			i.generation, err = archive.Generation{}, nil // the generation must be created again
 		}
 	}
 	if err == nil && i.generation.Number == 0 {
@@ -377,17 +380,17 @@ func (i *inspection) read(ctx context.Context) (err error) {
 			i.lost, err = i.checkpoint, nil
 		}
 	}
-	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored it ended before it stored the link
+	if err == nil && i.canCreate && i.head.Unlinked != nil { // the process that stored the full snapshot ended before storing its link
 		err = i.Archive.Open(ctx, i.generation, *i.head.Full, i.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
-			err = &store.Unavailable{Cause: err} // inspect again
+			err = &store.Unavailable{Cause: err} // inspect the store again
 		}
 	}
 	return err
 }
 
-// findHead lists the store only if the names of the next segments do not show the end: a listing costs a dozen times
-// as much.
+// findHead finds the end of the chain. It lists the store only if the names of the next segments do not reveal the
+// end, because a listing costs about twelve times as much.
 func (i *inspection) findHead(ctx context.Context, known archive.Head) (archive.Head, error) {
 	if i.advances {
 		head, err := i.Archive.Advance(ctx, known)
@@ -410,9 +413,8 @@ func (i *inspection) resolveGeneration(ctx context.Context) (err error) {
 	return err
 }
 
-// findGeneration returns the generation that etcd's data belongs to. An unused store is initialized if canCreate is
-// set; otherwise the result is store.ErrNotFound, as it is between the creation of the cluster manifest and the first
-// generation.
+// findGeneration returns the generation that etcd's data belongs to. If canCreate is set, it initializes an unused
+// store. Otherwise it returns store.ErrNotFound for a store that is unused or still being initialized.
 func (i *inspection) findGeneration(ctx context.Context) (generation archive.Generation, err error) {
 	cluster, err := i.Archive.Cluster(ctx)
 	if errors.Is(err, store.ErrNotFound) && i.canCreate {
@@ -443,7 +445,8 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 	return generation, i.evaluate(relation.Store{Cluster: cluster, Lineage: lineage})
 }
 
-// evaluate relates the data to a store that does not have its generation. It returns the refusal, and the event for it.
+// evaluate compares the data with a store that does not contain its generation. It returns the reason for a refusal
+// and sets the event.
 func (i *inspection) evaluate(kept relation.Store) error {
 	data := relationData(i.Options, i.identity, relation.NotCompared)
 	data.Etcd = "" // recovery decides whether data without an identity created the store
@@ -460,8 +463,8 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	return refusal
 }
 
-// createCluster initializes the store. The volume records the ID first: if the process is killed in between, the next
-// start uses the same ID.
+// createCluster initializes the store. It first records the cluster ID on the volume, so that the next start uses the
+// same ID if this process is killed.
 func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error) {
 	if !i.identity.Known() {
 		all, err := i.Archive.Generations(ctx)
@@ -479,14 +482,14 @@ func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error)
 	return i.Archive.CreateCluster(ctx, i.manifest(i.identity.Cluster, i.Owner))
 }
 
-// manifest returns a cluster manifest. Another process may store its own first.
+// manifest returns a cluster manifest. Another process may store a different one first.
 func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: i.Etcd.Identity().ClusterID, Created: i.Now()}
 }
 
-// verifyList checks that known objects are not missing from the listing: stores may list late or lose a page, and
-// must not cause a new chain or a chain that continues at an older position. Objects of another cluster count as
-// gone.
+// verifyList checks that the listing contains all known objects. A store may list objects late or lose a page, which
+// must not cause a new chain or move the chain back to an older position. Objects of another cluster count as
+// missing.
 func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	head, last := i.head, cmp.Or(known.lastStored(), i.queued)
 	err, object := error(store.ErrNotFound), ""
@@ -494,7 +497,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 		full, failed := i.Archive.Full(ctx, i.generation.Number, newest.Name())
 		err, object = i.verifyCluster(full.Cluster, failed), "full "+newest.Name()
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
-			return nil // segments stored since then cannot be restored
+			return nil // segments stored after the missing full snapshot cannot be restored
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(last) <= 0 {
@@ -511,7 +514,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	}
 }
 
-// verifyCluster returns the error of reading an object, or one if it belongs to another cluster.
+// verifyCluster returns err, or ErrForeign if the object was read but belongs to another cluster.
 func (i *inspection) verifyCluster(cluster string, err error) error {
 	if err == nil && cluster != i.generation.Cluster {
 		return archive.ErrForeign

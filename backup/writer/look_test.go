@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// damage changes a byte of an object.
+// damage flips a byte of an object.
 func (s *stand) damage(name string) {
 	s.Helper()
 	content, exists := s.store.Content(name)
@@ -41,7 +41,7 @@ func (s *stand) contents() map[string][]byte {
 	return all
 }
 
-// requireUnchanged checks that no object was changed or deleted.
+// requireUnchanged requires that no object was changed or deleted.
 func (s *stand) requireUnchanged(before map[string][]byte) {
 	s.Helper()
 	for name, content := range before {
@@ -59,7 +59,7 @@ func (s *stand) lay(object format.Object) {
 	s.store.SetContent(archive.SegmentName(1, object.Position), content)
 }
 
-// empty deletes all objects of the store.
+// empty deletes all objects in the store.
 func (s *stand) empty() {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
@@ -86,7 +86,7 @@ func (s *stand) often() *stand {
 	return s
 }
 
-// foundedBy replaces the contents of the store with a store that another cluster has just initialized.
+// foundedBy replaces the contents of the store with those of a store that another cluster has just initialized.
 func (s *stand) foundedBy(cluster string) {
 	s.Helper()
 	theirs := memory.New()
@@ -109,7 +109,7 @@ func TestLostIdentity_isWrittenAgain(t *testing.T) {
 	for name, stores := range map[string]bool{"by an idle member": false, "by one that stores all the time": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
-			if stores { // verify the owner often, but nothing else
+			if stores { // only check the owner often
 				s.options.Interval = 10 * time.Millisecond
 				s.run(func(s *Writer) { s.pace.verifyOwner = time.Second })
 			} else {

@@ -22,7 +22,8 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// cluster has several members that share one etcd and therefore its rows, with a writer for each member.
+// cluster contains several members, each with its own writer. The members share one etcd and therefore have the same
+// rows.
 type cluster struct {
 	*stand
 	leader  atomic.Int32
@@ -30,17 +31,17 @@ type cluster struct {
 	pauses  []*pausing
 }
 
-// both makes each member consider itself the leader.
+// both means that every member considers itself the leader.
 const both = -1
 
-// pausing is a store that can pause uploads, either before they take effect or before they return.
+// pausing is a store that can pause uploads before they take effect or before they return.
 type pausing struct {
 	store.Store
-	of     string                        // substring of the names of the uploads to pause
+	of     string                        // substring of the object names whose uploads are paused
 	after  bool                          // pause uploads before they return
 	gate   atomic.Pointer[chan struct{}] // nil unless paused
 	inside atomic.Int32                  // number of paused uploads
-	ended  <-chan struct{}               // closed when the test has ended
+	ended  <-chan struct{}               // closed when the test ends
 }
 
 func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error {
@@ -75,7 +76,7 @@ func (p *pausing) pause(after bool) (resume func()) {
 	})
 }
 
-// newCluster returns a cluster whose members run and whose leader has stored a key.
+// newCluster returns a running cluster whose leader has stored a key.
 func newCluster(t *testing.T, size int) *cluster {
 	t.Helper()
 	c := newMembers(t, size)
@@ -129,7 +130,7 @@ func TestStandby_reportsNoLag(t *testing.T) {
 	})
 }
 
-// A listing costs a dozen times as much as a read, and a thousand members may inspect the same store every ten
+// A listing costs about twelve times as much as a read, and a thousand members may inspect the same store every ten
 // seconds.
 func TestMembers_followersDoNotList(t *testing.T) {
 	c := newCluster(t, 2)
@@ -141,7 +142,7 @@ func TestMembers_followersDoNotList(t *testing.T) {
 	c.members[1].eventually(func(f Facts) bool { return f.Revision == stored }, "new segments are found without a listing")
 }
 
-// lagging returns the current state of etcd, as a slow follower will see it later.
+// lagging returns etcd's current state, as a slow follower will see it later.
 func (s *stand) lagging() Etcd {
 	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Identity().Term})
 }
@@ -177,7 +178,7 @@ func TestLeader_waitsUntilItsLogIsApplied(t *testing.T) {
 	s.requireUsers(2)
 }
 
-// paused returns the current state of etcd, as seen by a paused leader of the previous term.
+// paused returns etcd's current state, as seen by a paused leader of the previous term.
 func (s *stand) paused() Etcd {
 	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Identity().Term - 1})
 }
@@ -188,13 +189,13 @@ func (s *stand) addUser(name string) {
 	require.NoError(s, err)
 }
 
-// requireUsers checks the number of users after a restore.
+// requireUsers requires the given number of users after a restore.
 func (s *stand) requireUsers(count int) {
 	s.Helper()
 	s.requireEntries("authUsers", count)
 }
 
-// requireEntries checks the number of entries of a small bucket in the segments of a restore.
+// requireEntries requires the given number of entries of a small bucket in the restored segments.
 func (s *stand) requireEntries(name string, count int) {
 	s.Helper()
 	_, reading, _ := kept(s.T, s.store, archive.Target{})
@@ -207,10 +208,11 @@ func (s *stand) requireEntries(name string, count int) {
 	require.Fail(s, "no segment has the bucket", name)
 }
 
-// slowToHear lets a member that has lost its leadership consider itself the leader for the whole test.
+// slowToHear lets a member that has lost leadership consider itself the leader for the whole test.
 func slowToHear(s *Writer) { s.pace.ahead = patience }
 
-// storeAUser creates a user, stores it and stops the writer. A copy of etcd frozen earlier lacks the user.
+// storeAUser creates and stores a user, and stops the writer. A copy of etcd frozen before that does not have the
+// user.
 func (s *stand) storeAUser() {
 	s.Helper()
 	s.addUser("someone")
@@ -266,8 +268,8 @@ func TestSpool_nothingNewerThanTheNextWriter(t *testing.T) {
 	}
 }
 
-// While a process is suspended, another member may store a segment at the next position, and the segment may be
-// merged and deleted. The name is then free again, but the position is still taken.
+// While a process is suspended, another member may store a segment at the next position, which may then be merged and
+// deleted. Afterwards the name is unused again, but the position is taken.
 func TestWriter_doesNotTrustTheEndThatItKnewBeforeItWasSuspended(t *testing.T) {
 	for name, ends := range map[string]func(w *Writer, head archive.Head){
 		"in an upload": func(w *Writer, head archive.Head) {

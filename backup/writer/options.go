@@ -16,94 +16,98 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// Options configure a Writer. All fields are required unless documented otherwise.
+// Options configures a Writer. All fields are required unless documented otherwise.
 type Options struct {
-	// Archive is the archive in --backup-store. Its keys seal and sign the segments.
+	// Archive is the archive in --backup-store. Segments are encrypted and signed with its keys.
 	Archive *archive.Archive
 	Etcd    Etcd
-	// Interval is --backup-interval: a change is captured and its upload started at most this long after it. The
-	// first change after a quiet period is captured immediately.
+	// Interval is the maximum time between a change and the start of its upload (--backup-interval). The first change
+	// after a quiet period is captured immediately.
 	Interval time.Duration
-	// Schedule returns when the next full snapshot is due after a given time; the zero time means never. The cluster
-	// is etcd's ID.
+	// Schedule returns the time of the first full snapshot due after the given time, or the zero time if none is
+	// scheduled. cluster is the cluster ID of the backups.
 	Schedule func(cluster string, after time.Time) time.Time
-	// SpoolDir is a directory on the volume that only the spool uses; it is created. SpoolLimit is the maximum number
-	// of bytes of queued segments.
+	// SpoolDir is the directory of the spool. It is created if necessary and must not be used by anything else.
+	// SpoolLimit is the maximum size of all queued segments in bytes.
 	SpoolDir   string
 	SpoolLimit int64
 	// DataDir is etcd's data directory. A file in it records which cluster the data belongs to.
 	DataDir string
-	// Owner is the cluster for which a new store is initialized, NAMESPACE/NAME.
+	// Owner is the owner (NAMESPACE/NAME) recorded when a store is initialized.
 	Owner string
-	// Reconciled is set if etcd is closed and its data was verified against the chain while it ran. If another member
-	// has extended the chain since, there is nothing to upload and Flush returns ErrRowsOnly.
+	// Reconciled is set if etcd is closed and its data matched the chain while it was running. If another member has
+	// extended the chain since then, Flush uploads nothing and returns ErrRowsOnly.
 	Reconciled bool
-	// SegmentsOnly is set for a closed etcd that did not write the backups. Its member uploads only what the writer may
-	// have missed and never starts a chain: Flush returns ErrNoChain if there is no chain to extend, and ErrRowsOnly if
-	// the chain already has its rows.
+	// SegmentsOnly is set for a closed etcd whose member was not the writer. Such a member uploads only changes that
+	// the writer may have missed, and never starts a chain. Flush returns ErrNoChain if there is no chain to extend,
+	// and ErrRowsOnly if the chain already contains all rows of the member.
 	SegmentsOnly bool
-	// Release makes Flush end with an object which declares that no more writes follow. A restore then does not wait to
-	// see whether this cluster is active. It is set for a closed etcd that was the only member of its cluster.
+	// Release makes Flush upload a final object which declares that no more writes follow, so that a restore need not
+	// wait to see whether this cluster is active. It is set for a closed etcd that was the only member of its
+	// cluster.
 	Release bool
-	// Session identifies this process: random, hexadecimal.
+	// Session is a random hexadecimal ID of this process.
 	Session string
-	// Previous is a Writer whose Run has returned. New adopts its state of the store, which saves requests. It may be
-	// nil.
+	// Previous is a Writer whose Run has returned. New adopts what it knows about the store, which saves requests.
+	// Previous may be nil.
 	Previous *Writer
-	// Gate is held during the read transaction of a full snapshot.
+	// Gate is held while a full snapshot's read transaction is open.
 	Gate Gate
-	// Ack holds etcd's replies back until the store has what they depend on (--backup-ack=stored). Changes are then
-	// captured as soon as the segment before is stored. It is nil otherwise, and if etcd is closed.
+	// Ack delays etcd's replies until the store has the changes that they depend on (--backup-ack=stored). While Ack
+	// is set, changes are captured as soon as the previous segment is stored. Ack is nil if that option is off or
+	// etcd is closed.
 	Ack *ack.Gate
-	// Superseded is called once the generation has ended and another one continues it, with the reason, a sentence:
-	// etcd must be closed. It must not block. It may be nil.
+	// Superseded is called when another generation has superseded this one. etcd must then be closed. The reason is
+	// worded for users. Superseded must not block and may be nil.
 	Superseded func(reason error)
 	Log        zerolog.Logger
-	// Now returns the time of the wall clock.
+	// Now returns the current wall-clock time.
 	Now func() time.Time
 }
 
 var (
-	// ErrNotWriter reports that another member of the cluster writes the backups. Ask that member instead.
+	// ErrNotWriter is returned if another member of the cluster is the writer. Send the request to that member
+	// instead.
 	ErrNotWriter = errors.New("another member is writing the backups")
-	// ErrNoChain reports that a full snapshot is needed, which only the member that writes the backups may make.
+	// ErrNoChain is returned if a full snapshot is needed but this member must not make one because it is not the
+	// writer.
 	ErrNoChain = errors.New("no chain of backups to extend: only the member that writes the backups may start one")
-	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
-	// its leases and users are stored.
+	// ErrRowsOnly is returned if the store has all revisions of a closed member, but may lack its latest leases and
+	// users.
 	ErrRowsOnly = errors.New("the store has all revisions of this member, but the member that writes the backups must still upload the latest lease and user changes")
 )
 
-// Etcd is the running etcd as far as backups need it. Methods may be called from any goroutine and return
-// immediately, except for Members and Hash. Server returns an implementation.
+// Etcd provides access to a running etcd. Its methods are safe for concurrent use. All methods except Members and
+// Hash return immediately. Use Server to get an implementation.
 type Etcd interface {
-	// Backend returns the current database. etcd replaces it when it receives a snapshot from the leader.
+	// Backend returns the current database. etcd replaces its database when it receives a snapshot from the leader.
 	Backend() backend.Backend
-	// Revision returns the current revision. All rows up to it are in the database.
+	// Revision returns the current revision. All rows up to this revision are in the database.
 	Revision() int64
-	// AppliedIndex increases with everything that may have changed the database.
+	// AppliedIndex returns an index that increases with every possible change to the database.
 	AppliedIndex() uint64
-	// Identity returns what this member knows of itself. It may report leadership for up to an election timeout after
-	// losing it.
+	// Identity returns the identity of this member. A member that has lost leadership may report that it is the
+	// leader for up to one election timeout.
 	Identity() capture.Identity
-	// Members returns the number of members; 0 if it is not known. It blocks while etcd writes a membership change,
+	// Members returns the number of members, or 0 if it is unknown. It blocks while etcd writes a membership change,
 	// which a defragmentation may delay.
 	Members() int
-	// Hashes returns the hashes of the last few compactions.
+	// Hashes returns the hashes recorded by the most recent compactions.
 	Hashes() []format.Hash
-	// Hash returns etcd's hash of the rows up to a revision. It reads the whole database under a lock of etcd, so it
-	// is called for small databases only.
+	// Hash returns etcd's hash of all rows up to a revision. etcd holds a lock while it reads the whole database, so
+	// Hash is called only for small databases.
 	Hash(revision int64) (format.Hash, error)
 }
 
-// Gate serializes snapshots of the database with its defragmentation, which would otherwise block etcd until the
-// snapshot is closed.
+// Gate prevents the database from being defragmented while a snapshot of it is open. etcd would otherwise block until
+// the snapshot is closed.
 type Gate interface {
-	// Acquire waits until no other operation holds the gate, or until ctx is done. The operation is named for
-	// users, such as "a full snapshot". The caller must call end.
+	// Acquire waits until no other operation holds the gate or ctx is done. what names the operation for users, for
+	// example "a full snapshot". The caller must call end to release the gate.
 	Acquire(ctx context.Context, what string) (end func(), err error)
 }
 
-// Server adapts etcd's server.
+// Server adapts an etcd server to Etcd.
 func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 
 type running struct{ *etcdserver.EtcdServer }
@@ -134,7 +138,7 @@ func (r running) Hash(revision int64) (format.Hash, error) {
 	return hashOf(hash), nil
 }
 
-// hashOf converts a hash. Before its first compaction etcd reports revision -1, which becomes 0.
+// hashOf converts a hash from etcd. Before the first compaction, etcd reports compact revision -1; hashOf returns 0.
 func hashOf(hash mvcc.KeyValueHash) format.Hash {
 	return format.Hash{Revision: hash.Revision, Compacted: max(0, hash.CompactRevision), Hash: hash.Hash}
 }

@@ -11,20 +11,21 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// storeView holds what a member knows of the store. It has no pointers to anything that changes: an inspection
-// works on a copy.
+// storeView contains everything that a member knows about the store. An inspection works on a copy, so nothing that a
+// storeView points to may be modified.
 type storeView struct {
-	identity      archive.Identity // identity of etcd's data, as recorded on the volume
+	identity      archive.Identity // identity of etcd's data recorded on the volume
 	capabilities  store.Capabilities
 	generation    archive.Generation // Number is 0 if unknown
-	ownerVerified time.Time          // when the store was last verified to belong to this cluster; zero forces a check
+	ownerVerified time.Time          // time when the store was last verified to belong to this cluster; zero forces a check
 	head          archive.Head       // end of the chain; empty if unknown or if there is no chain
-	checkpoint    format.Position    // newest segment at the last check; the next check verifies it; zero if none
+	checkpoint    format.Position    // newest segment at the last check, to be verified by the next check; zero if there is none
 	checkpointAt  time.Time          // time of the last check
-	lost          format.Position    // position of a stored segment that has disappeared; zero if there is none
+	lost          format.Position    // position of a missing segment; zero if there is none
 }
 
-// checkOwner verifies that the generation exists and belongs to this cluster, and that this process may add to it.
+// checkOwner verifies that the generation exists, that it belongs to this cluster, and that this process may add to
+// it.
 func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
 	if err := in.CheckExists(ctx, v.generation); err != nil {
 		return err
@@ -32,31 +33,31 @@ func (v *storeView) checkOwner(ctx context.Context, in *archive.Archive) error {
 	return in.MayAdd(v.generation)
 }
 
-// remote tracks the store and this member's place in it. While the end of the chain is known, head is that end
-// unless another member has extended the chain since storedAt. Segments are only ever put at that position.
+// remote tracks the state of the store. While the end of the chain is known, it equals head unless another member has
+// extended the chain since storedAt. Segments are only stored at that position.
 type remote struct {
 	*driver
 	storeView
-	storedAt   time.Time       // time at which head was last read or written
-	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there was none
-	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
-	seen       archive.Head    // end of the chain as last read, whether or not this member continues from it
-	newerSince time.Time       // since when that end has been written by a later leader; zero if it was not
-	aheadSince time.Time       // since when the chain has been ahead of this member; zero if it is not
+	storedAt   time.Time       // time when head was last read or written
+	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there is none
+	damagedEnd format.Position // minimum position of a new chain; zero if no end is damaged
+	seen       archive.Head    // end of the chain as last read, even if this member cannot continue there
+	newerSince time.Time       // time since when seen has been from a later leader; zero if it is not
+	aheadSince time.Time       // time since when the chain has been ahead of this member; zero if it is not
 	link       *archive.Link   // link from the generation to a new chain; nil if the generation cannot have ended
 
 	successorChecked time.Time // time of the last check by findSuccessor
 }
 
-// isEndKnown reports whether the end of the chain was seen recently enough to extend it.
+// isEndKnown reports whether the end of the chain was read recently enough to extend the chain.
 func (r *remote) isEndKnown() bool {
 	return r.isIn(endKnown...) && time.Since(r.storedAt) < r.pace.headValid
 }
 
-// needsVerification reports whether to verify again that the store is this cluster's.
+// needsVerification reports whether it is time to check that the store still belongs to this cluster.
 func (r *remote) needsVerification() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
 
-// lastStored returns the position of the newest known segment in the store; zero if there is none.
+// lastStored returns the position of the newest known segment in the store, or zero if there is none.
 func (v *storeView) lastStored() (position format.Position) {
 	if v.head.Segment != nil {
 		position = v.head.Segment.Position
@@ -64,8 +65,8 @@ func (v *storeView) lastStored() (position format.Position) {
 	return position
 }
 
-// storedRevision returns the last revision that is known to be stored. Until this process has read the store, it is
-// the one recorded by an earlier process.
+// storedRevision returns the last revision known to be stored. Until this process has read the store, it returns the
+// revision recorded by an earlier process.
 func (r *remote) storedRevision() int64 {
 	if r.head.Position.IsZero() && r.storedAt.IsZero() {
 		return r.identity.Position.Revision - 1
@@ -73,17 +74,17 @@ func (r *remote) storedRevision() int64 {
 	return r.head.Revision()
 }
 
-// setHead records where the chain ends. Revisions become confirmed only here.
+// setHead records the end of the chain. Revisions are confirmed only here.
 func (r *remote) setHead(head archive.Head) { r.head, r.storedAt = head, time.Now() }
 
-// reset forgets a store whose chain is gone. The cluster manifest may be gone as well and is created again if so:
-// without it, a member that loses its volume would take the store for an unused one.
+// reset resets the state of a store whose chain is gone. If the cluster manifest is gone as well, it is created
+// again. Without a manifest, a member that loses its volume would mistake the store for an unused one.
 func (r *remote) reset() {
-	r.damagedEnd = r.head.Position // leave alone what was stored before this was noticed
+	r.damagedEnd = r.head.Position // leave objects alone that were stored before the loss was noticed
 	r.generation, r.head = archive.Generation{}, archive.Head{}
 }
 
-// observeLeader reports a change of leadership to the state machine.
+// observeLeader reports leadership changes to the state machine.
 func (r *remote) observeLeader() {
 	leads := r.options.Etcd.Identity().Leader && !r.hasNewerLeader()
 	switch {
@@ -94,19 +95,20 @@ func (r *remote) observeLeader() {
 	}
 }
 
-// hasNewerLeader reports whether a later leader has written the end of the chain. Revisions order rows, but leases
-// and users change without a revision, so a member without newer rows may have older leases and users than the
-// chain. A member that was paused considers itself the leader until it hears from the others. If it hears from
-// none, its data was rolled back.
+// hasNewerLeader reports whether a later leader has written the end of the chain. Leases and users change without a
+// new revision, so a member without newer rows may have older leases and users than the chain. A member that was
+// paused considers itself the leader until it hears from the others. If it hears from none of them, its data was
+// rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
 	return elapsed(&r.newerSince, newer) < r.pace.ahead && newer
 }
 
-// recordIdentity records on the volume the cluster of etcd's data, the process that last wrote its backups, and the
-// end of the chain. It runs before anything is stored, so that the record is right even if the process is killed
-// next, and at the end of Run. In between it does not record a change of the end alone.
+// recordIdentity records the cluster of etcd's data, the process that last wrote its backups, and the end of the
+// chain on the volume. It is called before anything is stored, so that the record is correct even if the process is
+// killed, and at the end of Run. While Run is active, recordIdentity does not write if only the end of the chain has
+// changed.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
@@ -127,8 +129,9 @@ func (r *remote) recordIdentity() {
 	}
 }
 
-// findSuccessor checks periodically whether an object at the next position ends the generation. A writer finds it
-// with its next upload, other members only here. A later generation.json alone proves nothing.
+// findSuccessor regularly checks whether the object at the next position ends the generation. A writer also finds
+// that object with its next upload, but other members find it only here. A later generation.json alone does not prove
+// that this generation has ended.
 func (r *remote) findSuccessor() {
 	number, next, cluster := r.generation.Number, r.head.Position, r.identity.Cluster
 	if r.link != nil {
@@ -141,13 +144,13 @@ func (r *remote) findSuccessor() {
 	r.job(checkTimeout, func(ctx context.Context) func() {
 		manifest, err := r.options.Archive.Manifest(ctx, number, next)
 		if err != nil || manifest.Ends == nil || manifest.Cluster != cluster {
-			return func() {} // either there is no object yet, or the next upload will find it
+			return func() {} // there is no object yet, or the next upload will find it
 		}
 		return func() { r.take(succeeded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
 	})
 }
 
-// succeededBy returns the error that names the generation which continues this one.
+// succeededBy returns an error that names the generation which superseded this one.
 func (r *remote) succeededBy(successor int) error {
 	kept := r.relationStore(archive.Head{}, archive.Generation{Number: successor})
 	data := relationData(r.options, r.identity, relation.NotCompared)
@@ -155,7 +158,7 @@ func (r *remote) succeededBy(successor int) error {
 		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.head.Revision()))
 }
 
-// relationStore describes the store by the head of one generation.
+// relationStore describes the store with the head of one generation.
 func (r *remote) relationStore(head archive.Head, generation archive.Generation) relation.Store {
 	return relation.Store{
 		Cluster: archive.Cluster{Cluster: r.identity.Cluster}, Head: head, Lineage: archive.Lineage{Generations: []archive.Generation{generation}},
@@ -170,9 +173,9 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 	}
 }
 
-// checkStored checks periodically whether stored objects still exist, since a writer does not read its uploads
-// back: the segment that was the newest one at the previous check, the newest full snapshot if a segment was stored
-// since, and the generation at a longer interval.
+// checkStored regularly checks whether stored objects still exist, because a writer does not read back its uploads.
+// It checks the newest segment of the previous check, the newest full snapshot if a segment was stored since then,
+// and, less often, the generation.
 func (r *remote) checkStored() {
 	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {
@@ -199,7 +202,7 @@ func (r *remote) checkStored() {
 				r.ownerVerified = time.Time{} // the store was emptied or belongs to another cluster
 			}
 			switch {
-			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end was read in the meantime, so check again
+			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end of the chain was read in the meantime, so check again
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):

@@ -14,11 +14,12 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// ErrSpoolFull reports that a segment does not fit: the limit is reached, or the volume has too little space left for
-// etcd.
+// ErrSpoolFull is returned if a segment does not fit into the spool because the limit is reached or the remaining
+// space is reserved for etcd.
 var ErrSpoolFull = errors.New("the spool is full")
 
-// SpoolReserve is the number of bytes that the spool leaves free on the volume for etcd's log and database.
+// SpoolReserve is the space in bytes that the spool leaves free on the volume for etcd's write-ahead log and
+// database.
 const SpoolReserve = 256 << 20
 
 // Spooled is a segment in the spool.
@@ -26,31 +27,31 @@ type Spooled struct {
 	format.Manifest
 	Size int64 // bytes
 
-	since  time.Time      // monotonic time at which its first change was observed; zero for a segment of an earlier process
-	held   *format.Object // the segment, if it is kept in memory; nil if it has a file
-	stored bool           // the store has the segment, which is kept as the end of the chain for a start without the store
+	since  time.Time      // monotonic time when the first change was observed; zero for a segment from an earlier process
+	held   *format.Object // contents of a segment kept in memory; nil if the segment is a file
+	stored bool           // the segment is stored, but kept so that the next start can continue the chain without the store
 }
 
-// Spool queues data on the volume while the store is unreachable: segments ordered by position, and full snapshots in
-// progress. Its content survives a crash of the process at any instant; damaged files are detected and preserved. One
-// goroutine owns it; Create, Room and Open may be called from any goroutine.
+// Spool queues segments on the volume while the store is unreachable, and holds copies of the database for full
+// snapshots. The spool survives a process crash at any time. Damaged files are detected and preserved. A Spool
+// belongs to one goroutine, but Create, CheckSpace and Open are safe for concurrent use.
 type Spool struct {
 	dir     string
 	limit   int64
 	keys    *format.Keys
 	space   func(dir string) (left, size int64, err error)
 	sync    func(dir string) error
-	entries []Spooled // in order; at most the first segment is stored
+	entries []Spooled // in order; only the first segment may be stored
 }
 
 const (
 	segmentsDir = "segments" // directory of complete segments
-	makingDir   = "making"   // directory of files that are being written
+	makingDir   = "making"   // directory of incomplete files
 )
 
 // OpenSpool opens the spool in a directory, which it creates if necessary, and adopts the segments of an earlier
-// process. The spool queues at most limit bytes of segments. Unreadable files are preserved; torn describes them for
-// users.
+// process. limit is the maximum size of all queued segments in bytes. Unreadable files are preserved, and torn
+// describes them for users.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, keys: keys, space: disk.Space, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
@@ -65,7 +66,7 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 	return s, torn, err
 }
 
-// Entries returns the queued segments in order. The slice is valid until one is added or dropped.
+// Entries returns the queued segments in order. The slice is valid until the next change of the spool.
 func (s *Spool) Entries() []Spooled {
 	if len(s.entries) > 0 && s.entries[0].stored {
 		return s.entries[1:]
@@ -73,7 +74,7 @@ func (s *Spool) Entries() []Spooled {
 	return s.entries
 }
 
-// Bytes returns the size of the queued segments.
+// Bytes returns the total size of the queued segments.
 func (s *Spool) Bytes() (sum int64) {
 	for _, entry := range s.Entries() {
 		sum += entry.Size
@@ -81,8 +82,8 @@ func (s *Spool) Bytes() (sum int64) {
 	return sum
 }
 
-// Put adds a segment, or returns ErrSpoolFull. Only a synced segment survives a power failure. Others may never be
-// written to the disk if they are removed soon.
+// Put adds a segment. It returns ErrSpoolFull if there is no room. A segment survives a power failure only if synced
+// is set. Without a sync, a segment that is removed soon may never reach the disk.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
 		return err
@@ -102,7 +103,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segmentsDir))
 	}
-	if err != nil { // the rows will be captured again, and the segment may end elsewhere
+	if err != nil { // the rows will be captured again, and the segment may end at another revision
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
@@ -110,12 +111,12 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-// keepInMemory adds a segment that the volume cannot take. No segment is queued after it.
+// keepInMemory adds a segment that does not fit on the volume. It must be the last segment of the queue.
 func (s *Spool) keepInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
 
-// hasInMemory reports whether a segment is held in memory.
+// hasInMemory reports whether a segment is kept in memory.
 func (s *Spool) hasInMemory() bool {
 	return len(s.entries) > 0 && s.entries[len(s.entries)-1].held != nil
 }
@@ -125,7 +126,7 @@ func (s *Spool) add(entry Spooled) {
 	slices.SortFunc(s.entries, func(a, b Spooled) int { return a.Position.Compare(b.Position) })
 }
 
-// checkLimit returns an error unless size bytes fit into the spool.
+// checkLimit returns an error if size bytes do not fit into the spool.
 func (s *Spool) checkLimit(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
 		return fmt.Errorf("%w: %d bytes queued, limit %d", ErrSpoolFull, waiting, s.limit)
@@ -133,7 +134,7 @@ func (s *Spool) checkLimit(size int64) error {
 	return s.CheckSpace(size)
 }
 
-// CheckSpace returns an error unless the volume has size bytes more than etcd needs.
+// CheckSpace returns an error if the volume does not have size bytes in addition to the space reserved for etcd.
 func (s *Spool) CheckSpace(size int64) error {
 	left, _, err := s.space(s.dir)
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *Spool) Open(entry Spooled) (io.ReadCloser, error) {
 	return file, err
 }
 
-// Stored drops all segments before the position and marks the one at it as stored.
+// Stored drops all segments before position and marks the segment at position as stored.
 func (s *Spool) Stored(position format.Position) error {
 	err := s.drop(func(e Spooled) bool {
 		order := e.Position.Compare(position)
@@ -183,7 +184,7 @@ func (s *Spool) Stored(position format.Position) error {
 	return err
 }
 
-// Rewind drops all segments before the position. The others are queued, including one that was marked as stored.
+// Rewind drops all segments before position and queues the rest, including a segment marked as stored.
 func (s *Spool) Rewind(position format.Position) error {
 	err := s.drop(func(e Spooled) bool { return e.Position.Compare(position) < 0 })
 	if len(s.entries) > 0 {
@@ -208,8 +209,8 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	return err
 }
 
-// Create creates a temporary file, for example for a full snapshot. The caller should remove it; the next OpenSpool
-// does otherwise.
+// Create creates a temporary file, for example for a full snapshot. The caller should remove the file. Otherwise the
+// next OpenSpool removes it.
 func (s *Spool) Create(name string) (*os.File, error) {
 	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -223,7 +224,7 @@ func (s *Spool) path(position format.Position) string {
 	return filepath.Join(s.dir, segmentsDir, position.String())
 }
 
-// recover adopts the segments on the volume and preserves files that are not valid segments.
+// recover adopts the segments on the volume and preserves invalid files.
 func (s *Spool) recover() (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segmentsDir))
 	if err != nil {
@@ -245,10 +246,10 @@ func (s *Spool) recover() (torn []error, err error) {
 	return torn, err
 }
 
-// LastSpooled returns the manifest of the newest segment in the spool in a directory. It reads nothing else. It
-// returns false if there is none or it cannot be read.
+// LastSpooled returns the manifest of the newest segment in a spool directory without reading any other segment. It
+// returns false if there is no segment or the segment cannot be read.
 func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known bool) {
-	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // sorted
+	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // sorted by name
 	if err != nil || len(names) == 0 {
 		return last, false
 	}
@@ -261,7 +262,7 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 	return last, err == nil
 }
 
-// open verifies a segment's digests and name, and returns the file at its start.
+// open verifies the digests and the name of a segment. The returned file is positioned at its start.
 func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
 		return nil, entry, err
@@ -286,8 +287,8 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	return file, entry, nil
 }
 
-// Newest keeps the newest contiguous segments and preserves the others, which left describes for users; nil if there
-// are none.
+// Newest keeps the newest contiguous segments and preserves all others. left describes the preserved segments for
+// users and is nil if there are none.
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1
@@ -302,8 +303,8 @@ func (s *Spool) Newest() (left, err error) {
 	return fmt.Errorf("%d segments in the spool end at %s, but the next segment starts at %s; preserved the earlier segments in %s", first, upTo, next, where), err
 }
 
-// Preserve moves the chosen segments to a directory next to the spool and returns its name. That directory is a valid
-// spool. The segments may be the only copy of acknowledged writes.
+// Preserve moves the chosen segments to a new spool directory next to this one and returns its path. The segments may
+// be the only copy of acknowledged writes.
 func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
 	for _, entry := range s.entries {
@@ -317,7 +318,7 @@ func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	return where, err
 }
 
-// move moves files of the spool to a new directory next to it.
+// move moves files from the spool to a new directory next to it.
 func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil

@@ -18,13 +18,13 @@ import (
 
 const spoolLimit = 1 << 20
 
-// segmentAt returns a segment of one row.
+// segmentAt returns a segment with one row.
 func segmentAt(t *testing.T, start format.Start) format.Object {
 	t.Helper()
 	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
 }
 
-// segment returns a segment of rows that starts at a position.
+// segment returns a segment of the given rows that starts at a position.
 func segment(t *testing.T, by *format.Keys, start format.Start, source format.Source, rows ...format.Row) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(by, start)
@@ -38,7 +38,7 @@ func segment(t *testing.T, by *format.Keys, start format.Start, source format.So
 	return object
 }
 
-// segmentsInOrder returns consecutive segments, starting at revision 5.
+// segmentsInOrder returns consecutive segments that start at revision 5.
 func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
@@ -163,7 +163,7 @@ func TestSpool_preservesTornSegments(t *testing.T) {
 			assert.Equal(t, []int64{5, 7, 8}, positions(s))
 			older, err := s.Newest()
 			require.NoError(t, err)
-			assert.ErrorContains(t, older, "but the next one starts at")
+			assert.ErrorContains(t, older, "but the next segment starts at")
 			assert.Equal(t, []int64{7, 8}, positions(s), "the segments after the hole can be used once the database was captured up to there")
 			again, torn := openAgain(t, dir)
 			assert.Empty(t, torn)
@@ -202,7 +202,7 @@ func TestSpool_preservedCopyIsASpool(t *testing.T) {
 func TestSpool_preservingFails(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
-	// The path is too long for a suffix, so the spool cannot be renamed.
+	// The path is too long for a suffix, so the spool cannot be moved.
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool")
 	_, err := s.Preserve(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot preserve the spool")

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// checked returns a stand whose next check looks for the last stored segment.
+// checked returns a stand whose next check verifies the last stored segment.
 func checked(t *testing.T) *stand {
 	s := startedStand(t)
 	for i := range 3 {
@@ -28,7 +28,7 @@ func checked(t *testing.T) *stand {
 
 func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
 
-// A check runs often, so it must not cost more than one request.
+// Checks are frequent, so a check must take no more than one request.
 func TestWriter_checksWithOneRequest(t *testing.T) {
 	s := checked(t)
 	require.NoError(t, s.Flush(t.Context()))
@@ -43,8 +43,7 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	assert.Len(t, s.store.Calls(), before+1)
 }
 
-// An inspection may end while the store is being checked. The check must still detect that the generation was
-// deleted.
+// An inspection may end during a check of the store. The check must still detect that the generation was deleted.
 func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 	s := checked(t)
 	const name = "gen/000001/generation.json"
@@ -61,11 +60,11 @@ func TestWriter_checksTheOwnerAfterAnInspection(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // -parallel overrides this default; the tests mostly wait
+	_ = flag.Set("test.parallel", "8") // unless -parallel is set, because the tests mostly wait
 	os.Exit(m.Run())
 }
 
-// At the kill, the request in flight either takes effect or not, and its response is lost.
+// When the process is killed, the request in flight may or may not take effect, and its response is lost.
 func TestKill_losesNothing(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
@@ -75,8 +74,8 @@ func TestKill_losesNothing(t *testing.T) {
 	}
 }
 
-// died runs the writer on an empty store, kills it at the given call, and restarts it. It returns the number of
-// calls of the first run.
+// died runs the writer on an empty store, kills it at the given call to the store, and restarts it. It returns the
+// number of calls before the kill.
 func (s *stand) died(last int, happens bool) int {
 	s.Helper()
 	s.store = memory.New()

@@ -1,7 +1,7 @@
 package writer
 
 import (
-	_ "embed" // for the diagram
+	_ "embed" // embeds the diagram
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/statemachine"
@@ -10,15 +10,15 @@ import (
 type (
 	// State is a state of the writer.
 	State = statemachine.State
-	// Event is reported by etcd, the store or a job.
+	// Event is an event reported by etcd, the store or a job.
 	Event = statemachine.Event
-	// Guard names a condition.
+	// Guard is the name of a condition.
 	Guard = statemachine.Guard
-	// Action names something that the writer does.
+	// Action is the name of an action.
 	Action = statemachine.Action
 )
 
-// The states. unknown is the initial state, drained the final one.
+// The initial state is unknown, and the final state is drained.
 const (
 	unknown  State = "Unknown"
 	watching State = "Watching"
@@ -31,7 +31,7 @@ const (
 	ended    State = "Ended"
 )
 
-// States describes every state, in the order of a run.
+// States describes all states in the order of a run.
 var States = []statemachine.StateInfo{
 	{Name: unknown, Meaning: "the store has not been read yet", Bound: statemachine.NoBound, Deadline: "2m per request, at most 30s between requests"},
 	{Name: watching, Meaning: "another member is writing the backups; uploading the spool and watching for new backups", Bound: statemachine.NoBound, Deadline: "a check every 10 intervals, but at least 10s apart"},
@@ -45,33 +45,32 @@ var States = []statemachine.StateInfo{
 }
 
 const (
-	tick           Event = "tick"            // a tenth of a second has passed, or a job has ended
+	tick           Event = "tick"            // a tick (100 ms) has passed, or a job has ended
 	elected        Event = "elected"         // this member became the leader
 	lostLeadership Event = "leadership lost" // this member is no longer the leader
-	stalled        Event = "stalled"         // the leader's backups have not grown although there are changes to store
+	stalled        Event = "stalled"         // the leader has stopped uploading although there are changes to store
 
-	storeUnused Event = "store unused" // the store is unused
-	chainFound  Event = "chain found"  // this member's data continues from the end of the backups
-	noChain     Event = "no chain"     // the store belongs to this cluster but has no full snapshot
-	endDamaged  Event = "end damaged"  // the end of the backups is damaged
-	refused     Event = "refused"      // the store belongs to another cluster, or its backups are of different data
-	storeAhead  Event = "store ahead"  // the store has revisions that this member lacks
+	storeUnused Event = "store unused"
+	chainFound  Event = "chain found" // this member's data continues the backups
+	noChain     Event = "no chain"    // the store belongs to this cluster but has no full snapshot
+	endDamaged  Event = "end damaged"
+	refused     Event = "refused"      // the store belongs to another cluster, or its backups contain different data
+	storeAhead  Event = "store ahead"  // the store has later revisions than this member
 	emptied     Event = "emptied"      // the backups have disappeared
 	fullyStored Event = "fully stored" // the store has everything that a closed etcd could add
-	succeeded   Event = "succeeded"    // the generation has ended or has a successor
+	succeeded   Event = "succeeded"    // the generation was superseded
 
-	expired      Event = "expired"       // the end of the backups was not read for too long
-	storeLost    Event = "store lost"    // the store has lost objects
-	collided     Event = "collided"      // another member's segment occupies the position
-	spoolLost    Event = "spool lost"    // segments in the spool have disappeared
-	chainBroken  Event = "chain broken"  // compaction has passed the end of the chain
+	expired      Event = "expired"       // the end of the backups has not been read recently
+	storeLost    Event = "store lost"    // objects are missing from the store
+	collided     Event = "collided"      // another member has stored a segment at the same position
+	spoolLost    Event = "spool lost"    // a segment in the spool is missing or unreadable
+	chainBroken  Event = "chain broken"  // etcd compacted changes before they were captured
 	copyStarted  Event = "copy started"  // the database is being copied for the full snapshot that starts a chain
 	chainStarted Event = "chain started" // the full snapshot that starts a chain is stored
-	overtaken    Event = "overtaken"     // another member extends the backups
+	overtaken    Event = "overtaken"     // another member has extended the backups
 	fullLost     Event = "full lost"     // a full snapshot could not be made, or its copy could not be kept
 )
 
-// The guards, in addition to statemachine.Always.
 const (
 	ours   Guard = "this member writes"
 	guest  Guard = "took over from the leader"
@@ -85,39 +84,39 @@ var conditions = statemachine.Conditions[memberState]{
 }
 
 const (
-	inspectStore  Action = "inspect"        // find the end of the backups if it is due
-	captureRows   Action = "capture"        // spool the changes
+	inspectStore  Action = "inspect"        // read the end of the backups if it is time to
+	captureRows   Action = "capture"        // capture changes into the spool
 	storeSegment  Action = "store segment"  // upload the oldest queued segment
-	makeFull      Action = "make full"      // make the full snapshot if it is due
-	storeFull     Action = "store full"     // upload the copied full snapshot
+	makeFull      Action = "make full"      // make a full snapshot if one is due
+	storeFull     Action = "store full"     // upload the copy of the database
 	inspectSoon   Action = "inspect soon"   //
-	countSilence  Action = "count silence"  // count inspections without a chain, which the leader should start
+	countSilence  Action = "count silence"  // count inspections until the leader starts a chain
 	takeOver      Action = "take over"      // write backups instead of the leader
 	continueChain Action = "continue chain" // continue from the end of the chain
-	clearChain    Action = "clear chain"    // discard segments that extend a missing full snapshot
+	clearChain    Action = "clear chain"    // discard segments that follow a missing full snapshot
 	openChain     Action = "open chain"     // start a chain with a full snapshot
 	abandonEnd    Action = "abandon end"    // start a chain after a damaged end
-	leaveChain    Action = "leave chain"    // cancel the start of a chain, because another member extends the backups
+	leaveChain    Action = "leave chain"    // do not start a chain, because another member has extended the backups
 	dropSpool     Action = "drop spool"     // discard the spool and capture its changes again
-	forgetStore   Action = "forget store"   // reset the known state of the store
-	refuse        Action = "refuse"         // record why nothing may be written
-	keepWatching  Action = "keep watching"  // inspect again after an interval
-	await         Action = "await"          // wait until this member has applied more
+	forgetStore   Action = "forget store"
+	refuse        Action = "refuse"         // record why this member must not write to the store
+	keepWatching  Action = "keep watching"  // read the store again after an interval
+	await         Action = "await"          // wait for this member to apply more changes
 	finish        Action = "finish"         // record the result of Flush
-	findSuccessor Action = "find successor" // check for a successor of the generation if it is due
-	checkStored   Action = "check stored"   // check that stored segments still exist if it is due
-	endGeneration Action = "end generation" // cancel everything in progress and have etcd closed
+	findSuccessor Action = "find successor" // check whether the generation has a successor, if it is time to
+	checkStored   Action = "check stored"   // check that stored segments still exist, if it is time to
+	endGeneration Action = "end generation" // cancel everything in progress and request that etcd be closed
 )
 
-// memberState holds the values that the guards evaluate.
+// memberState holds the values that guards depend on.
 type memberState struct {
 	leads            bool // this member is the leader
-	tookOver         bool // this member took over because the leader does not write
+	tookOver         bool // this member took over because the leader was not uploading
 	refusesOverwrite bool // the store refuses to overwrite objects, so two members may write at the same time
-	closed           bool // etcd is closed and another member wrote the backups: upload segments, but start nothing
+	closed           bool // etcd is closed and another member wrote the backups, so upload segments but start nothing
 }
 
-// isWriter reports whether this member extends the chain.
+// isWriter reports whether this member may extend the chain.
 func (k memberState) isWriter() bool { return k.leads || k.tookOver && k.refusesOverwrite }
 
 // Holds implements statemachine.Facts.
@@ -126,7 +125,7 @@ func (k memberState) Holds(guard Guard) bool { return conditions.Evaluate(guard,
 // payload is the data of an event.
 type payload struct {
 	head             archive.Head
-	refusesOverwrite bool // according to an inspection, the store refuses to overwrite objects
+	refusesOverwrite bool // the store was found to refuse to overwrite objects
 	grew             bool // another member has extended the chain
 	err              error
 }
@@ -151,24 +150,25 @@ func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberSt
 const always = statemachine.Always
 
 var (
-	// inspecting contains the states in which the store may be inspected. While a chain is about to start, there is
-	// nothing to inspect.
+	// inspecting contains the states in which the store may be inspected. There is nothing to inspect while a chain
+	// is being started.
 	inspecting = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// endKnown contains the states in which the end of the backups is known.
 	endKnown = statemachine.Group{watching, opening, writing}
-	// serving contains the states in which the generation may still be this cluster's.
+	// serving contains the states in which the generation may still belong to this cluster.
 	serving = statemachine.Group{unknown, watching, aligning, opening, starting, writing, foreign}
-	// endUnknown contains the states in which the end of the backups is not known.
+	// endUnknown contains the states in which the end of the backups is unknown.
 	endUnknown = statemachine.Group{unknown, aligning, foreign}
-	// notWatching contains the states in which a member may write, and so must have the revisions of the store.
+	// notWatching contains the states in which a member may write. Such a member must have all revisions in the
+	// store.
 	notWatching = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 
 // Table is the writer's state machine. It must not be changed at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table before expansion. Of adjacent rows with the same From and On, the first one whose guard holds
-// applies; only the last one has no guard. Elsewhere answers events without a row.
+// written is the table before expansion. If several adjacent rows have the same From and On, the first row whose
+// guard holds applies; only the last row has no guard. Events without a row are handled by Elsewhere.
 var written = statemachine.Entries{
 	{unknown, tick, ours, unknown, []Action{inspectStore, captureRows}, "etcd may compact even if the store is unreachable"},
 	{unknown, tick, always, unknown, []Action{inspectStore}, "only the writer captures changes"},
@@ -228,7 +228,7 @@ var written = statemachine.Entries{
 	{starting, fullLost, always, aligning, []Action{dropSpool}, "another member is now responsible for starting the chain"},
 }
 
-// Elsewhere answers events for which the table has no row.
+// Elsewhere defines how events without a row in the table are handled.
 var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "the store was read before this chain was started", On: []Event{storeUnused, chainFound, noChain, endDamaged, storeAhead, emptied, fullyStored}},
 	statemachine.LateEvents{Why: "the generation has ended", On: []Event{refused}},
@@ -239,7 +239,7 @@ var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "a chain exists without this full snapshot", On: []Event{fullLost}},
 )
 
-// Diagram describes the diagram of the writer.
+// Diagram describes the diagram of the state machine.
 var Diagram = statemachine.Diagram{
 	Name: "backup", Source: "etcd-wrapper --dump-fsm=backup.dot", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// tested wraps the state machine for the tests that all machines share.
+// tested adapts the state machine to the tests shared by all state machines.
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTable_isComplete(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTable_everyStateLeadsToWriting(t *testing.T) {
 	assert.Equal(t, []State{ended}, tested.Reachable(ended))
 }
 
-// The vocabulary must contain exactly the words that the table uses.
+// Every action must be used, and every used action must be defined.
 func TestTable_usesEveryAction(t *testing.T) {
 	tested.AssertNames(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
@@ -130,7 +130,7 @@ var sentences = []sentence{
 	{"not by who leads no longer", starting, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
 }
 
-// suite has the expectations of single steps.
+// suite contains the expected results of single steps.
 var suite = func() statemachinetest.Suite[memberState, payload] {
 	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, stepped, bringer}, Rest: rest}
 	for _, s := range sentences {
@@ -139,8 +139,8 @@ var suite = func() statemachinetest.Suite[memberState, payload] {
 	return all
 }()
 
-// rest returns the default answer for a pair without a row: an error for impossible events, and nothing for late
-// ones.
+// rest returns the default answer to an event without a row: an error if the event is impossible, and nothing if it
+// is late.
 func rest(state State, event Event) statemachine.Answer {
 	if state != drained && slices.Contains([]Event{tick, elected, lostLeadership, stalled, chainBroken, copyStarted}, event) {
 		return statemachine.Reject
@@ -150,14 +150,14 @@ func rest(state State, event Event) statemachine.Answer {
 
 func TestTable_everyStep(t *testing.T) { suite.Assert(t) }
 
-// place is the state of the machine with the facts that determine which events are possible.
+// place is a state of the machine together with the facts that determine which events are possible.
 type place struct {
 	core    statemachine.Core[memberState]
-	chain   bool // captures have a position to start from
-	settled bool // the end of the stored backups is known
+	chain   bool // the start of the next capture is known
+	settled bool // the end of the backups is known
 }
 
-// promises must hold in every place, for every order of events.
+// promises must hold in every place, regardless of the order of events.
 var promises = []struct {
 	what string
 	kept func(place, []Action) bool
@@ -198,7 +198,7 @@ func (p place) possible(event Event) bool {
 	return can || !bound
 }
 
-// explore visits every place that is reachable from any initial state, trying every event in every place.
+// explore visits every place reachable from an initial state. It tries every event in every place.
 func explore() (seen map[place]bool, wrong []string) {
 	rules := statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 	seen = map[place]bool{}
@@ -235,7 +235,7 @@ func explore() (seen map[place]bool, wrong []string) {
 	return seen, wrong
 }
 
-// after returns the place after a decision.
+// after returns the place that a decision leads to.
 func (p place) after(core statemachine.Core[memberState], decision statemachine.Decision) place {
 	from := p.core.State
 	p.core = core

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Otherwise each segment would be captured, rejected and captured again without any report.
+// Without a report, each segment would silently be captured, rejected and captured again.
 func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -44,7 +44,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
 }
 
-// A disk may return different bytes than were written.
+// A disk may return different bytes than were written to it.
 func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	s := startedStand(t)
 	s.end()
@@ -61,7 +61,7 @@ func TestWriter_reportsUnreadableSegments(t *testing.T) {
 	}, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	_, err := s.FullNow(t.Context(), "requested")
-	require.ErrorContains(t, err, "cannot read the segment back")
+	require.ErrorContains(t, err, "the queued segment is unreadable")
 	s.do(func() { s.spool.keys = keys })
 	s.requireWhole()
 	s.eventually(func(f Facts) bool { return f.Problem == nil && f.Lag == 0 }, "the problem ends")
@@ -124,7 +124,7 @@ func TestFullSnapshot_waitsForTheGate(t *testing.T) {
 	s.requireWhole()
 }
 
-// gate is a Gate that a test controls.
+// gate is a Gate controlled by a test.
 type gate func(ctx context.Context, what string) (func(), error)
 
 func (g gate) Acquire(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
@@ -186,7 +186,7 @@ func TestSegment_replacedByAnotherCluster(t *testing.T) {
 	}
 }
 
-// mergeAll merges all segments and deletes them except for the last one.
+// mergeAll merges all segments, and deletes all but the last one.
 func (s *stand) mergeAll() {
 	s.Helper()
 	a := s.backups()

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// base has what the parts of a writer share.
+// base contains the parts that all components of a writer share.
 type base struct {
 	*driver
 	health *health
@@ -19,19 +19,19 @@ type base struct {
 	chain  *chain
 }
 
-// uploads stores the queued segments.
+// uploads uploads queued segments.
 type uploads struct {
 	base
 	stored int64           // number of segments stored by this process
-	bytes  int64           // total size of these segments
-	trying format.Position // position of the last segment to be uploaded
-	tried  time.Time       // start of its first attempt, which may have created the object even if it failed
+	bytes  int64           // total size of the stored segments
+	trying format.Position // position of the segment that was uploaded last
+	tried  time.Time       // start of the first attempt; even a failed attempt may have created the object
 }
 
-// errUnreadable reports that a segment in the spool can no longer be read, or differs from what was written.
+// errUnreadable is returned if a segment in the spool cannot be read or has been modified.
 var errUnreadable = errors.New("the queued segment is unreadable and must be captured again")
 
-// start uploads the oldest queued segment at the end of the chain.
+// start uploads the oldest queued segment to the end of the chain.
 func (u *uploads) start() {
 	queued := u.chain.spool.Entries()
 	if len(queued) == 0 || !u.health.canRequest() || !u.remote.isEndKnown() {
@@ -53,9 +53,9 @@ func (u *uploads) start() {
 	})
 }
 
-// finish handles the result of an upload. If another member has stored a segment at the position, the next
-// inspection finds what follows: rows that both have captured count as stored, and small buckets are captured
-// again, as the other member may have read older ones.
+// finish handles the result of an upload. If another member has stored a segment at the same position, the next
+// inspection finds the new end of the chain. Rows captured by both members count as stored. The small buckets are
+// captured again because the other member may have read older ones.
 func (u *uploads) finish(segment Spooled, err error) {
 	started := u.health.requestedAt
 	u.health.requestedAt = time.Time{}
@@ -76,36 +76,36 @@ func (u *uploads) finish(segment Spooled, err error) {
 	u.bytes += segment.Size
 	u.remote.setHead(archive.Head{Start: segment.Start(), Full: u.remote.head.Full, Segment: &segment.Manifest})
 	u.remote.uploadedAt = u.tried
-	u.remote.storedAt = started // the process may have been suspended, so segments stored since then are unknown
+	u.remote.storedAt = started // if the process was suspended, other segments may have been stored since then
 	if err := u.chain.spool.Stored(segment.Position); err != nil {
 		u.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
 }
 
-// flushQueue answers the calls of Flush.
+// flushQueue contains the pending calls of Flush.
 type flushQueue struct {
 	base
 	waiting []flush
-	result  error // result in the states drained and ended
+	result  error // result of Flush in the states drained and ended
 }
 
-// flush is a waiting call of Flush.
+// flush is a pending call of Flush.
 type flush struct {
-	revision int64 // etcd's revision at the call
+	revision int64 // etcd's revision when Flush was called
 	at       time.Time
-	target   format.Position // end of the segments that contain everything; zero until everything is captured
-	epoch    int             // epoch of the chain to which the target belongs
+	target   format.Position // position after the last segment to be stored; zero until everything is captured
+	epoch    int             // epoch of the chain that target belongs to
 	done     chan<- error
 }
 
-// add adds a flush and ends all waits that only save requests.
+// add adds a flush. It cancels all delays that only reduce the number of requests.
 func (f *flushQueue) add(done chan<- error) {
 	f.waiting = append(f.waiting, flush{revision: f.options.Etcd.Revision(), at: time.Now(), done: done})
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// complete answers the flushes that are complete or cannot complete here. notWriter is why this member makes no
-// backups; nil if it does.
+// complete answers all flushes that are done or cannot be done by this member. notWriter is the reason why this
+// member does not make backups, or nil if it does.
 func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {
@@ -118,7 +118,7 @@ func (f *flushQueue) complete(notWriter error) {
 	f.waiting, f.health.flushing = waiting, len(waiting) > 0
 }
 
-// check reports whether a flush is done, and its result.
+// check reports whether a flush is done, and returns its result.
 func (f *flushQueue) check(flush *flush, notWriter error) (done bool, result error) {
 	c := f.chain
 	if flush.epoch != c.epoch {

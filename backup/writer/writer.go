@@ -14,26 +14,26 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Facts are the state of the backups at one moment. Callers may keep them.
+// Facts describes the backups at one moment.
 type Facts struct {
-	facts.Backups // without the store's URL and the restorable window; Revision is the last stored revision
+	facts.Backups // Store and the restorable window are not set; Revision is the last stored revision
 
 	EtcdRevision int64
-	Lag          time.Duration // age of the oldest unstored revision; 0 if there is none
+	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
 	LastFull     *archive.Full // last full snapshot made by this process; nil if there is none
-	BrokenSince  time.Time     // since when there has been no chain to extend; zero if there is one
+	BrokenSince  time.Time     // time since when there has been no chain to extend; zero if there is one
 
 	Segments int64 // number of segments stored by this process
 	Fulls    int64 // number of full snapshots stored by this process
-	Failures int64 // number of failed requests to the store since the process started
+	Failures int64 // number of failed requests to the store
 }
 
-// Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
-// goroutine.
+// Writer continuously makes backups of etcd. Use New to create a Writer and Run to run it. All other methods are safe
+// for concurrent use.
 type Writer struct {
 	facts atomic.Pointer[Facts]
 
-	// The goroutine of Run owns the remaining fields.
+	// The remaining fields belong to the goroutine of Run.
 
 	base
 	spool     *Spool
@@ -42,10 +42,11 @@ type Writer struct {
 	queue     *flushQueue
 
 	inspectedAt  time.Time
-	stalledSince time.Time // since when the chain has not grown although there are changes to store; zero if it has
+	stalledSince time.Time // time since when the leader has not uploaded pending changes; zero if it is uploading
 }
 
-// New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
+// New opens the spool and adopts the segments in it. It returns an error if the spool cannot be used. New starts no
+// goroutine and does not access the store.
 func New(options Options) (*Writer, error) {
 	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
 	if err != nil {
@@ -87,16 +88,16 @@ func New(options Options) (*Writer, error) {
 	return w, nil
 }
 
-// Run makes backups until ctx is done. It returns when all its jobs have ended, which may take as long as cancelling a
-// request to the store. It is called once, as soon as etcd serves, and must return before etcd is closed. Flush,
-// called before ctx is done, uploads what etcd has and the store lacks.
+// Run makes backups until ctx is done. It returns after all of its jobs have ended, which can take as long as
+// canceling a request to the store. Call Run once, when etcd is ready, and close etcd only after Run has returned. To
+// upload all changes before stopping, call Flush before ctx is done.
 func (w *Writer) Run(ctx context.Context) {
 	w.ctx = ctx
 	defer close(w.ended)
 	timer := time.NewTimer(w.pace.tick)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		w.confirm() // before the next capture, which takes a moment
+		w.confirm() // release replies before the next capture
 		w.step()
 		w.confirm()
 		w.publish()
@@ -121,8 +122,8 @@ func (w *Writer) Run(ctx context.Context) {
 	w.publish()
 }
 
-// wake returns a channel that receives when a reply waits. While a segment is queued, the end of its upload wakes
-// the writer.
+// wake returns a channel that receives a value when a client starts waiting for the store. It returns nil while a
+// segment is queued because the end of the upload wakes the writer.
 func (w *Writer) wake() <-chan struct{} {
 	if len(w.spool.Entries()) > 0 {
 		return nil
@@ -130,7 +131,7 @@ func (w *Writer) wake() <-chan struct{} {
 	return w.options.Ack.Wake()
 }
 
-// confirm releases the replies that wait for what is stored.
+// confirm releases the replies whose changes are stored.
 func (w *Writer) confirm() {
 	if w.options.Ack == nil {
 		return
@@ -145,7 +146,7 @@ func (w *Writer) confirm() {
 	w.options.Ack.Confirm(revision, request, w.remote.uploadedAt)
 }
 
-// step does everything that is due.
+// step performs everything that is due.
 func (w *Writer) step() {
 	w.remote.observeLeader()
 	w.chain.observe()
@@ -158,7 +159,7 @@ func (w *Writer) step() {
 	w.take(tick, payload{})
 }
 
-// actions returns the implementation of each action.
+// actions maps each action to its implementation.
 func (w *Writer) actions() map[Action]func(payload) {
 	return map[Action]func(payload){
 		inspectStore:  func(payload) { w.inspectStore() },
@@ -186,8 +187,7 @@ func (w *Writer) actions() map[Action]func(payload) {
 	}
 }
 
-// pause returns how long there is nothing to do unless an event arrives: until the next observation of etcd or the
-// next capture.
+// pause returns the time until etcd is observed again or changes are captured again.
 func (w *Writer) pause() time.Duration {
 	if w.again {
 		return 0
@@ -198,8 +198,8 @@ func (w *Writer) pause() time.Duration {
 	return w.pace.tick
 }
 
-// capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore
-// never replaces an active cluster.
+// capture captures changes. Without changes, it regularly queues an empty segment as a heartbeat: a restore never
+// replaces an active cluster.
 func (w *Writer) capture() {
 	due := time.Since(w.remote.storedAt) >= w.pace.heartbeat
 	if w.options.Ack != nil { // only an upload shows other clusters that this cluster is active
@@ -211,10 +211,10 @@ func (w *Writer) capture() {
 	}
 }
 
-// takeoverFactor multiplies the wait before a member that took over starts a new chain.
+// takeoverFactor extends the time that a member waits before it starts a new chain after taking over.
 const takeoverFactor = 60
 
-// handleCompaction handles a compaction beyond the tail: rows after the tail may be missing. The chain ends unless
+// handleCompaction handles a compaction past the tail. Rows may be missing after the tail, so the chain ends unless
 // another member extends it in time.
 func (w *Writer) handleCompaction(gap error) {
 	c, limit := w.chain, w.pace.gap
@@ -238,7 +238,7 @@ func (w *Writer) handleCompaction(gap error) {
 	w.post(chainBroken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
-// notWriterError returns why this member makes no backups; nil if it does or if that is not known yet.
+// notWriterError returns why this member does not make backups, or nil if it does or if that is not known yet.
 func (w *Writer) notWriterError() error {
 	switch inspecting := w.health.problems[opInspect]; {
 	case w.isRefused() && inspecting != nil:
@@ -250,8 +250,8 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// rejectRequests rejects requests for full snapshots once another member writes, and clears the problems that only the
-// writer has.
+// rejectRequests rejects pending requests for full snapshots if another member is the writer. It also clears problems
+// that only a writer can have.
 func (w *Writer) rejectRequests() {
 	why := w.notWriterError()
 	if why == nil {
@@ -266,10 +266,10 @@ func (w *Writer) rejectRequests() {
 // Facts returns the current state of the backups.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
-// Flush uploads everything that etcd has acknowledged until now and returns nil once it is stored. At an orderly stop
-// it is called after the last client request has ended and before etcd is closed, with all the time that remains. An
-// error describes what is missing; what was captured stays in the spool. While etcd runs, ErrNotWriter means that
-// another member uploads it.
+// Flush uploads all writes that etcd has acknowledged so far and returns nil once they are stored. During a clean
+// shutdown, call it after the last client request has ended and before etcd is closed. The error describes what is
+// not stored; captured changes stay in the spool. While etcd is running, Flush returns ErrNotWriter if another member
+// uploads the changes.
 func (w *Writer) Flush(ctx context.Context) error {
 	flushed, err := call(ctx, w.driver, func(done chan<- error) {
 		w.queue.add(done)
@@ -281,7 +281,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return cmp.Or(err, flushed)
 }
 
-// missing describes what is not stored, as a clause.
+// missing describes the changes that are not stored.
 func (w *Writer) missing() string {
 	facts := w.Facts()
 	text := "cannot confirm that all changes are stored"
@@ -297,17 +297,17 @@ func (w *Writer) missing() string {
 	return text
 }
 
-// BeforeCompaction captures what etcd has, so that a compaction up to the current revision leaves no gap in the
-// chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx is done, which
-// bounds the delay of the compaction. It never waits for the store.
+// BeforeCompaction captures all changes so that a compaction at the current revision leaves no gap in the chain. Call
+// it before passing a compaction to etcd. It returns when the changes are captured or ctx is done, and never waits
+// for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_ = w.do(ctx, w.chain.captureNow) // the compaction proceeds even without a capture
+	_ = w.do(ctx, w.chain.captureNow) // if the capture fails, the compaction proceeds anyway
 }
 
-// FullNow makes a full snapshot and returns its manifest once it is stored. If one is in progress, another one
-// follows it. FullNow returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile.
-// Any other error describes a problem that has lasted for half a minute. The full snapshot is still made after
-// that, also if ctx is done.
+// FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress,
+// FullNow makes another one afterwards. It returns ErrNotWriter if another member is or becomes the writer. Any other
+// error describes a problem that has persisted for half a minute. The full snapshot is still made after such an
+// error, or after ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)
 	if err := w.do(ctx, func() { w.snapshots.due = append(w.snapshots.due, fullRequest{reason, answer}) }); err != nil {
@@ -318,7 +318,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 	for since, sent := time.Now(), int64(0); ; {
 		select {
 		case result := <-answer:
-			_ = w.do(ctx, w.publish) // afterwards, Facts includes the full snapshot
+			_ = w.do(ctx, w.publish) // make the full snapshot visible in Facts
 			return result.full, result.err
 		case <-ctx.Done():
 			return archive.Full{}, context.Cause(ctx)
@@ -357,7 +357,8 @@ func (w *Writer) publish() {
 	w.facts.Store(&known)
 }
 
-// role returns the member's role. A member waits until it has read the store, and while it must not write to it.
+// role returns the role of this member. The role is Waiting until the member has read the store, and while it must
+// not write to the store.
 func (w *Writer) role() facts.Role {
 	switch {
 	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
@@ -369,15 +370,15 @@ func (w *Writer) role() facts.Role {
 	}
 }
 
-// behindFor returns the age of the oldest change that is not stored, however often it was captured.
+// behindFor returns the age of the oldest change that is not stored. Capturing a change again does not reset its age.
 func (w *Writer) behindFor() (age time.Duration) {
 	stored, unstored := w.remote.storedRevision(), &w.chain.unstored
 	unstored.drop(stored)
 	if w.chain.revision > stored {
-		unstored.add(w.chain.revision, time.Now()) // the store may have lost revisions
+		unstored.add(w.chain.revision, time.Now()) // revisions may be missing from the store
 		age = time.Since((*unstored)[0].at)
 	}
-	if queued := w.spool.Entries(); len(queued) > 0 { // changes of leases and users have no revision
+	if queued := w.spool.Entries(); len(queued) > 0 { // changes to leases and users have no revision
 		age = max(age, time.Since(queued[0].since))
 	}
 	if since := w.snapshots.brokenSince; !since.IsZero() {
@@ -386,8 +387,8 @@ func (w *Writer) behindFor() (age time.Duration) {
 	return age
 }
 
-// currentProblem combines all problems into one; nil if there is none. A revision that stays unstored although no
-// request fails is a problem as well, except while a full snapshot is in progress.
+// currentProblem combines all problems into one, or returns nil if there is none. A revision that remains unstored
+// without a failed request is also a problem, unless a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
 	if problem != nil || w.role() != facts.Writer || len(unstored) == 0 || w.snapshots.making != nil ||

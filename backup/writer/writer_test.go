@@ -57,7 +57,7 @@ func TestIdle_uploadsNothing(t *testing.T) {
 }
 
 func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
-	s := startedStand(t) // start with a full snapshot that lacks them, so they must be in segments
+	s := startedStand(t) // the full snapshot does not contain the later rows, so they must be in segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	s.addUser("someone")
@@ -74,7 +74,7 @@ func TestLeasesAndUsers_areUploadedWithoutNewRevision(t *testing.T) {
 func TestFlush_includesUnappliedWrites(t *testing.T) {
 	s := newStand(t)
 	etcd := s.options.Etcd
-	var frozen atomic.Uint64 // simulates an etcd that has replied to clients but has not yet updated its applied index
+	var frozen atomic.Uint64 // simulates an etcd that has replied to clients but not yet updated its applied index
 	s.options.Etcd = &faked{Etcd: etcd, applied: func() uint64 { return cmp.Or(frozen.Load(), etcd.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")
@@ -152,7 +152,7 @@ func TestTimes_findTheirRevision(t *testing.T) {
 	assert.Equal(t, first, path.Revision)
 }
 
-// jumped returns a stand whose clock was a day ahead for some time.
+// jumped returns a stand whose clock was one day ahead for a while.
 func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	t.Helper()
 	s = newStand(t)
@@ -163,7 +163,7 @@ func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	s.awaitStored(s.put("a", "2"))
 	s.full()
 	wall.Add(-86_400)
-	s.putAndFlush("a", "3") // Flush also uploads anything that etcd itself has written
+	s.putAndFlush("a", "3") // Flush also uploads changes made by etcd itself
 	return s, wall
 }
 
@@ -178,7 +178,7 @@ func TestLag_clockWasAhead(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.Lag == 0 }, "the problem ends")
 }
 
-// A new history must not use the times of the previous one, whose clock was ahead.
+// A new history must ignore the times of the previous history, whose clock was ahead.
 func TestTimes_newHistoryUsesTheClock(t *testing.T) {
 	for name, begin := range map[string]func(s *stand){
 		"at another place": func(s *stand) {
@@ -224,8 +224,7 @@ func TestLag_survivesARestart(t *testing.T) {
 	}
 }
 
-// setBack returns the result of time.Now after the wall clock was set back: only its monotonic reading has
-// advanced.
+// setBack returns the result of time.Now after the wall clock was set back. Only the monotonic reading advances.
 func setBack(now time.Time, by time.Duration) time.Time {
 	type readings struct {
 		wall      uint64
@@ -256,8 +255,8 @@ func TestFullSnapshot_scheduleAfterClockReset(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.NextFullSnapshot.Before(now) }, "planned again")
 }
 
-// BenchmarkSecond captures 10,000 rows of 1 KB, which corresponds to one second of heavy load, and spools them as
-// segments. A result of 0.1 s means a tenth of a core.
+// BenchmarkSecond captures 10,000 rows of 1 KB, about one second of heavy load, and spools them as segments. A result
+// of 0.1 s means that a tenth of a core is used.
 func BenchmarkSecond(b *testing.B) {
 	etcd := etcdtest.Start(b, b.TempDir())
 	etcd.Fill(b)

@@ -1,5 +1,5 @@
-// Package ack implements --backup-ack=stored: etcd's replies wait until the store has confirmed every change that
-// they depend on.
+// Package ack implements --backup-ack=stored: etcd's replies are delayed until the store has all changes that they
+// depend on.
 package ack
 
 import (
@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// Validity is the time after the start of an upload during which the store counts as this cluster's. Another
-// cluster takes the store over no earlier than 90 s after the last upload, so a member that cannot upload has
-// stopped replying by then. An idle writer uploads every 40 s.
+// Validity is the time after the start of an upload during which the store is known to belong to this cluster.
+// Another cluster waits at least 90s after the last upload before it takes over a store, so a member that cannot
+// upload stops replying in time. An idle writer uploads every 40s.
 const Validity = time.Minute
 
-// A Gate holds replies back until the store has confirmed the changes that they depend on. It starts closed. The
-// writer of the backups calls Confirm. All methods may be called from any goroutine.
+// A Gate delays replies until the store has the changes that they depend on. It is initially closed, and opened by
+// the writer through Confirm. All methods are safe for concurrent use.
 type Gate struct {
-	wake chan struct{}    // signaled when a reply starts to wait
-	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while a machine is suspended
+	wake chan struct{}    // receives a value when a reply starts waiting
+	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while the machine is suspended
 
 	mu       sync.Mutex
 	revision int64     // last stored revision; 0 while the gate is closed
-	until    time.Time // end of the validity of the last upload
-	requests uint64    // number of calls of WaitAll
-	complete uint64    // number of answered calls of WaitAll
-	err      error     // why nothing will be confirmed anymore
+	until    time.Time // time until which the last upload is valid
+	requests uint64    // number of calls to WaitAll
+	complete uint64    // number of answered calls to WaitAll
+	err      error     // why no more changes will be confirmed
 	changed  chan struct{}
 }
 
@@ -34,13 +34,14 @@ func NewGate() *Gate {
 	return &Gate{wake: make(chan struct{}, 1), wall: wall, changed: make(chan struct{})}
 }
 
-// Wait returns nil once the store has a revision, or an error if ctx or the gate has ended.
+// Wait waits until the store has the given revision. It returns an error if ctx is done or the gate is closed with
+// Close.
 func (g *Gate) Wait(ctx context.Context, revision int64) error {
 	return g.wait(ctx, func() bool { return g.revision >= revision })
 }
 
-// WaitAll returns nil once the store has all changes that precede the call, including those without a revision,
-// such as leases and users.
+// WaitAll waits until the store has all changes made before the call, including changes without a revision, such as
+// leases and users.
 func (g *Gate) WaitAll(ctx context.Context) error {
 	g.mu.Lock()
 	g.requests++
@@ -69,26 +70,26 @@ func (g *Gate) wait(ctx context.Context, stored func() bool) error {
 	}
 }
 
-// isOpen reports whether the store is known to be this cluster's. The caller holds the lock.
+// isOpen reports whether the store is known to belong to this cluster. The caller must hold mu.
 func (g *Gate) isOpen() bool {
 	return g.revision > 0 && time.Now().Before(g.until) && g.wall().Before(g.until.Round(0))
 }
 
-// IsOpen reports whether replies that depend on no new change pass.
+// IsOpen reports whether replies that do not depend on new changes can pass.
 func (g *Gate) IsOpen() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.isOpen()
 }
 
-// Revision returns the last confirmed revision; 0 if there is none.
+// Revision returns the last confirmed revision, or 0 if there is none.
 func (g *Gate) Revision() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.revision
 }
 
-// Wake returns a channel that receives when a reply has started to wait.
+// Wake returns a channel that receives a value when a reply starts waiting.
 func (g *Gate) Wake() <-chan struct{} {
 	if g == nil {
 		return nil
@@ -96,8 +97,8 @@ func (g *Gate) Wake() <-chan struct{} {
 	return g.wake
 }
 
-// Requests returns the number of the last call of WaitAll. A read of etcd after Requests sees everything that this
-// call waits for.
+// Requests returns the number of calls to WaitAll so far. Reading etcd after calling Requests returns everything that
+// these calls wait for.
 func (g *Gate) Requests() uint64 {
 	if g == nil {
 		return 0
@@ -107,9 +108,8 @@ func (g *Gate) Requests() uint64 {
 	return g.requests
 }
 
-// Confirm sets the last revision in the store and the last call of WaitAll that is answered. A lower revision than
-// before means that the store has lost revisions. uploaded is when the first attempt of the last successful upload
-// started.
+// Confirm sets the last stored revision and the last call to WaitAll that is answered. The revision decreases if the
+// store has lost revisions. uploaded is the start of the first attempt of the last successful upload.
 func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -121,7 +121,7 @@ func (g *Gate) Confirm(revision int64, request uint64, uploaded time.Time) {
 	g.announce()
 }
 
-// Close ends all waits, present and future, with an error.
+// Close makes all current and future waits return err.
 func (g *Gate) Close(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

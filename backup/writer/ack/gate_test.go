@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// start calls wait and returns a channel for its result.
+// start calls wait in a goroutine and returns a channel for its result.
 func start(ctx context.Context, wait func(context.Context) error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- wait(ctx) }()
@@ -46,7 +46,7 @@ func atLeast(g *Gate, revision int64) func(context.Context) error {
 func TestReplyPassesOnceItsRevisionIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply, stored int64
-		age           time.Duration // age of the last upload
+		age           time.Duration // time since the last upload
 		passes        bool
 	}{
 		"a read of what is stored":              {5, 5, 0, true},

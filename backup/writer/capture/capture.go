@@ -1,11 +1,11 @@
-// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions
-// (Reader.ReadRows), the small buckets (leases, users, members), or a snapshot of the whole database
+// Package capture reads the data of a backup from etcd's database: the rows of a range of revisions
+// (Reader.ReadRows), the small buckets for leases, users and members, or a snapshot of the whole database
 // (Reader.Snapshot).
 //
-// Each read uses one transaction of etcd's own kind, which is closed before anything is encoded or sent: a long
-// transaction keeps etcd from reusing pages. OpenClosed reads the database file of an etcd that was closed in the
-// same way, so that a stop can store the last writes. The package does not know where backups are stored or how
-// they are encoded.
+// Each read uses one etcd transaction, which is closed before anything is encoded or sent because a long transaction
+// keeps etcd from reusing pages. OpenClosed reads the database file of a closed etcd in the same way, so that the
+// last writes can be stored during shutdown. Package capture does not know where backups are stored or how they are
+// encoded.
 package capture
 
 import (
@@ -25,33 +25,34 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// ErrCompacted reports that etcd was compacted beyond the requested revision: rows may be missing from there on,
-// and only a full snapshot has the current keys.
+// ErrCompacted is returned if etcd was compacted at or after the requested revision. Rows may be missing, so only a
+// full snapshot contains all current keys.
 var ErrCompacted = errors.New("etcd was compacted")
 
-// ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or
-// installs a snapshot of the leader. Reading again may succeed.
+// ErrClosed is returned if etcd closed or replaced its database during a read, which it does when it stops or
+// installs a snapshot from the leader. The read can be retried.
 var ErrClosed = errors.New("the etcd database was closed during the read")
 
-// A Reader reads the database of one etcd. Its methods may be called from any goroutine.
+// A Reader reads etcd's database. Its methods are safe for concurrent use.
 type Reader struct {
 	database func() backend.Backend
 	open     atomic.Int64
-	closed   atomic.Pointer[backend.Backend] // a database that was closed during a read, whose lock may never be released
+	closed   atomic.Pointer[backend.Backend] // database that was closed during a read; one of its locks may never be released
 }
 
-// NewReader returns a reader of etcd's database. It calls database for each read, since etcd replaces its database
-// when it installs a snapshot of the leader.
+// NewReader returns a Reader. The reader calls database for each read because etcd replaces its database when it
+// installs a snapshot from the leader.
 func NewReader(database func() backend.Backend) *Reader { return &Reader{database: database} }
 
-// Open returns the number of open read transactions. Each of them keeps etcd from reusing the pages that it sees.
+// Open returns the number of open read transactions. Each open transaction keeps etcd from reusing pages.
 func (r *Reader) Open() int64 { return r.open.Load() }
 
-// view calls read in one read transaction and returns how long it was open. read must copy what it keeps.
+// view calls read within a read transaction and returns how long the transaction was open. read must copy the data
+// that it keeps.
 //
-// The transaction is the concurrent one that etcd uses for range requests: it copies the list of rows that wait for
-// the next commit (about 48 bytes a row, or nothing if another reader has just done so) and then holds no lock.
-// ReadTx would block etcd's writers.
+// The transaction is the concurrent one that etcd uses for range requests. To open it, etcd copies the list of
+// uncommitted rows (about 48 bytes per row, or nothing if another reader has just copied it). After that, no lock is
+// held. ReadTx would block etcd's writers.
 func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, err error) {
 	r.open.Add(1)
 	started := time.Now()
@@ -70,17 +71,17 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	return held, nil
 }
 
-// openTx opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write
-// without its deletions.
+// openTx opens a transaction between two writes. In the middle of a write, readers may see its puts but not its
+// deletions.
 func openTx(database backend.Backend) backend.ReadTx {
-	if batch := database.BatchTx(); batch != nil { // nil in a closed database
+	if batch := database.BatchTx(); batch != nil { // nil for a closed database
 		batch.LockOutsideApply()
 		defer batch.Unlock()
 	}
 	return database.ConcurrentReadTx()
 }
 
-// current returns the database that etcd uses now.
+// current returns the database that etcd is using now.
 func (r *Reader) current() (backend.Backend, error) {
 	database := r.database()
 	if closed := r.closed.Load(); closed != nil && *closed == database {
@@ -89,8 +90,8 @@ func (r *Reader) current() (backend.Backend, error) {
 	return database, nil
 }
 
-// recoverPanic converts the panic of a read from a closed database into an error. etcd may close its database
-// during a read. The panic leaves a lock of the database held, so that database is never read again.
+// recoverPanic turns a panic caused by reading from a closed database into an error. etcd may close its database at
+// any time. The panic leaves a lock of the database held, so the database is never read again.
 func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)
@@ -98,35 +99,35 @@ func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	}
 }
 
-// A Request defines what ReadRows reads.
+// A Request specifies the rows that ReadRows reads.
 type Request struct {
 	From    int64 // first revision
-	UpTo    int64 // last revision; must be a current or past revision of etcd, so that all of its rows exist
-	Beyond  bool  // also read later revisions, if they exist
-	Limit   int   // stop after the revision whose rows exceed this total size in bytes
-	Buckets bool  // also read the small buckets; only with Beyond, and only if the limit is not reached
-	Left    bool  // accept the rows that a compaction has left
+	UpTo    int64 // last revision; must not be in the future, so that all of its rows exist
+	Beyond  bool  // also read later revisions
+	Limit   int   // size in bytes after which no further revision is read
+	Buckets bool  // also read the small buckets; requires Beyond, and has no effect if the limit is reached
+	Left    bool  // accept rows that were left over by a compaction
 }
 
-// Rows is the result of one read transaction.
+// Rows is the result of a read transaction.
 type Rows struct {
 	Rows      []format.Row     // in order
 	Bytes     int              // size of the rows
 	End       int64            // last revision with rows; From-1 if there are none
 	More      bool             // the limit was reached before UpTo
-	Compacted int64            // etcd's scheduled compaction; 0 if there was none
-	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if not read
+	Compacted int64            // etcd's scheduled compaction; 0 if there is none
+	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if they were not read
 	Held      time.Duration    // time for which the transaction was open
 }
 
-// Number of revisions per lookup. A row costs 48 bytes until it is copied, a lookup less than a microsecond.
+// Number of revisions per lookup. A row takes 48 bytes until it is copied. A lookup takes less than a microsecond.
 const (
 	stride    = 256
-	maxStride = 1 << 16 // for gaps without rows, which a revision bump leaves
+	maxStride = 1 << 16 // used in gaps without rows, which a revision bump leaves behind
 )
 
-// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns ErrCompacted if the first
-// of them is compacted, and ErrClosed if etcd closed its database meanwhile.
+// ReadRows reads the rows of a range of revisions. It never splits a revision. ReadRows returns ErrCompacted if the
+// first revision is compacted, and ErrClosed if etcd closes its database during the read.
 func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	var gap error
@@ -150,8 +151,8 @@ func (r *Reader) ReadRows(request Request) (Rows, error) {
 	return rows, gap
 }
 
-// read reads in strides. A limit on the number of rows would skip rows: etcd then returns those that wait for the
-// next commit before older ones.
+// read reads the rows in strides of revisions. Limiting the number of rows instead would skip rows, because etcd
+// would return uncommitted rows before older ones.
 func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
@@ -163,14 +164,13 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 		}
 		from = to
 	}
-	if request.Beyond && !r.More { // few rows
+	if request.Beyond && !r.More { // there are only a few later rows
 		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit)
 	}
 }
 
-// take copies the rows from one revision up to, but not including, another, or up to the first revision beyond the
-// limit. It reports whether there were any. etcd returns the rows in the file and then those that wait for the next
-// commit; a row may occur in both.
+// take copies the rows of all revisions in [from, to), stopping at the first revision beyond the limit. It reports
+// whether there were any. etcd returns committed rows before uncommitted rows, and may return a row twice.
 func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found bool) {
 	var previous []byte
 	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)
@@ -189,15 +189,15 @@ func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found b
 	return len(keys) > 0
 }
 
-// firstKey returns the key of the first row that a revision can have.
+// firstKey returns the lowest possible row key of a revision.
 func firstKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// small lists all buckets of etcd except that of the rows.
+// small contains all etcd buckets except the bucket with the rows.
 var small = slices.DeleteFunc(slices.Clone(schema.AllBuckets), func(b backend.Bucket) bool { return b.ID() == schema.Key.ID() })
 
-// SmallBuckets returns the names of all buckets except that of the rows.
+// SmallBuckets returns the names of all buckets except the bucket with the rows.
 func SmallBuckets() (names []string) {
 	for _, bucket := range small {
 		names = append(names, string(bucket.Name()))
@@ -205,9 +205,9 @@ func SmallBuckets() (names []string) {
 	return names
 }
 
-// readBucket copies a bucket in the order of its keys. etcd visits the entries in the file first, in order, and
-// then those that wait for the next commit, which may contain a key twice: the later one is valid. Only entries
-// that are out of order take extra memory, since a bucket may have a million leases.
+// readBucket copies a bucket in key order. etcd first returns the committed entries in order, and then the
+// uncommitted ones, which may contain a key twice; the later entry is valid. A bucket may contain a million leases,
+// so only entries that are out of order use extra memory.
 func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	copied, late := format.NewBucket(string(bucket.Name())), map[string][]byte{}
 	var last []byte
@@ -226,7 +226,7 @@ func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	return merged(copied, late)
 }
 
-// merged returns a bucket with some entries added or replaced.
+// merged returns a copy of a bucket with entries added or replaced.
 func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	all := format.NewBucket(bucket.Name)
 	keys := slices.Sorted(maps.Keys(late))
@@ -236,7 +236,7 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 			keys = keys[1:]
 		}
 		if len(keys) > 0 && keys[0] == string(key) {
-			continue // it is added with the next entry or at the end
+			continue // the new entry is added before the next key or at the end
 		}
 		all.Add(key, value)
 	}
@@ -246,12 +246,12 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	return all
 }
 
-// bookkeeping lists the entries of the meta bucket that etcd updates although nothing has changed.
+// bookkeeping lists entries of the meta bucket that etcd updates even if no data changes.
 var bookkeeping = [][]byte{
 	schema.MetaConsistentIndexKeyName, schema.MetaTermKeyName, schema.ScheduledCompactKeyName, schema.FinishedCompactKeyName,
 }
 
-// Digest returns a digest of a small bucket that changes with its content, but not with etcd's bookkeeping.
+// Digest returns a digest of a small bucket. The digest ignores entries that are only bookkeeping.
 func Digest(bucket *format.Bucket) format.Digest {
 	if bucket.Name != string(schema.Meta.Name()) {
 		return bucket.Digest()

@@ -199,7 +199,7 @@ func TestCapture_databaseClosedMeanwhile(t *testing.T) {
 	assert.Zero(t, reader.Open())
 }
 
-// BenchmarkSince reads 10,000 rows of 1 KB, which corresponds to one second of heavy load.
+// BenchmarkSince reads 10,000 rows of 1 KB, about one second of heavy load.
 func BenchmarkSince(b *testing.B) {
 	reader, etcd := reader(b)
 	etcd.Fill(b)
@@ -249,7 +249,7 @@ func TestSmallBucket_digestChanges(t *testing.T) {
 	changed := func() (names []string) {
 		after := digests(t, reader, etcd)
 		for name, digest := range after {
-			// A new cluster is still updating its version in these two buckets.
+			// etcd may still be updating the cluster version in these two buckets.
 			if before[name] != digest && name != "cluster" && name != "meta" {
 				names = append(names, name)
 			}
@@ -320,7 +320,7 @@ func TestSmallBuckets_uncommitted(t *testing.T) {
 	assert.Equal(t, []string{"lease/a waits", "lease/b in the file", "lease/c waits", "lease/d replacement"}, entries(t, database))
 }
 
-// etcd's buffer of uncommitted writes contains a key twice if it was written twice under one lock.
+// If a key is written twice while etcd holds the lock, the buffer of uncommitted writes contains it twice.
 func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	database := empty(t)
 	put := func(values ...string) {
@@ -341,8 +341,7 @@ func TestSmallBuckets_entryWrittenTwice(t *testing.T) {
 	assert.Equal(t, []string{"meta/another key newer", "meta/key newer"}, entries(t, database))
 }
 
-// etcd shows readers the puts of a write before it commits the deletions of the same write, for example when a
-// user's role is revoked.
+// Readers may see the puts of a write before its deletions, for example when a role is revoked from a user.
 func TestSmallBuckets_deletionAndPutTogether(t *testing.T) {
 	database, done := empty(t), make(chan struct{})
 	defer func() { <-done }()

@@ -14,19 +14,19 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// lockTimeout bounds the wait for a database that another process has open.
+// lockTimeout is the timeout for opening a database that another process may have locked.
 const lockTimeout = time.Second
 
-// Identity describes a member, as of its close if it is closed.
+// Identity describes a member. For a closed etcd, it describes the member at the time of the close.
 type Identity struct {
-	MemberID, ClusterID string // etcd's, hexadecimal
-	Leader              bool   // the member is the leader; for a closed member, it wrote the backups
+	MemberID, ClusterID string // etcd's IDs in hexadecimal
+	Leader              bool   // whether the member is the leader or, if closed, must upload its data
 	Members             int    // number of members of a closed cluster; 0 if unknown
-	Term                uint64 // raft term; OpenClosed replaces 0 with the term of the last applied entry
+	Term                uint64 // raft term; if 0, OpenClosed sets it to the term of the last applied entry
 }
 
-// Closed gives read access to an etcd that was closed, with the methods of a running one, so that its last writes
-// can be stored. Its methods may be called from any goroutine until Close.
+// Closed provides read access to the database of a closed etcd. It has the same methods as a running etcd, so that
+// the last writes can be stored. The methods are safe for concurrent use until Close is called.
 type Closed struct {
 	identity Identity
 	database *closedBackend
@@ -35,7 +35,7 @@ type Closed struct {
 	applied  uint64
 }
 
-// errClosed is returned where a running etcd is needed.
+// errClosed is returned by operations that require a running etcd.
 var errClosed = errors.New("etcd is closed")
 
 // OpenClosed opens the database file of a closed etcd.
@@ -56,7 +56,7 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 // Close closes the database file.
 func (e *Closed) Close() error { return e.database.db.Close() }
 
-// Backend returns the database. Only its methods for reading work.
+// Backend returns the database for reading. Write methods must not be called.
 func (e *Closed) Backend() backend.Backend { return e.database }
 
 // Size returns the size of the database in bytes.
@@ -65,22 +65,22 @@ func (e *Closed) Size() int64 { return e.size }
 // Revision returns the last revision.
 func (e *Closed) Revision() int64 { return e.revision }
 
-// AppliedIndex returns the index of the last log entry that the database has.
+// AppliedIndex returns the index of the last log entry applied to the database.
 func (e *Closed) AppliedIndex() uint64 { return e.applied }
 
 // Identity returns the identity of the member.
 func (e *Closed) Identity() Identity { return e.identity }
 
-// Members returns the size of the cluster.
+// Members returns the number of members in the cluster.
 func (e *Closed) Members() int { return e.identity.Members }
 
-// Hashes returns nothing: etcd keeps them in memory.
+// Hashes returns nil because etcd keeps its hashes in memory.
 func (*Closed) Hashes() []format.Hash { return nil }
 
-// Hash returns an error.
+// Hash always returns an error.
 func (*Closed) Hash(int64) (format.Hash, error) { return format.Hash{}, errClosed }
 
-// closedBackend implements the part of backend.Backend that reads. Other methods panic.
+// closedBackend implements the read methods of backend.Backend. All other methods panic.
 type closedBackend struct {
 	backend.Backend
 	db *bolt.DB
@@ -95,7 +95,7 @@ func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
 	return &closedTx{txReader: txReader{tx}, Tx: tx}
 }
 
-// BatchTx implements backend.Backend. Nothing writes.
+// BatchTx implements backend.Backend. It returns nil because there are no writes.
 func (*closedBackend) BatchTx() backend.BatchTx { return nil }
 
 // Snapshot implements backend.Backend.
@@ -109,7 +109,7 @@ type closedTx struct {
 	*bolt.Tx
 }
 
-// RLock implements backend.ReadTx. The transaction is open already.
+// RLock implements backend.ReadTx. The transaction is already open.
 func (t *closedTx) RLock() {}
 
 // RUnlock implements backend.ReadTx.
@@ -118,12 +118,12 @@ func (t *closedTx) RUnlock() { _ = t.Rollback() } // the transaction is read-onl
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }
 
-// readTx is a read transaction of bbolt. etcd's snapshot implements it.
+// readTx is a bbolt read transaction. The snapshot type of etcd implements it.
 type readTx interface {
 	Bucket(name []byte) *bolt.Bucket
 }
 
-// txReader implements backend.UnsafeReader with a transaction of bbolt.
+// txReader implements backend.UnsafeReader on top of a bbolt transaction.
 type txReader struct{ tx readTx }
 
 // UnsafeRange implements backend.UnsafeReader.

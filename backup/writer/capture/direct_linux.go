@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directPiece is the number of bytes written to the disk at a time. After each piece the copy waits for a
-// processor, with its transaction open, so pieces should be large; much larger ones delay etcd's flushes.
+// directPiece is the number of bytes written to the disk at a time. The copy waits for a CPU after each piece while
+// its transaction is open, so pieces should be large. Much larger pieces would delay etcd's flushes.
 const directPiece = 16 << 20
 
-// direct copies a section of a file from the page cache to the disk. It returns errors.ErrUnsupported before
-// anything is copied if the file system does not support that.
+// direct copies a section of a file from the page cache to the disk. If the file system does not support direct I/O,
+// it returns errors.ErrUnsupported before copying anything.
 func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	section, ok := from.R.(*io.SectionReader)
 	if !ok {
@@ -30,7 +30,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	defer func() { _ = unix.Munmap(mapped) }() // fails only for memory that is not mapped
+	defer func() { _ = unix.Munmap(mapped) }() // can only fail for unmapped memory
 	restore, err := openDirect(int(p.file.Fd()))
 	if err != nil {
 		return 0, err
@@ -47,7 +47,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	return copied, err
 }
 
-// openDirect opens a file for direct I/O until restore is called.
+// openDirect enables direct I/O for a file until restore is called.
 func openDirect(file int) (restore func(), err error) {
 	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
 	if err == nil {
@@ -56,5 +56,5 @@ func openDirect(file int) (restore func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the only further use of the file is to close it
+	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the file is only closed after this
 }

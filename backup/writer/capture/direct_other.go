@@ -7,5 +7,5 @@ import (
 	"io"
 )
 
-// direct is supported on Linux only.
+// direct is only supported on Linux.
 func (p *paced) direct(*io.LimitedReader) (int64, error) { return 0, errors.ErrUnsupported }

@@ -15,11 +15,12 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Snapshot is the whole database at one revision. While it is open, etcd reuses no page that it had then, and can
-// neither defragment nor grow beyond the mapped ten gigabytes: copy it and close it.
+// A Snapshot is the whole database at one revision. While a snapshot is open, etcd cannot reuse the pages of that
+// revision, cannot defragment, and cannot grow beyond the mapped 10 GB. Copy and close a snapshot as soon as
+// possible.
 type Snapshot struct {
-	Revision  int64 // last revision with rows; 1, as in etcd, if there is none
-	Compacted int64 // etcd's scheduled compaction; 0 if there was none
+	Revision  int64 // last revision with rows; 1 if there is none, as in etcd
+	Compacted int64 // etcd's scheduled compaction; 0 if there is none
 	Size      int64 // bytes
 
 	reader   *Reader
@@ -28,9 +29,9 @@ type Snapshot struct {
 	held     time.Duration
 }
 
-// Snapshot makes etcd commit what it has in memory and opens a read transaction. The snapshot must be closed.
+// Snapshot makes etcd commit its pending writes and opens a read transaction. The caller must close the snapshot.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
-	// A closed database exits the process when a snapshot is requested, but only panics when it is read.
+	// Requesting a snapshot of a closed database exits the process, but reading from it only panics.
 	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func lastRevision(tx readTx) int64 {
 	return 1
 }
 
-// Close closes the transaction. Further calls do nothing.
+// Close closes the transaction. It is safe to call Close more than once.
 func (s *Snapshot) Close() error {
 	if s.snapshot == nil {
 		return nil
@@ -82,17 +83,17 @@ func (s *Snapshot) Close() error {
 	return err
 }
 
-// Held returns how long the transaction was open. The snapshot must be closed.
+// Held returns the time for which the transaction was open. The snapshot must be closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// WriteTo writes the database and closes the transaction. If it can, it writes to a file without the page cache:
-// etcd's flushes would wait for the kernel to write the database from there.
+// WriteTo writes the database and closes the transaction. If possible, it bypasses the page cache when writing to a
+// file. etcd's flushes would otherwise wait for the kernel to write the cached pages.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	defer s.Close()
 	file, _ := to.(*os.File)
 	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // bbolt keeps only the text of the error
+		err = context.Cause(ctx) // bbolt only keeps the text of the error
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
@@ -103,14 +104,14 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	return s.Close()
 }
 
-// paced copies in pieces and stops between two of them once its context is done.
+// paced copies data in pieces and stops after the current piece if its context is done.
 type paced struct {
 	io.Writer
 	ctx  context.Context
 	file *os.File // set if the writer is a file
 }
 
-// piece is the number of bytes copied at a time.
+// piece is the number of bytes to copy at a time.
 const piece = 4 << 20
 
 func (p *paced) Write(b []byte) (int, error) {

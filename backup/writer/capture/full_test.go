@@ -84,7 +84,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// large fills a database with rows of the given total size.
+// large returns a database with rows of the given total size.
 func large(b *testing.B, size int) backend.Backend {
 	b.Helper()
 	database := empty(b)
@@ -104,7 +104,7 @@ func large(b *testing.B, size int) backend.Backend {
 	return database
 }
 
-// BenchmarkFull copies a 2 GB database and reports how long its transaction was open.
+// BenchmarkFull copies a 2 GB database and reports how long the transaction was open.
 func BenchmarkFull(b *testing.B) {
 	database := large(b, 2<<30)
 	reader := NewReader(func() backend.Backend { return database })
