@@ -253,6 +253,11 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
+// hasNameOf reports whether two objects have the same name, without formatting it.
+func (o Object) hasNameOf(other Object) bool {
+	return o.Level == other.Level && o.Generation == other.Generation && o.Start == other.Start && o.NamedEnd() == other.NamedEnd()
+}
+
 // NamedEnd returns the position after an object according to its name. A segment may extend further.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {

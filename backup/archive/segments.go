@@ -113,7 +113,7 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 		return err
 	}
 	own := func(o Object) bool {
-		return o.Name() == merged.Name() || slices.ContainsFunc(sources, func(s Object) bool { return s.Name() == o.Name() })
+		return o.hasNameOf(merged.Object) || slices.ContainsFunc(sources, o.hasNameOf)
 	}
 	others = slices.DeleteFunc(others, own)
 	for _, other := range others { // the minutes of an hour were already checked when they were made

@@ -226,11 +226,16 @@ func known(t *testing.T, err error) {
 }
 
 func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
-	pair := NewKeys(t)
-	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
+	for name, test := range map[string]struct {
+		keys *format.Keys
+		step int // 3 tests at least two bits of each byte, because reading sealed content takes ten times as long
+	}{
+		"plain": {&format.Keys{}, 1}, "sealed and signed": {NewKeys(t).Load(t), 3},
+	} {
 		t.Run(name, func(t *testing.T) {
+			keys := test.keys
 			object := contents(example(t, keys))
-			for bit := range 8 * len(object) {
+			for bit := 0; bit < 8*len(object); bit += test.step {
 				object[bit/8] ^= 1 << (bit % 8)
 				_, err := readAll(bytes.NewReader(object), keys)
 				assert.Error(t, err, "bit %d", bit)

@@ -12,6 +12,8 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -148,8 +150,11 @@ func (p Position) String() string { return fmt.Sprintf("%019d.%09d", p.Revision,
 
 // ParsePosition reverses String.
 func ParsePosition(s string) (Position, error) {
-	var p Position
-	if _, err := fmt.Sscanf(s, "%019d.%09d", &p.Revision, &p.Part); err != nil || p.String() != s || !p.Valid() {
+	revision, part, _ := strings.Cut(s, ".")
+	first, err := strconv.ParseUint(revision, 10, 63)
+	count, errPart := strconv.ParseUint(part, 10, 31)
+	p := Position{int64(first), int(count)}
+	if err != nil || errPart != nil || len(revision) != 19 || len(part) != 9 || !p.Valid() {
 		return Position{}, fmt.Errorf("%q is not a position", s)
 	}
 	return p, nil

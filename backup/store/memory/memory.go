@@ -24,6 +24,7 @@ type Store struct {
 
 	mu      sync.Mutex
 	objects map[string]object
+	names   []string // sorted names of objects
 	faults  []*Fault
 	calls   []Call
 }
@@ -59,7 +60,11 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 func (s *Store) create(name string, content []byte, overwrite bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, exists := s.objects[name]; exists && !overwrite {
+	i, exists := slices.BinarySearch(s.names, name)
+	switch {
+	case !exists:
+		s.names = slices.Insert(s.names, i, name)
+	case !overwrite:
 		return false
 	}
 	now := time.Now
@@ -117,8 +122,12 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 func (s *Store) listing(prefix, after string) (found []store.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(s.objects)) {
-		if strings.HasPrefix(name, prefix) && name > after {
+	first, _ := slices.BinarySearch(s.names, max(prefix, after))
+	for _, name := range s.names[first:] {
+		if !strings.HasPrefix(name, prefix) {
+			break
+		}
+		if name > after {
 			object := s.objects[name]
 			found = append(found, store.Object{Name: name, Size: int64(len(object.content)), Modified: object.modified})
 		}
@@ -133,9 +142,19 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	s.mu.Lock()
-	delete(s.objects, name)
+	if i, exists := slices.BinarySearch(s.names, name); exists {
+		s.names = slices.Delete(s.names, i, i+1)
+		delete(s.objects, name)
+	}
 	s.mu.Unlock()
 	return s.loseReply(ctx, fault, Delete, name)
+}
+
+// Clone returns a store with the same objects, without faults and calls.
+func (s *Store) Clone() *Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Store{Now: s.Now, objects: maps.Clone(s.objects), names: slices.Clone(s.names)}
 }
 
 // Content returns the content of an object, bypassing faults.

@@ -212,7 +212,8 @@ func (s Subject) testMemory(t *testing.T) {
 	written, err := store.PutOnce(testContext(t), opened, "huge", readerFunc(func(p []byte) (int, error) {
 		n, err := content.Read(p)
 		if read%(8<<20) > (read+n)%(8<<20) {
-			most = max(most, liveHeap()-min(before, liveHeap()))
+			now := liveHeap()
+			most = max(most, now-min(before, now))
 		}
 		read += n
 		return n, err

@@ -25,9 +25,9 @@ const (
 
 const (
 	// stint is the CPU time of one measurement of the machine's pace, and rest is the pause after it. Together they
-	// use 4% of a core.
+	// use 1% of a core.
 	stint = 4 * time.Millisecond
-	rest  = 96 * time.Millisecond
+	rest  = 396 * time.Millisecond
 )
 
 // pace is the total duration and CPU time of all stints since the process started.
@@ -131,12 +131,17 @@ func Eventually(t *testing.T, what string, condition func() bool) {
 
 func await(t *testing.T, what string, within time.Duration, condition func() bool) {
 	t.Helper()
-	watch, tick := StartWatch(), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
+	watch := StartWatch()
 	for !condition() {
 		if watch.Duration() > within {
 			t.Fatalf("did not come true within %s: %s", within, what)
 		}
-		<-tick.C
+		<-time.After(pollInterval(time.Since(watch.began)))
 	}
+}
+
+// pollInterval returns the pause before the next poll. It grows with the time waited so far, because a poll with a
+// race-built client and server takes milliseconds of CPU time.
+func pollInterval(waited time.Duration) time.Duration {
+	return min(max(waited/16, 5*time.Millisecond), 50*time.Millisecond)
 }
