@@ -128,7 +128,7 @@ func (c *peerGroup) checkCluster(s *peers.Survey) error {
 	case s.ID != "" && c.id != "" && s.ID != c.id:
 		return fmt.Errorf("the other members belong to cluster %s, but this member belongs to cluster %s: %s", s.ID, c.id, leave)
 	case s.ID != "" && c.id == "" && c.storeAway:
-		return fmt.Errorf("the other members belong to cluster %s, but the volume names no cluster and the store is unreachable: %s; if this member belongs to that cluster and the store is gone for good, start without --backup-store", s.ID, leave)
+		return fmt.Errorf("the other members belong to cluster %s, but this member's cluster is unknown while the store is unreachable: %s; if it is the same cluster and the store is gone for good, start without --backup-store", s.ID, leave)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 	if !reported && c.options.Archive != nil {
 		var err error
 		if c.newer, err = c.findNewer(); err != nil && alone {
-			return fmt.Errorf("this member is the only voter in its log, but the store does not show whether the cluster has continued without it: %w", err)
+			return fmt.Errorf("this member is the only voter according to its log, but the store does not show whether the cluster has continued without it: %w", err)
 		}
 	}
 	switch {
@@ -187,7 +187,7 @@ func (c *peerGroup) compareStore(s *peers.Survey) error {
 // errVotesAlone reports that this member would serve its data immediately although the other members may have formed
 // a quorum without it. The store cannot rule that out: the quorum may have written nothing, or the store may have
 // been rolled back with the volume.
-var errVotesAlone = errors.New("this member is the only voter in its log, but initial-cluster lists other members, which may have continued as a quorum: " +
+var errVotesAlone = errors.New("this member is the only voter according to its log, but initial-cluster lists other members, which may have continued as a quorum: " +
 	"start the other members; if they are lost for good, start once with force-new-cluster: true in etcd's configuration")
 
 // findNewer describes the cluster's data that is in the store but not on the volume. The result newer is nil if there
@@ -320,7 +320,7 @@ func (c *peerGroup) wayOut() string {
 	if c.options.Archive != nil {
 		return "if the missing data is lost for good, restore from the store: stop all members, then start all of them with --restore-to=latest and the same new --restore-id"
 	}
-	return "if the missing data is lost for good, start a member that still has data once with force-new-cluster: true in etcd's configuration; the others will join it"
+	return "if the missing data is lost for good, set force-new-cluster: true in etcd's configuration for one start of a member that still has data; the others will join it"
 }
 
 // removeMember removes the old identity of this member, which has lost its log, from the cluster.

@@ -79,7 +79,7 @@ func rejectRequest(why, wayOut string) Decision { return Decision{Decline, why, 
 
 // Texts used by several rules.
 const (
-	notRestoredAlone = "one member of a cluster is never restored on its own: the others would keep newer data"
+	notRestoredAlone = "one member of a cluster is never restored on its own, because the others would keep newer data"
 	notCompared      = "the store could not be read for 10s, so etcd is starting with valid data that was not compared with the store"
 	checkStore       = "check that the store is reachable and that --backup-store is correct"
 	reachStore       = checkStore + "; if the store is gone for good and no readable data is left, create a new cluster: set a different --backup-store and move the data directory " +
@@ -93,7 +93,7 @@ var rules = []rule{
 	// Stores that take precedence over everything else.
 	{nil, nil, []StoreState{relation.OtherCluster}, nil, reject("backups of another cluster are never restored to this member", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{relation.OtherOwner}, nil, reject("backups of another owner are not restored to a volume that is empty or missing revisions", relation.OtherOwner.WayOut())},
-	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data has no cluster ID, as with plain etcd or etcdutl snapshot restore", relation.Unclaimed.WayOut())},
+	{nil, nil, []StoreState{relation.Unclaimed}, nil, reject("the store belongs to a cluster, but the data does not record which cluster it belongs to, as with plain etcd or etcdutl snapshot restore", relation.Unclaimed.WayOut())},
 	{nil, nil, []StoreState{relation.Adopted}, nil, Decision{AdoptStore, "--adopt names the cluster of the store, which will continue with the data on this volume", ""}},
 	{nil, nil, []StoreState{StoreDamaged}, nil, reject("nothing was restored or moved because a metadata object in the store is damaged",
 		"restore the object, for example from an earlier version in the bucket; or build a data directory from a full snapshot manually with age -d, zstd -d and etcd-wrapper restore --snapshot; or, to create a new cluster, start with an empty volume and a different --backup-store")},
@@ -128,7 +128,7 @@ var rules = []rule{
 	{emptyVolumes, []PeerState{PeersNone, PeersUnnamed, peers.Founding, peers.Partial}, emptyStores, nil, Decision{FoundCluster, "creating a new cluster: no member is known to have data, and there are no backups", ""}},
 	{usableVolumes, []PeerState{PeersNone, PeersUnasked}, nil, isNever, Decision{StartEtcd, "with --recover=never, valid data is opened unchanged", ""}},
 	{nil, singlePeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "uploading segments queued on the volume and checking the store for newer data", ""}},
-	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data has no cluster ID; checking whether the store belongs to a cluster", ""}},
+	{[]VolumeState{VolumeUnnamed}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "the data does not record which cluster it belongs to; checking whether the store belongs to a cluster", ""}},
 	{[]VolumeState{VolumeRefused}, knownPeers, []StoreState{StoreUnasked}, nil, Decision{ConsultStore, "comparing the data with the store again because an earlier comparison rejected it", ""}},
 	{usableVolumes, knownPeers, nil, nothingAsked, Decision{StartEtcd, "the data is valid, and neither the other members nor the store are known to have newer data", ""}},
 	{emptyVolumes, []PeerState{PeersExisting, peers.Expected}, nil, nil, Decision{StartEtcd, "this member has never started, and the cluster expects it to join", ""}},
@@ -187,7 +187,7 @@ type VolumeFacts struct {
 	Joins        bool        // whether the configuration joins an existing cluster
 	Peers        bool        // whether the configuration lists other members
 	Remains      bool        // whether the path of the data directory exists
-	Unidentified bool        // whether the volume is valid but its data has no cluster ID
+	Unidentified bool        // whether the volume is valid but its data does not record which cluster it belongs to
 	Rejected     bool        // whether the volume is valid but an earlier comparison with the store rejected its data
 	Lost         bool        // whether the data directory is empty although an earlier run served data from it
 }
@@ -234,8 +234,8 @@ func (f Facts) Learn(event Event, payload Facts) Facts {
 	return f
 }
 
-// Conclude implements statemachine.Facts. It resets the facts about the volume and the store if both will be examined
-// again, and the facts about the store after a pause for the peers.
+// Conclude implements statemachine.Facts. The facts about the volume and the store are reset if both will be examined
+// again, and the facts about the store are reset after a pause for the peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Answer = ""

@@ -1,6 +1,7 @@
 // Package recovery decides what happens to etcd's data directory before etcd opens it, and carries out the decision.
-// If the data is damaged, lost or older than the cluster, it is replaced from the other members or from the backups,
-// provided that this is safe. Otherwise etcd is not started, and a message gives the reason and the way out.
+// If the data is damaged, lost or older than the cluster, recovery replaces it with the data of the other members or
+// of a backup, provided that this is safe. If it is not safe, etcd is not started, and a message gives the reason and
+// the way out.
 //
 // # The decision
 //
@@ -16,8 +17,8 @@
 //
 // # Invariants
 //
-//   - Nothing is deleted. Data that is replaced is moved to DATADIR.aside-TIME. Such copies are deleted only if the
-//     volume has no room for something else, oldest first, and the newest copy only after a later backup was verified.
+//   - Nothing is deleted. Data that is replaced is moved to DATADIR.aside-TIME. Preserved copies are deleted only if
+//     the volume has no room for something else, oldest first, and the newest only after a later backup was verified.
 //   - No acknowledged write is lost silently. The log reports the number of lost revisions before anything happens.
 //   - etcd opens only validated data, and no new cluster replaces data that is known to exist.
 //   - Two clusters never continue from the same data. A restore creates a cluster with a new ID, in a new generation
@@ -35,8 +36,8 @@
 //  1. logs what is lost, and makes sure that the volume has room for both copies;
 //  2. builds a data directory next to the old one, under the name DATADIR.restored, and validates it;
 //  3. records in recovery.json which generation it is about to create, and the new path of the old data;
-//  4. ends the old generation, reserves revisions and creates the new generation. This is the claim, and only one
-//     process can succeed;
+//  4. claims the new generation: it ends the old generation, reserves revisions and creates the new generation, which
+//     only one process can do;
 //  5. renames the old data directory, then the new one;
 //  6. records in recovery.json that the restore is done.
 //
@@ -54,8 +55,8 @@
 //
 // Without a quorum, etcd opens a valid volume as usual, because no member responds at first after a power failure. The
 // exception is a volume that is older than the store, for example after a rollback. A quorum has acknowledged
-// everything in the store, so a quorum without that data must not form. Such a member waits for a running member that
-// has the data.
+// everything in the store, so a quorum without that data must not form. A member with an older volume waits for a
+// running member that has the data.
 //
 // # Types
 //
@@ -63,9 +64,9 @@
 //
 //   - session holds what all parts share: the member, the facts, and the last survey of the peers;
 //   - localVolume is the data directory in use, and everything built or preserved next to it;
-//   - remoteStore is the store. It reads the store, asks package relation how the volume relates to it, and creates,
-//     adopts and ends generations;
-//   - peerGroup is the other members. It queries them with package peers and compares the volume with their answers;
+//   - remoteStore reads the store, asks package relation how the volume relates to it, and creates, adopts and ends
+//     generations;
+//   - peerGroup queries the other members with package peers and compares the volume with their answers;
 //   - job replaces the data on the volume: it builds, claims and installs data, and computes what is lost;
 //   - runner drives the state machine and maps its actions to functions.
 //

@@ -203,7 +203,7 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 
 // A reality is the true state of the world, which may be unknown to the state machine.
 type reality struct {
-	place     string // what exists at the path of the data directory: "original", "" or "restored"
+	place     string // data at the path of the data directory: "original", "" or "restored"
 	validated bool   // the directory at that path was validated
 	aside     bool   // the original data is preserved
 	built     bool   // a complete new data directory exists next to the original

@@ -55,8 +55,8 @@ func (j *job) resume() (Event, Facts, error) {
 	return NothingBegun, Facts{}, err // the user has deleted the built data
 }
 
-// recordClaim records the claim before the generation is created. Otherwise a peer that finds the new generation in
-// the store could conclude that this member has no data.
+// recordClaim records the claim before the generation is created. Without the record, a peer that finds the new
+// generation in the store could conclude that this member has no data.
 func (j *job) recordClaim() (Event, Facts, error) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
@@ -270,7 +270,7 @@ func (j *job) tryClaim(ctx context.Context) error {
 	}
 	head, err := a.Head(ctx, next.Number)
 	if err == nil && !head.Empty() {
-		err = lostClaim("generation %d already extends to revision %d", next.Number, head.Revision())
+		err = lostClaim("another process has extended generation %d to revision %d", next.Number, head.Revision())
 	}
 	return err
 }

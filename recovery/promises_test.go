@@ -69,7 +69,7 @@ type input struct {
 	kept      bool // the requested target can be restored
 	behind    bool // the store has data that the volume lacks, because of a rollback in a multi-member cluster
 
-	unidentified bool // the data has no cluster ID
+	unidentified bool // the data does not record which cluster it belongs to
 
 	store bool // a store is configured
 	// Fields for multi-member clusters.

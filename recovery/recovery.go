@@ -53,10 +53,10 @@ func New(options Options) *Recovery {
 	return r
 }
 
-// prepare makes the data directory ready for etcd. It returns the members of the existing cluster that this member
-// joins, or an empty string if the configuration applies. The error reports why etcd must not open the directory. If
-// ctx is done, prepare returns the cause, and the next run resumes. The caller must hold the lock of the volume and
-// must not have opened etcd. The function examine validates the current data directory.
+// prepare makes the data directory ready for etcd. The result initialCluster contains the members of the existing
+// cluster that this member joins, or is empty if the configuration applies. The error reports why etcd must not open
+// the directory. If ctx is done, prepare returns the cause, and the next run resumes. The caller must hold the lock
+// of the volume and must not have opened etcd. The function examine validates the current data directory.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.ResolvePath(member.DataDir)

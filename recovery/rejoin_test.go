@@ -34,7 +34,7 @@ type fakePeers struct {
 	inTheWay []error // errors that block a replacement, one per response
 	outdated error
 	silent   int    // number of responses without a quorum
-	fail     string // when the next change fails: "before" it is made, or "after"
+	fail     string // whether the next change fails "before" or "after" it is made
 	changes  []string
 	told     bool // whether this member published its state before its first query
 	holds    peers.Volume

@@ -177,7 +177,7 @@ func (p Progress) Left() time.Duration {
 // Restores reports whether the run is restoring or has restored something.
 func (p Progress) Restores() bool { return p.Loss != "" }
 
-// Progress returns the progress of the current or last run. It is safe for concurrent use.
+// Progress returns the progress of the current or last run. Progress is safe for concurrent use.
 func (e *environment) Progress() Progress {
 	if now := e.progress.Load(); now != nil {
 		return *now
@@ -218,19 +218,19 @@ const (
 // A journal is the record that recovery keeps on the volume.
 type journal struct {
 	Format int           `json:"format"`
-	Claim  *restoreClaim `json:"claim,omitempty"` // what may be claimed and is not installed yet
-	Done   []string      `json:"done,omitempty"`  // IDs of restores that were done, the newest last
+	Claim  *restoreClaim `json:"claim,omitempty"` // restore that may have been claimed but is not installed yet
+	Done   []string      `json:"done,omitempty"`  // IDs of completed restores, oldest first
 
-	Refused *mismatch `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
+	Refused *mismatch `json:"refused,omitempty"` // rejection of the current data by a comparison with the store
 }
 
 // A restoreClaim describes a restore in enough detail for a later run to complete it.
 type restoreClaim struct {
-	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
-	Reservation int64              `json:"reservation"`   // the revision
-	Head        format.Position    `json:"head_position"` // where the generation before ended in the store; zero if it had nothing
-	Aside       string             `json:"aside"`         // where the old data directory goes
-	DataDir     string             `json:"data_dir"`      // that is replaced
+	Generation  archive.Generation `json:"generation"`    // generation to create
+	Reservation int64              `json:"reservation"`   // revision to reserve
+	Head        format.Position    `json:"head_position"` // end of the previous generation in the store; zero if it was empty
+	Aside       string             `json:"aside"`         // new path of the old data directory
+	DataDir     string             `json:"data_dir"`      // directory to replace
 	At          time.Time          `json:"at"`
 }
 
@@ -240,8 +240,8 @@ type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
-	First   int64     `json:"first,omitempty"` // revision that was compared, if rows differ
-	Last    int64     `json:"last,omitempty"`  // the last of these
+	First   int64     `json:"first,omitempty"` // first revision that was compared, if rows differ
+	Last    int64     `json:"last,omitempty"`  // last revision that was compared
 }
 
 // RecordMismatch records on the volume that the data in a directory does not match the store, for example because the

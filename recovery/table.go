@@ -54,12 +54,12 @@ var written = statemachine.Entries{
 	{Decide, Rejoin, always, Ready, []Action{AdoptCluster}, "the cluster expects this member, which will get its data from the others"},
 	{Decide, AdoptStore, always, Adopt, []Action{TakeStore}, "--adopt names the store's cluster"},
 	{Decide, Refuse, always, Refused, nil, "user action is required"},
-	{Decide, Decline, always, Refused, nil, "the request cannot be carried out"},
+	{Decide, Decline, always, Refused, nil, "the request cannot be fulfilled"},
 
 	{AskPeers, PeersTold, always, Decide, deciding, "the peers have responded"},
 	{AskPeers, Elapsed, always, AskPeers, askPeers, "the pause is over"},
 
-	{Adopt, Taken, always, Ready, nil, "the store has a generation for the data"},
+	{Adopt, Taken, always, Ready, nil, "the store has a new generation for the data"},
 	{Adopt, StoreSilent, always, AskStore, []Action{PaceStore}, "the adoption failed; retrying unless another process has adopted the store"},
 
 	{GiveWay, Moved, always, AskPeers, askPeers, "the data directory was moved"},
@@ -109,7 +109,7 @@ const pause = "up to 30s"
 // States describes the states in the order in which a run reaches them.
 var States = []statemachine.StateInfo{
 	{Name: Resume, Meaning: "check whether an earlier run was interrupted", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
-	{Name: Examine, Meaning: "validate the data directory, read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database can take a while"},
+	{Name: Examine, Meaning: "validate the data directory and read its cluster and revision", Bound: statemachine.ByCalls, Deadline: "none: validating a large database can take a while"},
 	{Name: Decide, Meaning: "decide what to do with the volume", Bound: statemachine.ByCalls, Deadline: "immediate"},
 	{Name: AskPeers, Meaning: "ask the other members how they list this member and whether it can be replaced", Bound: statemachine.ByCalls, Deadline: "a few seconds per request, " + pause + " between requests"},
 	{Name: GiveWay, Meaning: "preserve the data before the other members' data replaces it", Bound: statemachine.ByCalls, Deadline: "limited by the disk"},
@@ -211,8 +211,8 @@ const (
 	StillAsked  statemachine.Guard = "another restore requested"
 	PeersHeard  statemachine.Guard = "the others heard"
 	InItsPlace  statemachine.Guard = "data in the way"
-	StillListed statemachine.Guard = "listed, place free"
-	NotListed   statemachine.Guard = "not listed, place free"
+	StillListed statemachine.Guard = "listed, no data in the way"
+	NotListed   statemachine.Guard = "not listed, no data in the way"
 )
 
 // Actions. PaceStore and PacePeers set the timer; all others may block.
@@ -286,15 +286,15 @@ type StoreState = relation.Relation
 
 // States of a store.
 const (
-	StoreNone       StoreState = "none"            // --backup-store is not set
-	StoreUnasked    StoreState = "not asked"       //
-	StoreAway       StoreState = "away"            // unreachable, access denied, or wrong URL
-	StoreLongAway   StoreState = "away for 10 s"   // unreachable for 10 s
-	StoreInUse      StoreState = "in use"          // another process has written to the store recently and may continue
-	StoreBare       StoreState = "ours, no backup" // belongs to this cluster but lacks the requested backup
-	StoreUnverified StoreState = "not verified"    // damaged, but no object name suggests that the volume lacks data
-	StoreDamaged    StoreState = "damaged"         // the store's metadata is damaged
-	StoreLocked     StoreState = "keys lacking"    // signed or encrypted with keys that are not configured
+	StoreNone       StoreState = "none"                // --backup-store is not set
+	StoreUnasked    StoreState = "not asked"           //
+	StoreAway       StoreState = "unreachable"         // unreachable, access denied, or wrong URL
+	StoreLongAway   StoreState = "unreachable for 10s" // no response for 10s
+	StoreInUse      StoreState = "in use"              // another process has written to the store recently and may continue
+	StoreBare       StoreState = "ours, no backup"     // belongs to this cluster but lacks the requested backup
+	StoreUnverified StoreState = "not verified"        // damaged, but no object name suggests that the volume lacks data
+	StoreDamaged    StoreState = "damaged"             // the store's metadata is damaged
+	StoreLocked     StoreState = "keys lacking"        // signed or encrypted with keys that are not configured
 )
 
 // isKnown reports whether the contents of the store are known.

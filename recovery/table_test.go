@@ -14,7 +14,7 @@ import (
 
 var program = statemachine.NewRules[Facts](Table, Elsewhere, Ready)
 
-// The golden file covers the rows of the table. This test covers the facts on which the guards depend.
+// TestGuards covers the facts on which the guards depend. The golden file covers the rows of the table.
 func TestGuards(t *testing.T) {
 	withPeers := VolumeFacts{Peers: true}
 	for _, c := range []struct {

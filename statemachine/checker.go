@@ -24,8 +24,7 @@ func NewChecker(table []Row, initial State) *Checker {
 	return &Checker{machine: fsm.NewFSM(string(initial), events, nil)}
 }
 
-// Take makes the transition of a row. It returns an error if the machine is not in the row's From state, which is a
-// bug.
+// Take makes the transition of a row. An error means that the machine is not in the row's From state, which is a bug.
 func (l *Checker) Take(row *Row) error {
 	// A canceled context would block the library's machine forever.
 	err := l.machine.Event(context.Background(), row.Edge())

@@ -27,8 +27,8 @@ type Diagram struct {
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // tests verify it for every visit
-	Deadline string `json:"deadline"` // the same for users: what ends a visit, or why nothing does
+	Bound    Bound  `json:"-"`        // verified by tests for every visit
+	Deadline string `json:"deadline"` // Bound in words for users
 }
 
 // Bound specifies what limits the time in a state.

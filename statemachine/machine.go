@@ -65,9 +65,9 @@ type Transition struct {
 	Event        Event     `json:"event"`
 	Guard        Guard     `json:"guard,omitempty"`
 	To           State     `json:"to"`
-	Reason       string    `json:"reason"`        // reason of the row, with the details of the event
+	Reason       string    `json:"reason"`        // reason of the row with details of the event
 	Count        int       `json:"count"`         // number of occurrences; alternating transitions are listed once
-	AfterSeconds float64   `json:"after_seconds"` // duration of the visit to From
+	AfterSeconds float64   `json:"after_seconds"` // time spent in From
 }
 
 // TransitionCount counts how often a row was taken since the start of the process.
@@ -78,7 +78,7 @@ type TransitionCount struct {
 	To      State     `json:"to"`
 	Count   int       `json:"count"`
 	Last    time.Time `json:"last"`
-	Seconds float64   `json:"seconds"` // total duration of the visits to From that ended in this way; 0 if From is To
+	Seconds float64   `json:"seconds"` // total time spent in From before this transition; 0 if From is To
 }
 
 // Default is the answer to an event in every state that has no row for it.

@@ -82,7 +82,7 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 	})
 }
 
-// hasLease reports whether the cluster has a lease with this ID. Such leases record facts about learners.
+// hasLease reports whether the cluster has a lease with this ID. Leases record facts about learners.
 func hasLease(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
@@ -385,8 +385,8 @@ func (p *Peers) checkLog(ctx context.Context, self Self, s *Survey) error {
 }
 
 const (
-	// DowngradeWait bounds the time that a new member waits for its peers to cancel a downgrade. The peers check once a
-	// second, and an election takes a few seconds more.
+	// DowngradeWait bounds the time that a new member waits for its peers to cancel a downgrade. The peers check once
+	// a second, and an election takes a few seconds more.
 	DowngradeWait = time.Minute
 	// downgradePoll is the interval at which a new member checks whether the downgrade has ended.
 	downgradePoll = 500 * time.Millisecond
@@ -429,8 +429,8 @@ func (p *Peers) otherURLs() []string {
 	return slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Values(p.others))...)))
 }
 
-// isDowngrading reports whether a downgrade is in progress according to the first peer that responds. One response is
-// enough, because that peer asks its leader.
+// isDowngrading reports whether a downgrade is in progress according to the first peer that responds. A single
+// response is enough because that peer asks its leader.
 func (p *Peers) isDowngrading(ctx context.Context) bool {
 	for _, url := range p.otherURLs() {
 		var text string

@@ -1,9 +1,10 @@
-// Package peers queries the other members of a cluster on behalf of a member that does not run etcd yet: whether
-// they list it, and whether it may be replaced. It also makes the membership changes that a replacement requires.
+// Package peers queries the other members of a cluster on behalf of a member that is not running etcd yet: whether
+// they list this member, and whether it may be replaced. The package also makes the membership changes that a
+// replacement requires.
 //
-// Members are queried at their peer URLs, which show the member list to every client with a peer certificate.
-// Requests that require a quorum go to their client URLs. With auto-tls or without TLS, any response at these URLs
-// is trusted, because etcd itself trusts its peers in this case. All decisions are made by recovery's table.
+// Members are queried at their peer URLs, where any client with a peer certificate can read the member list. Requests
+// that require a quorum go to the client URLs. With auto-tls or without TLS, every response is trusted, because etcd
+// itself trusts its peers in this case. The package makes no decisions: the table of package recovery does.
 package peers
 
 import (
@@ -215,8 +216,8 @@ func newSelfSignedCertificate() (tls.Certificate, error) {
 // statusPath is the path at which a member reports its status while etcd is not running. etcd does not use this path.
 const statusPath = "/etcd-wrapper/call"
 
-// A statusServer listens at this member's peer address while the member queries the others. It answers all other
-// requests with 503 so that rafthttp retries them.
+// A statusServer listens at this member's peer address while the member queries the others. All requests for other
+// paths get status 503, so that rafthttp retries them.
 type statusServer struct {
 	http.Server
 	serving sync.WaitGroup

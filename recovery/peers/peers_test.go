@@ -127,7 +127,7 @@ func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
 }
 
-// This member is not one of the two voters, so a single voter is not a quorum.
+// A single voter is not a quorum because this member is not one of the two voters.
 func TestQuery_twoOtherVoters(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}

@@ -52,9 +52,9 @@ type Status struct {
 	Name     string `json:"name"`
 	Process  string `json:"process"` // random ID of the process
 	Volume   Volume `json:"holds"`
-	Cluster  string `json:"cluster,omitempty"` // etcd ID of the cluster that the data belongs to, hexadecimal
+	Cluster  string `json:"cluster,omitempty"` // etcd's ID of the cluster that the data belongs to, in hexadecimal
 	Restore  string `json:"restore,omitempty"` // ID of the restore requested on that member
-	Uploaded bool   `json:"brought,omitempty"` // the store has everything that only that volume had, as far as possible
+	Uploaded bool   `json:"brought,omitempty"` // whether the store has everything that only that volume had, as far as possible
 }
 
 // Volume describes the data on a member's volume.

@@ -56,9 +56,9 @@ type Result struct {
 	Alarms              []string // alarms that were raised in that cluster and are not restored
 }
 
-// Build builds the data directory from the source. It creates the directory as DATADIR.restoring, after removing the
-// remains of an interrupted build, and renames it once everything is synced to disk. etcd or etcd-wrapper can then
-// start with the directory like with any other and does not need settings such as initial-cluster.
+// Build builds the data directory from the source. The directory is named DATADIR.restoring during the build and
+// renamed once everything is synced to disk; the remains of an interrupted build are removed first. etcd or
+// etcd-wrapper can then start with the directory and does not need settings such as initial-cluster.
 //
 // If pages of the database contradict each other, bbolt can panic in a goroutine of its own. A caller that must
 // survive such a panic runs Build in a separate process (package child). Build returns an error if the data directory
@@ -156,8 +156,8 @@ func (s Seed) publish(member string) error {
 // maxLinks is the maximum number of symbolic links to follow, as in the Linux kernel.
 const maxLinks = 40
 
-// ResolvePath returns the actual path of a data directory. It follows symbolic links even if the target does not
-// exist. Directories next to that path are on the same volume, so they can be renamed to it.
+// ResolvePath returns the actual path of a data directory by following symbolic links, even if the target does not
+// exist. Directories next to that path are on the same volume and can therefore be renamed to it.
 func ResolvePath(dataDir string) string {
 	place := dataDir
 	for range maxLinks {

@@ -40,7 +40,7 @@ func firstDifference(is, want string) string {
 	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
 	for i := range min(len(old), len(now)) {
 		if old[i] != now[i] {
-			return fmt.Sprintf("line %d is  %.300s\nand should be %.300s", i+1, old[i], now[i])
+			return fmt.Sprintf("line %d:\ngot  %.300s\nwant %.300s", i+1, old[i], now[i])
 		}
 	}
 	return fmt.Sprintf("got %d lines, want %d", len(old), len(now))

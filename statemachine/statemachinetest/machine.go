@@ -63,7 +63,7 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertConsistent checks a table and its source. For each state and event, only the last row has no guard. These
+// AssertConsistent checks a table and its source. For each state and event, only the last row has no guard, and the
 // rows are adjacent in the source, because rows in two places would look independent. The Checker accepts every row.
 func AssertConsistent(t *testing.T, m Machine, written statemachine.Entries) {
 	t.Helper()

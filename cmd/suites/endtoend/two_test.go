@@ -54,7 +54,7 @@ func TestLostMember_oneOfTwo(t *testing.T) {
 		message string
 		out     func(c *three)
 	}{
-		"without a store": {false, "start a member that still has data once with force-new-cluster: true", func(c *three) {
+		"without a store": {false, "set force-new-cluster: true", func(c *three) {
 			first := c.pods[0]
 			c.runs[0].Kill()
 			first.Config["force-new-cluster"] = true
@@ -112,7 +112,7 @@ func TestLostMember_twoOfThree(t *testing.T) {
 	for i, p := range c.pods[1:] {
 		c.runs[i+1] = p.Start()
 	}
-	requireExplanation(t, c.runs[1], "of 3 voting members, only etcd-main-0 responded, but 2 are needed; etcd-main-2 is not running etcd and has no usable data; if the missing data is lost for good, start a member")
+	requireExplanation(t, c.runs[1], "of 3 voting members, only etcd-main-0 responded, but 2 are needed; etcd-main-2 is not running etcd and has no usable data; if the missing data is lost for good, set force-new-cluster: true")
 	requireExplanation(t, c.runs[2], "etcd-main-1 is not running etcd and has no usable data")
 }
 

@@ -39,7 +39,7 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "another's", "backups of another cluster are never restored to this member"},
 	{"valid", "damaged", backupsFail},
 	{"valid", "not trusted", backupsFail},
-	{"of no cluster", "this cluster's", "the data has no cluster ID"},
+	{"of no cluster", "this cluster's", "the data does not record which cluster it belongs to"},
 	{"of no cluster", "empty", starts},
 	{"broken", "damaged", "restore the object"},
 	{"empty", "damaged", "restore the object"},
