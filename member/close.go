@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Close stops etcd and returns once no part of it is running. opened reports whether etcd ever opened the data or
-// rejected it; an error means that etcd was not closed cleanly. Close takes as long as etcd does, so the caller
-// must bound it.
+// Close stops etcd and returns once etcd has fully stopped. opened reports whether etcd opened or rejected the data.
+// An error means that etcd was not closed cleanly. Close has no timeout of its own, so the caller must set one.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
@@ -26,21 +25,22 @@ func (m *Member) Close() (opened bool, err error) {
 	}
 }
 
-// Drained returns the time that the clients' endless streams took to end, or 0 if there were none. It must be
-// called after Close.
+// Drained returns how long it took to end the open client streams, or 0 if there were none. Drained must be called
+// after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// describeClose describes what a close is waiting for. For a leader, this includes the transfer of the leadership.
+// describeClose describes what the close is waiting for. On a leader, the description includes the leadership
+// transfer.
 func (m *Member) describeClose(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
-		return what + ", and for another member to take its leadership over"
+		return what + " and for another member to become the leader"
 	}
 	return what
 }
 
 func (m *Member) closeInOrder() error {
-	m.doing.Store("cannot be closed before its data is open")
+	m.doing.Store("opening the data, which cannot be interrupted")
 	<-m.started
 	defer m.doing.Store("")
 	if m.etcd == nil {
@@ -48,19 +48,19 @@ func (m *Member) closeInOrder() error {
 	}
 	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
 	defer impatient.Stop()
-	m.doing.Store(m.describeClose("waits for the maintenance of its database to end"))
+	m.doing.Store(m.describeClose("waiting for database maintenance to finish"))
 	if m.stopServing != nil {
 		m.stopServing()
 	}
 	m.serving.Wait()
-	first := m.describeClose("waits for its clients' requests to end")
+	first := m.describeClose("waiting for client requests to finish")
 	m.doing.Store(first)
 	closed := make(chan struct{})
 	defer close(closed)
 	m.drain.start()
 	go m.watchClose(first, closed)
 	if left := m.leave(); left || !isClosed(m.etcd.Server.ReadyNotify()) || !m.HasLeader() {
-		// Without a quorum, or without a place in it, etcd's own close would wait for responses that never arrive.
+		// Without a quorum or after leaving the cluster, a normal close would wait for responses that never arrive.
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
@@ -69,11 +69,12 @@ func (m *Member) closeInOrder() error {
 	return m.LostData()
 }
 
-// leaveReserve is the part of ClosePatience that remains for closing a member that cannot leave.
+// leaveReserve is the part of ClosePatience that is reserved for closing a member that cannot leave.
 const leaveReserve = 5 * time.Second
 
-// leave removes a member that is no longer wanted from its cluster. Its own vote is needed as well: in a cluster of
-// two, neither member can remove the other alone. A member that could not leave in time stays in the member list.
+// leave removes this member from the cluster if it was scaled down. The removal also needs the vote of this member:
+// in a cluster of two, neither member can remove the other on its own. If the member cannot leave in time, it stays
+// in the member list.
 func (m *Member) leave() bool {
 	server := m.etcd.Server
 	if m.options.Unwanted == nil || !isClosed(server.ReadyNotify()) || len(server.Cluster().Members()) == 1 {
@@ -84,26 +85,26 @@ func (m *Member) leave() bool {
 	if !m.options.Unwanted(ctx) {
 		return false
 	}
-	m.doing.Store("waits to leave its cluster, as fewer members are wanted")
+	m.doing.Store("leaving the cluster because it was scaled down")
 	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
-	retry(ctx, server, m.options.Log, hurried, "remove this member, which is no longer wanted, from the cluster", func(ctx context.Context) error {
+	retry(ctx, server, m.options.Log, hurried, "remove this member from the scaled-down cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
-			return nil // a response may be lost
+			return nil // the response may have been lost
 		}
 		return err
 	})
 	if left() {
-		m.options.Log.Info().Msg("this member has left its cluster, as fewer members are wanted")
+		m.options.Log.Info().Msg("left the cluster because it was scaled down")
 	} else {
 		m.options.Log.Warn().Stringer("member", server.MemberID()).
-			Msg("this member could not leave its cluster, though fewer members are wanted: start it again, or remove it with etcdctl member remove")
+			Msg("cannot leave the cluster after it was scaled down: restart this member, or remove it with etcdctl member remove")
 	}
 	return left()
 }
 
-// watchClose keeps Doing up to date while etcd closes, starting with waits, and closes the connections of clients
-// that delay the close.
+// watchClose keeps Doing up to date while etcd closes, and closes the connections of clients that delay the close.
+// waits is the initial value of Doing.
 func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {
@@ -119,7 +120,7 @@ func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 			return
 		case <-stopping:
 			stopping = nil
-			report("writes its data to the disk and closes it")
+			report("flushing the data to disk")
 		case now := <-poll.C:
 			if stalled := m.drain.unreadResponses(); len(stalled) > 0 {
 				report(waits + "; " + strings.Join(stalled, "; "))

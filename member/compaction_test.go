@@ -42,7 +42,7 @@ func TestBeforeCompaction(t *testing.T) {
 	require.ErrorContains(t, err, "compacted")
 }
 
-// compacting is a bench whose etcd compacts automatically. It counts the calls of BeforeCompaction.
+// compacting is a bench with auto-compaction. read counts the calls of BeforeCompaction.
 type compacting struct {
 	*bench
 	read atomic.Int32

@@ -11,28 +11,29 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Confirmation waits until backups are stored. With it, a reply leaves the member only after the store has
-// everything that the reply depends on.
+// Confirmation waits for changes to be stored, so that a client never receives a reply that depends on data missing
+// from the store.
 type Confirmation interface {
-	// Wait returns nil once the store has the revision and is known to belong to this cluster.
+	// Wait returns nil once the revision is in the store and the store is known to belong to this cluster.
 	Wait(ctx context.Context, revision int64) error
-	// WaitAll returns nil once the store has all changes made before the call, with or without a revision.
+	// WaitAll returns nil once all changes made before the call are in the store, including changes without a
+	// revision.
 	WaitAll(ctx context.Context) error
-	// Revision returns the last confirmed revision; 0 if there is none.
+	// Revision returns the last confirmed revision, or 0 if there is none.
 	Revision() int64
 }
 
-// confirmed holds back replies until the store has everything that they depend on. It does not apply to etcd's own
-// clients in this process; the replies of Lock and Election, which use such a client, do pass through it.
+// confirmed delays each reply until the store has all data that the reply depends on. In-process clients of etcd
+// bypass it, but the replies of the Lock and Election services, which use such a client, do not.
 type confirmed struct{ Confirmation }
 
-// ErrSeveralMembers reports that the data belongs to a cluster of several members.
-var ErrSeveralMembers = errors.New("--backup-ack=stored is for clusters of one member, and this member's data has several: " +
+// ErrSeveralMembers is returned if the data belongs to a cluster with several members.
+var ErrSeveralMembers = errors.New("--backup-ack=stored supports only single-member clusters, but this data belongs to a cluster with several members: " +
 	"start with --backup-ack=local, or remove the other members first")
 
-// errAdds rejects a second member, whose replies would not wait for the store.
+// errAdds rejects the addition of a second member, because its replies would not wait for the store.
 var errAdds = status.Error(codes.FailedPrecondition,
-	"--backup-ack=stored is for clusters of one member: restart with --backup-ack=local before you add members")
+	"--backup-ack=stored supports only single-member clusters: restart with --backup-ack=local before you add members")
 
 // unary implements grpc.UnaryServerInterceptor.
 func (c confirmed) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -51,13 +52,13 @@ func (c confirmed) stream(service any, stream grpc.ServerStream, _ *grpc.StreamS
 	return handler(service, &confirmedStream{ServerStream: stream, confirmed: c})
 }
 
-// confirmedStream waits before each message. etcd sends the messages of a stream sequentially, so their order is
-// preserved.
+// confirmedStream waits before it sends each message. etcd sends the messages of a stream one after another, so
+// waiting preserves their order.
 type confirmedStream struct {
 	grpc.ServerStream
 	confirmed
 
-	snapshot bool // the first part of a snapshot was sent; the remaining parts are equally old
+	snapshot bool // the first part of a snapshot was sent; the remaining parts do not have to wait
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -71,9 +72,8 @@ func (s *confirmedStream) SendMsg(message any) error {
 	return s.ServerStream.SendMsg(message)
 }
 
-// await waits until the store has everything that a reply depends on. The reply to a request for keys depends on
-// its revision. All other replies, and errors, may depend on any state of etcd, because leases, users and
-// compactions change without a revision.
+// await waits until the store has all data that a reply depends on. A reply to a KV request depends on its revision.
+// Other replies and errors may depend on any state of etcd, because leases, users and compactions have no revision.
 func (c confirmed) await(ctx context.Context, reply any, failed error) (err error) {
 	var header *etcdserverpb.ResponseHeader
 	switch reply := reply.(type) {
@@ -86,17 +86,17 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 	case *etcdserverpb.TxnResponse:
 		header = reply.GetHeader()
 	case *etcdserverpb.WatchResponse:
-		if !reply.Canceled { // otherwise the error may be caused by a compaction
+		if !reply.Canceled { // a compaction may have canceled the watch
 			header = reply.GetHeader()
 		}
 	case *etcdserverpb.LeaseKeepAliveResponse:
-		if reply.TTL > 0 { // a lease must not expire because something else must be stored first
+		if reply.TTL > 0 { // a lease must not expire while unrelated data is being stored
 			err = c.Wait(ctx, 0)
 			c.limit(reply.GetHeader())
 			return asStatus(ctx, err)
 		}
-	case *etcdserverpb.StatusResponse: // lets users find out why nothing is confirmed anymore
-		if c.Revision() == 0 { // after a restart, the revision would be lower than before
+	case *etcdserverpb.StatusResponse: // must work while nothing is confirmed, so that users can find the cause
+		if c.Revision() == 0 { // otherwise the revision would go back after a restart
 			err = c.Wait(ctx, 0)
 		}
 		c.limit(reply.GetHeader())
@@ -112,13 +112,14 @@ func (c confirmed) await(ctx context.Context, reply any, failed error) (err erro
 	return asStatus(ctx, err)
 }
 
-// limit hides a revision that the reply does not depend on.
+// limit lowers the revision in a header to the last confirmed one, because the reply does not depend on later
+// revisions.
 func (c confirmed) limit(header *etcdserverpb.ResponseHeader) {
 	header.Revision = min(header.Revision, c.Revision())
 }
 
-// asStatus returns the error of a wait as a gRPC status. As always with etcd, a client whose reply is lost does not
-// know the outcome.
+// asStatus converts the error of a wait to a gRPC status. As with any lost reply, the client does not know whether
+// the request succeeded.
 func asStatus(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/member"
 )
 
-// confirming is a member whose test decides which revisions the store confirms.
+// confirming is a member for which the test confirms revisions.
 type confirming struct {
 	*bench
 	*testing.T
@@ -63,17 +63,17 @@ func newConfirming(t *testing.T) *confirming {
 	return c
 }
 
-// confirm confirms all revisions so far, but not replies that have no revision.
+// confirm confirms all current revisions, but no replies without a revision.
 func (c *confirming) confirm() { c.confirmUpTo(c.Server().KV().Rev()) }
 
 func (c *confirming) confirmUpTo(revision int64) { c.gate.Confirm(revision, 0, time.Now()) }
 
-// confirmAll confirms everything so far, including replies that have no revision.
+// confirmAll confirms all current changes, including replies without a revision.
 func (c *confirming) confirmAll() {
 	c.gate.Confirm(c.Server().KV().Rev(), c.gate.Requests(), time.Now())
 }
 
-// start sends a request and returns a channel for its result once the reply is waiting.
+// start sends a request and returns a channel for its result once the reply is being delayed.
 func (c *confirming) start(request func(ctx context.Context) error) <-chan error {
 	c.Helper()
 	before, done := c.waiting.Load(), make(chan error, 1)
@@ -83,7 +83,7 @@ func (c *confirming) start(request func(ctx context.Context) error) <-chan error
 	return done
 }
 
-// requirePassed requires that the reply arrives, possibly with an error.
+// requirePassed requires that a reply arrives, possibly an error.
 func (c *confirming) requirePassed(done <-chan error) error {
 	c.Helper()
 	select {
@@ -168,7 +168,7 @@ func TestRepliesWithoutARevisionWaitForEverything(t *testing.T) {
 
 func (c *confirming) endpoint() string { return c.config.ListenClientUrls[0].String() }
 
-// rangeOverGateway requests a revision that does not exist, so the reply is an error.
+// rangeOverGateway requests a nonexistent revision, so the reply is an error.
 func (c *confirming) rangeOverGateway(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint()+"/v3/kv/range", strings.NewReader(`{"key":"a2V5","revision":99}`))
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// dataPoll is the interval at which a member checks that its data is still on the disk.
+// dataPoll is the interval between two checks that the data files still exist.
 const dataPoll = 5 * time.Second
 
-// dataFiles are the files that etcd has open. If they are unlinked, etcd continues without an error and loses all
-// data when it stops.
+// dataFiles tracks the files that etcd has open. If the files are unlinked, etcd keeps running without an error and
+// loses all data when it stops.
 type dataFiles struct {
 	dir, wal string
-	opened   map[string]os.FileInfo // the opened directories, which nothing replaces while etcd is running
-	lost     atomic.Pointer[error]  // why the directories have disappeared
+	opened   map[string]os.FileInfo // directories at the time when etcd opened them; nothing may replace them while etcd is running
+	lost     atomic.Pointer[error]  // why the data is lost; nil if it is not
 }
 
-// open records the files after etcd has opened its data.
+// open records the files. open must be called after etcd has opened its data.
 func (f *dataFiles) open() {
 	f.opened = map[string]os.FileInfo{}
 	for _, path := range []string{layout.ToSnapDir(f.dir), f.wal} {
@@ -38,7 +38,8 @@ func (f *dataFiles) open() {
 	}
 }
 
-// findLost returns an error if files have disappeared. Files that cannot be inspected do not count as lost.
+// findLost returns an error if files were removed or replaced. A file that cannot be inspected does not count as
+// lost.
 func (f *dataFiles) findLost() error {
 	for path, opened := range f.opened {
 		info, err := os.Stat(path)
@@ -57,8 +58,8 @@ func (f *dataFiles) findLost() error {
 }
 
 func lostError(path string) error {
-	return fmt.Errorf("%s was removed or replaced while etcd runs: etcd keeps serving from memory, and everything is lost when it stops; "+
-		"save the data now with etcdctl snapshot save, then restore them", path)
+	return fmt.Errorf("%s was removed or replaced while etcd was running: etcd is serving from memory and loses all data when it stops; "+
+		"save the data now with etcdctl snapshot save and restore it from that snapshot", path)
 }
 
 // watch checks the files until ctx is done.
@@ -69,7 +70,7 @@ func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// check keeps the first error, because etcd does not write to files that were restored later.
+// check keeps the first error, because etcd does not write to files that reappear later.
 func (f *dataFiles) check(log zerolog.Logger) {
 	if f.lost.Load() != nil || len(f.opened) == 0 {
 		return

@@ -33,7 +33,7 @@ func TestLostData(t *testing.T) {
 			require.NoError(t, b.LostData())
 			require.NoError(t, remove(b.config.Dir))
 			require.Eventually(t, func() bool { return b.LostData() != nil }, patience, tick)
-			require.ErrorContains(t, b.LostData(), "was removed or replaced while etcd runs")
+			require.ErrorContains(t, b.LostData(), "was removed or replaced while etcd was running")
 			_, err := b.Close()
 			require.ErrorIs(t, err, b.LostData(), "a stop must not look clean")
 		})

@@ -20,18 +20,18 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// eager returns options that check often and have a low threshold.
+// eager returns options with a short check interval and a low threshold.
 func eager() maintenance.Options {
 	return maintenance.Options{
 		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
 	}
 }
 
-// electRarely keeps the leader on a busy machine.
+// electRarely prevents elections on a busy machine.
 func electRarely(c *embed.Config) { c.ElectionMs = 5000 }
 
-// leadLastStarted moves leadership to the member that was started last in this process, because etcd publishes only
-// the raft status of that member. No other member can move leadership, so the members need electRarely.
+// leadLastStarted transfers leadership to the member that was started last, because etcd publishes only the raft
+// status of that member. The members must use electRarely, because no other member can transfer leadership.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -39,7 +39,7 @@ func leadLastStarted(t *testing.T, members []*bench) {
 	require.NoError(t, err)
 }
 
-// enableAuth creates the user root and enables authentication.
+// enableAuth creates the root user and enables authentication.
 func enableAuth(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	_, err := client.UserAdd(soon(t), "root", "secret")
@@ -50,14 +50,14 @@ func enableAuth(t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// root is a client of all members, after authentication was enabled.
+// root returns a client of all members for the root user.
 func root(t *testing.T, members []*bench) *clientv3.Client {
 	t.Helper()
 	enableAuth(t, members[0].client(t))
 	return connect(t, "root", "secret", members...)
 }
 
-// Followers are defragmented one after the other, then the leader.
+// Followers are defragmented one after another, followed by the leader.
 func TestDefragmentation_order(t *testing.T) {
 	members := threeWith(t, eager(), electRarely)
 	defer members[0].Close()
@@ -103,7 +103,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	ask := func() string {
 		before := members[1].Maintainer.State().LastDefragmentation
 		require.NoError(t, members[1].Maintainer.Trigger())
-		require.Eventually(t, func() bool { // requests are refused until the member has caught up
+		require.Eventually(t, func() bool { // requests are rejected until the member has caught up
 			state := members[1].Maintainer.State()
 			return state.LastDefragmentation != before && state.Phase == maintenance.Idle
 		}, patience, tick)
@@ -120,7 +120,7 @@ func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	expect("", "the turn of nobody")
 	grant(t, members[1], reservedID(turnKind, 2, members[2].ID()))
 	view, _ := members[2].View()
-	expect("member "+view.Name+" is being defragmented: wait for its end", "the turn of a member")
+	expect("member "+view.Name+" is being defragmented; wait for it to finish", "the turn of a member")
 	_, err := members[1].Server().LeaseRevoke(soon(t), &etcdserverpb.LeaseRevokeRequest{ID: reservedID(turnKind, 2, members[2].ID())})
 	require.NoError(t, err)
 	expect("", "the turn is over")
@@ -163,7 +163,7 @@ func TestReservedLeases(t *testing.T) {
 	} {
 		err := ask()
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
-		assert.ErrorContains(t, err, "reserved for messages between members: choose another ID, or none", what)
+		assert.ErrorContains(t, err, "reserved for internal use: choose another ID or let etcd choose one", what)
 	}
 	granted, err := client.Grant(soon(t), 60)
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestDefragmentation_onlyRoot(t *testing.T) {
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// lifts reports whether the alarm is disarmed within a few checks.
+// lifts reports whether the alarm is disarmed after a few checks.
 func lifts(b *bench, interval time.Duration) bool {
 	for range 10 {
 		<-time.After(interval)
@@ -210,14 +210,13 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	defer b.Close()
 	client := b.client(t)
 	raised := func() bool { _, noSpace := b.Alarms(); return noSpace }
-	for full := false; !full; { // while defragmentations still free space, the alarm is raised and disarmed
+	for full := false; !full; { // the alarm is raised and disarmed as long as defragmentations free space
 		_, err := client.Put(soon(t), fmt.Sprintf("large-%d", time.Now().UnixNano()), string(make([]byte, 1<<19)))
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Maintainer.State().NoSpaceDisarmed
-	// Pages that are read during the compaction are freed only by the next commit, and without writes there is no
-	// next commit.
+	// Pages that are being read during the compaction are freed only by the next commit, which needs a write.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
 	empty(t, client)
@@ -226,7 +225,7 @@ func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
 	assert.Equal(t, lifted+1, b.Maintainer.State().NoSpaceDisarmed)
-	assert.Contains(t, b.log.String(), "the alarm NOSPACE is lifted: the database has")
+	assert.Contains(t, b.log.String(), "disarmed the NOSPACE alarm: the database size is")
 	alarms, err := client.AlarmList(soon(t))
 	require.NoError(t, err)
 	assert.Empty(t, (*etcdserverpb.AlarmResponse)(alarms).Alarms)

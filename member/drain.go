@@ -18,9 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endless lists the requests that end only when their client ends them, or when another client releases something.
-// etcd's close waits its whole request timeout for them, 7 s by default, and every API server holds hundreds of
-// watches.
+// endless lists the methods whose requests can run forever, such as watches and locks. etcd waits its entire request
+// timeout (7 s by default) for them when it closes, and each API server has hundreds of open watches.
 var endless = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Lease/LeaseKeepAlive": true,
@@ -32,43 +31,43 @@ var endless = map[string]bool{
 
 const (
 	drainPoll    = 100 * time.Millisecond
-	stalledAfter = time.Second             // a send that blocks for longer counts as stalled
-	drainGrace   = 1500 * time.Millisecond // time for which stalled requests may delay a close
-	drainQuiet   = 2 * drainPoll           // minimum time without other running requests, so that their responses can be sent
+	stalledAfter = time.Second             // a send that blocks for longer is stalled
+	drainGrace   = 1500 * time.Millisecond // maximum delay of a close by stalled requests
+	drainQuiet   = 2 * drainPoll           // minimum time without any other requests, so that their responses can be sent
 
-	largeResponse = 32 << 10 // in bytes; a smaller response never waits for its client
+	largeResponse = 32 << 10 // in bytes; smaller responses never block on a slow client
 )
 
-// drain ends the requests of clients when etcd is about to close.
+// drain ends client requests before etcd closes.
 //
-// The contexts of endless requests are canceled. All other requests have as much time as etcd's close gives them.
-// Before that, package maintenance transferred the leadership while all members held back their writes. If the
-// transfer was not possible, etcd's close transfers the leadership after clients have received their responses; in
-// the opposite order, raft would drop their writes.
+// The contexts of endless requests are canceled. Other requests have as much time as etcd's close grants them. By
+// then, package maintenance has transferred leadership while all members paused their writes. If that transfer
+// failed, etcd transfers leadership after clients have received their responses, because raft drops writes that
+// arrive during a transfer.
 //
-// A client that does not read its response blocks the handler that sends it, and canceling a context does not help.
-// etcd waits its request timeout for the handler. With TLS it waits forever, because grpc.Server.Stop waits for the
-// handlers of http.Server. Once all remaining requests belong to such clients, drain closes the connections.
+// A client that does not read its response blocks the handler, even if the context is canceled. etcd waits its
+// request timeout for the handler, and with TLS it waits forever, because grpc.Server.Stop waits for the handlers of
+// http.Server. Once only such clients are left, drain closes their connections.
 type drain struct {
-	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
+	ctx     context.Context //nolint:containedctx // AfterFunc needs a context
 	cancel  context.CancelFunc
-	started time.Time    // set before ctx is done, read after
-	took    atomic.Int64 // nanoseconds until the last of the endless requests ended
+	started time.Time    // set before ctx is canceled and read afterwards
+	took    atomic.Int64 // nanoseconds until the last endless request ended
 
-	unaries atomic.Int64 // number of running handlers of unary requests
+	unaries atomic.Int64 // number of running unary handlers
 
 	mu      sync.Mutex
 	calls   map[*call]struct{}
 	grpc    []*grpc.Server
-	https   map[*http.Server]struct{} // with TLS, these servers handle HTTP/2
-	running time.Time                 // when a request that is not stalled was last seen
+	https   map[*http.Server]struct{} // servers that handle HTTP/2 with TLS
+	running time.Time                 // last time at which a request was running that was not stalled
 }
 
-// call is a request whose response may wait for its client.
+// call is a request whose response may be blocked by its client.
 type call struct {
 	method  string
 	client  string
-	sending atomic.Pointer[time.Time] // start of the blocked send; nil if no send is blocked
+	sending atomic.Pointer[time.Time] // start of the current send; nil if there is none
 }
 
 func newDrain() *drain {
@@ -83,7 +82,7 @@ func (d *drain) register(server *grpc.Server) {
 	d.grpc = append(d.grpc, server)
 }
 
-// start ends the endless requests. It is called once.
+// start cancels the endless requests. start must be called only once.
 func (d *drain) start() {
 	d.started = time.Now()
 	d.cancel()
@@ -136,8 +135,8 @@ func (d *drain) track(ctx context.Context, method string) *call {
 	return c
 }
 
-// finish removes a call whose handler has returned. It waits until gRPC ends the call's context, which over TLS
-// happens after the response was sent.
+// finish removes a call after its handler has returned. finish waits until gRPC cancels the context of the call.
+// With TLS, gRPC does so after it has sent the response.
 func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)
@@ -148,26 +147,26 @@ func (d *drain) finish(ctx context.Context, c *call) {
 	})
 }
 
-// isUnread reports whether the client is not reading the response of the call.
+// isUnread reports whether the client has stopped reading the response.
 func (c *call) isUnread() bool {
 	since := c.sending.Load()
 	return since != nil && time.Since(*since) >= stalledAfter
 }
 
-// unreadResponses describes the clients that are not reading their responses.
+// unreadResponses describes each client that is not reading its response.
 func (d *drain) unreadResponses() (clients []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.calls {
 		if c.isUnread() {
-			clients = append(clients, fmt.Sprintf("the client %s does not read its response to %s", c.client, c.method))
+			clients = append(clients, fmt.Sprintf("client %s is not reading the response to %s", c.client, c.method))
 		}
 	}
 	slices.Sort(clients)
 	return clients
 }
 
-// isExpired reports whether only stalled requests have delayed the close for drainGrace.
+// isExpired reports whether drainGrace has passed and only stalled requests are left.
 func (d *drain) isExpired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -181,16 +180,16 @@ func (d *drain) isExpired() bool {
 	return time.Since(d.started) >= drainGrace && time.Since(d.running) >= drainQuiet
 }
 
-// closeConnections closes the connections of all clients and logs the clients whose requests are cut off.
+// closeConnections closes all client connections and logs the clients that have not read their responses.
 func (d *drain) closeConnections(log zerolog.Logger) {
 	for _, client := range d.unreadResponses() {
-		log.Warn().Msgf("etcd is stopping, and %s: its connection is closed", client)
+		log.Warn().Msgf("closing a connection so that etcd can stop: %s", client)
 	}
 	d.mu.Lock()
 	servers, https := slices.Clone(d.grpc), maps.Keys(maps.Clone(d.https))
 	d.mu.Unlock()
 	for server := range https {
-		_ = server.Close() // etcd has already closed its listeners
+		_ = server.Close() // the listeners are already closed
 	}
 	for _, server := range servers {
 		server.Stop()
@@ -206,8 +205,8 @@ func (d *drain) withDrain(ctx context.Context) (drained context.Context, end fun
 	}
 }
 
-// unavailable returns the error for a client whose request was ended. etcd's client then resumes on another member,
-// from the last revision that it received.
+// unavailable returns the error for a client whose request was canceled by the drain. With this error, etcd's client
+// resumes on another member from the last revision that it received.
 func (d *drain) unavailable(err error) error {
 	if d.ctx.Err() != nil {
 		d.took.Store(int64(time.Since(d.started)))
@@ -216,10 +215,10 @@ func (d *drain) unavailable(err error) error {
 	return err
 }
 
-// drainedStream is a stream with its own context that observes blocked sends.
+// drainedStream is a stream that has its own context and records the start of each send.
 type drainedStream struct {
 	grpc.ServerStream
-	ctx  context.Context //nolint:containedctx // gRPC hands a stream's context out this way
+	ctx  context.Context //nolint:containedctx // grpc.ServerStream.Context returns it
 	call *call
 }
 

@@ -26,7 +26,7 @@ func TestDrain_runningRequests(t *testing.T) {
 		synctest.Wait()
 		d.start()
 		time.Sleep(drainGrace)
-		assert.Equal(t, []string{"the client unknown does not read its response to Maintenance/Snapshot"}, d.unreadResponses())
+		assert.Equal(t, []string{"client unknown is not reading the response to Maintenance/Snapshot"}, d.unreadResponses())
 		assert.False(t, d.isExpired(), "a put runs")
 		close(finish)
 		synctest.Wait()

@@ -13,10 +13,10 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcd publishes only the raft status of the member that was started last in a process, so these tests do not run
-// in parallel.
+// These tests do not run in parallel, because etcd publishes only the raft status of the member that was started
+// last.
 
-// unhurried returns a member whose election timeout is longer than the test.
+// unhurried returns a member with an election timeout that is longer than the test.
 func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
 	cfg := config(t, dir)
@@ -37,7 +37,7 @@ func TestElectSelf_singleMember(t *testing.T) {
 	}
 }
 
-// The log ends with a second voter that has never started, so no member has a quorum to campaign.
+// The log ends with a second voter that has never started, so no member may campaign.
 func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	t.Parallel()
 	b := openBench(t)
@@ -58,8 +58,8 @@ func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-// Before raft campaigns, it reads the entries that raft has not applied. etcd applied them at its start and has
-// dropped most of them.
+// raft reads its unapplied entries before it campaigns. etcd has already applied these entries and removed most of
+// them from memory.
 func TestElectSelf_longLog(t *testing.T) {
 	dir := newDir(t)
 	cfg := config(t, dir)

@@ -29,8 +29,8 @@ func TestWatch_removedMember(t *testing.T) {
 	go func() { watched <- goes.Watch(soon(t)) }()
 	_, err := stays.client(t).MemberRemove(soon(t), uint64(goes.ID()))
 	require.NoError(t, err)
-	require.ErrorContains(t, <-watched, "etcd stopped by itself")
-	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped by itself")
+	require.ErrorContains(t, <-watched, "etcd stopped; the member may have been removed")
+	assert.ErrorContains(t, goes.ListenerError(), "etcd stopped; the member may have been removed")
 	for _, b := range []*bench{goes, stays} {
 		b.mustClose(t)
 	}
@@ -90,7 +90,7 @@ func TestOpen_databaseInUse(t *testing.T) {
 	patient.mustClose(t)
 }
 
-// zap would exit the process. The member reports the reason first, and the failing goroutine never continues.
+// zap alone would exit the process. The member must report the reason, and the failing goroutine must not continue.
 func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,

@@ -26,7 +26,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// three opens a cluster of three and returns the leader first. The cleanup closes all members except the leader.
+// three starts a cluster of three members and returns the leader first. The cleanup closes all members except the
+// leader.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
 	return threeMaintained(t, maintenance.Options{})
@@ -69,7 +70,7 @@ func leader(t *testing.T, members []*bench) int {
 
 func endpoint(config *embed.Config) string { return config.ListenClientUrls[0].String() }
 
-// writers write keys through one member until it stops serving.
+// writers write keys to one member until the member stops serving.
 type writers struct {
 	mu      sync.Mutex
 	acked   map[string]bool
@@ -82,7 +83,7 @@ func startWriters(t *testing.T, b *bench) *writers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writers{acked: map[string]bool{}, cancel: cancel}
-	for i := range 3 { // more writers would only take CPU time from etcd
+	for i := range 3 { // more writers would only compete with etcd for CPU time
 		client := b.client(t)
 		w.working.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
@@ -113,15 +114,14 @@ func (w *writers) count() int {
 	return len(w.acked)
 }
 
-// end cancels the pending requests, which a closed member cannot answer, and returns the acknowledged keys.
+// end cancels pending requests and returns the acknowledged keys.
 func (w *writers) end() map[string]bool {
 	w.cancel()
 	w.working.Wait()
 	return w.acked
 }
 
-// Every write that reached the leader gets a response: raft drops proposals while leadership moves, so writes are
-// held back until the move is done.
+// Every write must get a response, although raft drops proposals during a leadership transfer.
 func TestClose_leaderUnderLoad(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -152,7 +152,8 @@ func TestClose_leaderUnderLoad(t *testing.T) {
 	assert.Equal(t, acked, seen(t, events), "and the watcher has seen it")
 }
 
-// seen collects the keys of events up to the last key, and checks that the events arrive in order and only once.
+// seen returns the keys of events up to the last key, and checks that the events arrive in order and without
+// duplicates.
 func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	t.Helper()
 	keys, revision := map[string]bool{}, int64(0)
@@ -168,13 +169,13 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	return keys
 }
 
-// excused reports whether a member has logged that it failed to hold its writes back in time.
+// excused reports whether a member has logged that writes were not paused in time.
 func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
 }
 
-// Plain etcd answers some of these writes with "raft proposal dropped", which clients must not retry on their own,
-// and leaves others unanswered until they time out.
+// Plain etcd rejects some of these writes with "raft proposal dropped", which clients must not retry, and lets
+// others time out.
 func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -216,7 +217,7 @@ const (
 	quietKind    = 4
 )
 
-// grant creates a claim without the members' involvement, as a client of a plain etcd in the cluster could.
+// grant creates a claim directly, like a client of a member with plain etcd.
 func grant(t *testing.T, b *bench, id int64) {
 	t.Helper()
 	_, err := b.Server().LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: id, TTL: 3600})
@@ -241,12 +242,12 @@ func timePut(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(start)
 }
 
-// held returns the number of times a member has held back its writes.
+// held returns how often a member has paused its writes.
 func (b *bench) held() int {
-	return strings.Count(b.log.String(), "writes were held back while leadership moved")
+	return strings.Count(b.log.String(), "paused writes during the leadership transfer")
 }
 
-// A leader silently drops forwarded proposals while its leadership moves. Without a pause, the client would wait
+// A leader silently drops forwarded proposals during a leadership transfer. Without a pause, the client would wait
 // for 7 s.
 func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	t.Parallel()
@@ -255,8 +256,8 @@ func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	leading := leader(t, members)
 	leads := members[leading].ID()
 	client, confirmed := members[1].client(t), make(chan bool, 3)
-	// A slow member may apply an announcement after the leader has changed, and plain etcd lets its clients
-	// grant any lease.
+	// A slow member may apply an announcement after the leader has changed, and clients of plain etcd can grant any
+	// lease.
 	for nonce, id := range []types.ID{1, members[(leading+1)%3].ID()} {
 		grant(t, members[1], reservedID(handoverKind, int64(nonce), id))
 	}
@@ -299,14 +300,14 @@ func TestMoveLeader_withoutRoot(t *testing.T) {
 	require.Eventually(t, func() bool { return members[2].Maintainer.State().LastDefragmentation != nil }, patience, tick)
 	assert.Empty(t, members[2].Maintainer.State().LastDefragmentation.Error)
 	members[0].mustClose(t)
-	assert.True(t, strings.Contains(members[0].log.String(), "leadership was moved before the stop"))
+	assert.True(t, strings.Contains(members[0].log.String(), "transferred leadership before stopping"))
 	assert.False(t, excused(members), "all have held their writes back")
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
-// replaceDatabase disconnects a member until the others have compacted entries that it lacks, so they must send it
-// a snapshot. For 30 s after sending a snapshot, for example to a member that started late, a leader compacts
-// nothing and the member catches up by entries, so this may take several attempts.
+// replaceDatabase disconnects a member until the other members have compacted entries that the member lacks, so that
+// the leader must send a snapshot. Several attempts may be necessary, because a leader does not compact entries for
+// 30 s after it has sent a snapshot.
 func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	t.Helper()
 	client := others[0].client(t)
@@ -330,7 +331,7 @@ func replaceDatabase(t *testing.T, others []*bench, behind *bench) {
 	}
 }
 
-// The member's database was replaced by the leader's snapshot.
+// A snapshot from the leader has replaced the database of the member.
 func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })

@@ -25,23 +25,23 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// TestMain runs more tests in parallel than there are processors, because these tests mostly wait.
+// TestMain runs more tests in parallel than there are CPUs, because these tests spend most of their time waiting.
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// patience bounds every wait in these tests.
+// patience bounds each wait in these tests.
 const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond
 
-// bench is a member under test with the output of its log and its crashes.
+// bench is a member under test with its log and its crashes.
 type bench struct {
 	*member.Member
 	config  *embed.Config
 	log     *logtest.Lines
 	crashed chan error
 
-	unwanted atomic.Bool // the orchestrator wants fewer members
+	unwanted atomic.Bool // the cluster was scaled down
 
 	closing sync.Once
 	opened  bool
@@ -66,7 +66,7 @@ func newBench(t *testing.T, dir string) *bench {
 	return benchWith(t, config(t, dir))
 }
 
-// openBench opens a new member, which is closed at the end of the test.
+// openBench opens a new member and closes it at the end of the test.
 func openBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, newDir(t))
@@ -80,13 +80,13 @@ func benchWith(t *testing.T, config *embed.Config) *bench {
 	return benchMaintained(t, config, maintenance.Options{})
 }
 
-// benchMaintained returns a bench that defragments its database with the given options.
+// benchMaintained returns a bench with the given maintenance options.
 func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Options) *bench {
 	t.Helper()
 	return benchOptions(config, func(o *member.Options) { o.Maintenance = options })
 }
 
-// benchOptions returns a bench with further options.
+// benchOptions returns a bench with additional options.
 func benchOptions(config *embed.Config, change func(*member.Options)) *bench {
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	options := member.Options{
@@ -104,7 +104,7 @@ func newDir(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "new.etcd")
 }
 
-// clusterConfigs returns the configurations of the members of a new cluster.
+// clusterConfigs returns configurations for the members of a new cluster.
 func clusterConfigs(t *testing.T, count int) (all []*embed.Config) {
 	t.Helper()
 	var names []string
@@ -120,7 +120,7 @@ func clusterConfigs(t *testing.T, count int) (all []*embed.Config) {
 	return all
 }
 
-// openAll opens the members of a cluster at once.
+// openAll opens all members of a cluster concurrently.
 func openAll(t *testing.T, members []*bench) {
 	t.Helper()
 	opened := make(chan error, len(members))
@@ -132,7 +132,7 @@ func openAll(t *testing.T, members []*bench) {
 	}
 }
 
-// config returns the configuration of a single member on free loopback ports.
+// config returns the configuration of a single-member cluster on free loopback ports.
 func config(t *testing.T, dir string) *embed.Config {
 	t.Helper()
 	config := embed.NewConfig()
@@ -141,7 +141,7 @@ func config(t *testing.T, dir string) *embed.Config {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.BcryptCost = 4 // with the default cost, hashing a password takes a minute on a busy machine
+	config.BcryptCost = 4 // the default cost can make hashing a password take a minute on a busy machine
 	return config
 }
 
@@ -155,7 +155,7 @@ func (b *bench) client(t *testing.T) *clientv3.Client {
 	return connect(t, "", "", b)
 }
 
-// connect returns a client of members for a user; an empty name means anonymously.
+// connect returns a client of the members for a user, or an anonymous client if user is empty.
 func connect(t *testing.T, user, password string, members ...*bench) *clientv3.Client {
 	t.Helper()
 	config := clientv3.Config{Username: user, Password: password, DialTimeout: patience, Logger: zap.NewNop()}

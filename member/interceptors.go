@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// requests counts the requests of clients and their durations. In etcd itself, only the extensive metrics include
-// the duration of a write with raft and the disk.
+// requests counts client requests and their durations. In etcd, only the extensive metrics include the full duration
+// of a write.
 type requests struct{ writes, reads counter }
 
 type counter struct{ count, nanoseconds atomic.Int64 }
@@ -51,17 +51,16 @@ func (r *requests) unary(ctx context.Context, request any, _ *grpc.UnaryServerIn
 }
 
 const (
-	// electionWait bounds the time for which a write is retried that raft dropped because there was no leader. With
-	// etcd's default timeouts, an election takes one to two seconds, and a requested change of leadership a few
-	// milliseconds.
+	// electionWait bounds how long a dropped write is retried. With etcd's default timeouts, an election takes one
+	// to two seconds, and a leadership transfer takes a few milliseconds.
 	electionWait = 3 * time.Second
-	// retryPause is the pause before each retry.
+	// retryPause is the pause between two attempts.
 	retryPause = 10 * time.Millisecond
 )
 
-// retryDropped is an interceptor that retries writes that raft dropped. While there is no leader, raft drops
-// proposals, and etcd returns an error that clients cannot distinguish from a failed write. Nothing was proposed,
-// so a retry is safe.
+// retryDropped is an interceptor that retries writes that raft dropped. raft drops proposals while there is no
+// leader, and clients cannot tell etcd's error from that of a failed write. A retry is safe because the write was
+// never proposed.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
 	for deadline := (time.Time{}); ; {
@@ -78,20 +77,20 @@ func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, 
 	}
 }
 
-// isDropped reports whether raft has dropped the proposal. etcd passes on only the text of the error.
+// isDropped reports whether raft has dropped the proposal. etcd preserves only the text of the error.
 func isDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }
 
-// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction, the member runs etcd's
-// compactor itself, because etcd offers no hook, and a retention of a few revisions or seconds would remove
-// revisions that the backups have not read yet.
+// autoCompaction is the auto-compaction from etcd's configuration. With Options.BeforeCompaction, the member runs
+// etcd's compactor itself, because etcd has no hook for it and a short retention would remove revisions before the
+// backups have read them.
 type autoCompaction struct {
 	mode      string
-	retention time.Duration // in the mode "revision", a number of revisions, as in etcd
+	retention time.Duration // in mode "revision", a number of revisions
 }
 
-// takeAutoCompaction removes the auto-compaction from etcd's configuration and returns it.
+// takeAutoCompaction disables auto-compaction in etcd's configuration and returns the previous setting.
 func takeAutoCompaction(config *embed.Config) autoCompaction {
 	retention, err := parseRetention(config.AutoCompactionMode, config.AutoCompactionRetention)
 	if err != nil || retention == 0 {
@@ -101,7 +100,7 @@ func takeAutoCompaction(config *embed.Config) autoCompaction {
 	return autoCompaction{mode: config.AutoCompactionMode, retention: retention}
 }
 
-// parseRetention parses a retention as etcd does: a bare number counts hours, or revisions.
+// parseRetention parses a retention like etcd: a plain number means hours or revisions, depending on the mode.
 func parseRetention(mode, text string) (time.Duration, error) {
 	number, err := strconv.Atoi(text)
 	switch {
@@ -120,14 +119,14 @@ func parseRetention(mode, text string) (time.Duration, error) {
 func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, options Options) {
 	compactor, err := v3compactor.New(server.Logger(), a.mode, a.retention, server.KV(), readFirst{server, options.BeforeCompaction})
 	if err != nil {
-		options.Log.Error().Err(err).Msg("etcd does not compact by itself")
+		options.Log.Error().Err(err).Msg("cannot start auto-compaction")
 		return
 	}
 	compactor.Run()
 	defer compactor.Stop()
 	for ctx.Err() == nil {
 		changed := server.LeaderChangedNotify()
-		if server.Leader() == server.MemberID() { // as in etcd, only the leader compacts
+		if server.Leader() == server.MemberID() { // only the leader compacts, as in etcd
 			compactor.Resume()
 		} else {
 			compactor.Pause()
@@ -139,7 +138,7 @@ func (a autoCompaction) run(ctx context.Context, server *etcdserver.EtcdServer, 
 	}
 }
 
-// readFirst compacts revisions only after the backups have read them.
+// readFirst lets the backups read revisions before it compacts them.
 type readFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
@@ -151,12 +150,12 @@ func (r readFirst) Compact(ctx context.Context, request *etcdserverpb.Compaction
 	return r.server.Compact(ctx, request)
 }
 
-// compactionWait bounds the time that a compaction waits for the backups to read the revisions that it will remove.
-// Reading takes milliseconds, or longer on a busy machine; if it is cut short, a full snapshot is necessary.
-// Compactions are rare, and no other request waits for them.
+// compactionWait bounds how long a compaction waits for the backups to read the revisions that it removes. Reading
+// normally takes milliseconds. If it is interrupted, the backups need a new full snapshot. Compactions are rare and
+// do not delay other requests.
 const compactionWait = 3 * time.Second
 
-// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions use
+// beforeCompaction returns an interceptor that calls read before each client compaction. Auto-compaction uses
 // readFirst instead.
 func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -167,7 +166,7 @@ func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	}
 }
 
-// readBefore calls read and waits for at most compactionWait until it returns.
+// readBefore calls read with a timeout of compactionWait.
 func readBefore(ctx context.Context, read func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, compactionWait)
 	defer cancel()

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// sampleInterval and maxEqualLines bound etcd's log: it repeats some attempts without a pause and logs each. Number
-	// of lines with one level and message that are written in an interval; the others are counted.
+	// sampleInterval and maxEqualLines limit etcd's log, because etcd retries some operations without a pause and
+	// logs every attempt. In each interval, maxEqualLines lines with the same level and message are written; further
+	// lines are only counted.
 	sampleInterval = 30 * time.Second
 	maxEqualLines  = 5
 )
 
-// logger returns a logger that writes etcd's zap logs to the wrapper's stream, at the level in etcd's
-// configuration. A fatal or panic entry is reported as a crash, because zap would end the process before the reason
-// could be recorded.
+// logger returns a zap logger that writes etcd's log to the wrapper's log, at the level from etcd's configuration.
+// The logger reports fatal and panic entries as crashes, because zap would end the process before the reason is
+// recorded.
 func (m *Member) logger(level string) *zap.Logger {
 	threshold, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -39,10 +40,10 @@ func (m *Member) logger(level string) *zap.Logger {
 	return zap.New(sampled, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
-// zapCore is a zap core that writes to zerolog.
+// zapCore is a zapcore.Core that writes to zerolog.
 type zapCore struct {
 	zapcore.LevelEnabler
-	dropped *atomic.Int64 // lines dropped since the last line that was written
+	dropped *atomic.Int64 // lines dropped since the last written line
 	log     zerolog.Logger
 	fields  []zapcore.Field
 }
@@ -62,7 +63,7 @@ func (c *zapCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zap
 
 func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	level, err := zerolog.ParseLevel(entry.Level.String())
-	if err != nil { // zerolog has no counterpart of zap's dpanic
+	if err != nil { // zerolog has no equivalent of zap's dpanic
 		level = zerolog.ErrorLevel
 	}
 	if slices.Contains(routine, entry.Message) {
@@ -91,15 +92,15 @@ func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *zapCore) Sync() error { return nil }
 
-// observe records reasons for a slow start that appear only in etcd's log.
+// observe records reasons for a slow start that etcd reports only in its log.
 func (m *Member) observe(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
-		m.doing.Store("is ignored by a peer whose cluster has another ID: this data directory or that peer's is another cluster's")
+		m.doing.Store("waiting for a peer that ignores this member (cluster ID mismatch): one of the two has the data of another cluster")
 	}
 }
 
-// routine lists warnings and errors that etcd logs at each start or stop and that require no action. Watch reports
-// a listener that ends unexpectedly.
+// routine lists warnings and errors that etcd logs at every start or stop and that require no action. Watch still
+// reports listeners that fail.
 var routine = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",
 	"simple token is not cryptographically signed",
@@ -113,13 +114,13 @@ var routine = []string{
 // A fatalHook runs after zap has written a fatal or panic entry.
 type fatalHook struct{ member *Member }
 
-// OnWrite reports the crash and never returns, because code that reports a fatal failure must not continue.
+// OnWrite reports the crash and never returns, because code must not continue after a fatal log entry.
 func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	h.member.crash(fatalReason(entry.Message, fields))
 	select {}
 }
 
-// fatalReason returns the message with the fields that matter: causes, versions and paths.
+// fatalReason returns the message with its error and string fields, such as causes, versions and paths.
 func fatalReason(message string, fields []zapcore.Field) error {
 	reason := errors.New("etcd: " + message)
 	for _, field := range fields {

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// newEtcdLog returns a logger configured as etcd's, and its output.
+// newEtcdLog returns a logger for etcd and its output.
 func newEtcdLog() (*zap.Logger, *bytes.Buffer) {
 	var written bytes.Buffer
 	m := &Member{options: Options{Log: zerolog.New(&written)}}
@@ -61,13 +61,13 @@ func TestLogger_occasionalLine(t *testing.T) {
 	})
 }
 
-// etcd keeps ignoring a peer of another cluster, and only its log shows it.
+// etcd silently ignores peers of another cluster, except for a line in its log.
 func TestLogger_reasonForASlowStart(t *testing.T) {
 	m := &Member{options: Options{Log: zerolog.Nop()}}
 	log := m.logger("info")
 	for range 2 * maxEqualLines {
 		m.doing.Store("")
 		log.Warn("request was ignored: cluster ID mismatch")
-		assert.Contains(t, m.Doing(), "is ignored by a peer whose cluster has another ID")
+		assert.Contains(t, m.Doing(), "waiting for a peer that ignores this member (cluster ID mismatch)")
 	}
 }

@@ -1,6 +1,6 @@
-// Package member runs the embedded etcd. It opens etcd once, reports when etcd has joined its cluster, when it
-// stops on its own and when it reports a fatal failure, and closes it cleanly. Its methods implement the interfaces
-// of the lifecycle and the readiness monitor; only the command connects them.
+// Package member runs the embedded etcd. A Member starts etcd once, reports when etcd has joined the cluster, stops
+// unexpectedly or crashes, and closes etcd cleanly. The package implements interfaces of the lifecycle and of the
+// readiness monitor; the command connects them.
 package member
 
 import (
@@ -34,53 +34,52 @@ import (
 // AwaitPeers, Unwanted, BeforeCompaction, RootPassword and Confirmation.
 type Options struct {
 	Log zerolog.Logger
-	// Crash is called once, for a failure that etcd reports as fatal or that made it panic. The failed goroutine
-	// never continues, so the process must exit.
+	// Crash is called once if etcd logs a fatal error or panics. The failed goroutine never continues, so the
+	// process must exit.
 	Crash func(reason error)
-	// ClosePatience bounds a clean close; after it, etcd's server is stopped hard. etcd waits its request timeout,
-	// 7 s by default, once for each client listener and once for the transfer of its leadership.
+	// ClosePatience bounds a clean close; afterwards, etcd is stopped hard. etcd waits its request timeout (7 s by
+	// default) once for each client listener and once for the leadership transfer.
 	ClosePatience time.Duration
-	// DataVersion is the oldest version of etcd that must be able to read the data. The zero value leaves the
-	// version to etcd.
+	// DataVersion is the oldest version of etcd that must be able to read the data. With the zero value, etcd
+	// chooses the version.
 	DataVersion dataversion.Version
-	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for
-	// readers of the whole database. New sets the other fields.
+	// Maintenance configures defragmentation: Threshold, MaxPause, Interval, and the Gate for readers of the whole
+	// database. New sets the other fields.
 	Maintenance maintenance.Options
-	// FindsPlace makes the member report changed peer URLs to the cluster, and request its promotion while it is a
-	// learner. A backup-restore sidecar does both itself.
+	// FindsPlace makes the member update its peer URLs in the cluster and request its promotion if it is a learner.
+	// A backup-restore sidecar does both on its own.
 	FindsPlace bool
-	// AskForVote asks the other members, as a client, to promote this one. A learner needs it if authentication is
-	// enabled. It is nil if the members cannot be asked.
+	// AskForVote sends a promotion request to the other members as a client. A learner needs it if authentication is
+	// enabled. AskForVote is nil if there is no client.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster
-	// version. It calls report with the reason for waiting. It may be nil.
+	// AwaitPeers waits until the cluster can admit this member, and returns the cluster version. AwaitPeers calls
+	// report with what it is waiting for, as a participle phrase. AwaitPeers may be nil.
 	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
-	// Unwanted reports whether the cluster was scaled down so that this member is no longer wanted. The member then
-	// leaves its cluster before it closes. It may be nil.
+	// Unwanted reports whether this member must leave the cluster because the cluster was scaled down. Unwanted may
+	// be nil.
 	Unwanted func(ctx context.Context) bool
-	// DataInUse is called once if another process has the database open for writing, before Open waits for that
-	// process.
+	// DataInUse is called once before Open waits for another process that has the database open for writing.
 	DataInUse func()
-	// BeforeCompaction reads the revisions that a compaction by a client or by etcd is about to remove. It is
-	// called with a short deadline in the goroutine that requests the compaction. It may be nil.
+	// BeforeCompaction reads the revisions that a compaction is about to remove. BeforeCompaction is called with a
+	// short deadline in the goroutine that requested the compaction. BeforeCompaction may be nil.
 	BeforeCompaction func(context.Context)
 	// RootPassword makes the member create the root user in an empty cluster and enable authentication. Clients are
-	// rejected until then. If it is empty, the member does not change users.
+	// rejected until authentication is enabled. If RootPassword is empty, the member does not change users.
 	RootPassword string
-	// Confirmation holds back each reply until the store has the data that the reply depends on. It requires a
-	// single-member cluster. It may be nil.
+	// Confirmation delays each reply until the store has the data that the reply depends on. Confirmation requires a
+	// single-member cluster. Confirmation may be nil.
 	Confirmation Confirmation
 }
 
-// streamWorkers is the number of goroutines that gRPC keeps for requests. Plain etcd starts a goroutine for each
-// request. In profiles of puts and gets by 100 clients, these goroutines spend up to a fifth of the CPU time
-// growing their stacks. Requests beyond the workers still get their own goroutine, so watches, which occupy
-// workers, only reduce this gain.
+// streamWorkers is the number of goroutines that gRPC reuses for requests. Plain etcd starts a goroutine for each
+// request. In profiles of puts and gets by 100 clients, these goroutines spend up to a fifth of the CPU time growing
+// their stacks. Each watch occupies a worker, but if all workers are busy, gRPC starts a new goroutine.
 const streamWorkers = 256
 
-// A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
+// A Member is an embedded etcd. Open, Watch and Close must be called in this order, each at most once.
 type Member struct {
-	// Maintainer keeps the database small. Its methods State, Volume and Trigger may be called from any goroutine.
+	// Maintainer defragments the database. The Maintainer's methods State, Volume and Trigger are safe for
+	// concurrent use.
 	Maintainer *maintenance.Maintainer
 
 	config     *embed.Config
@@ -88,14 +87,14 @@ type Member struct {
 	options    Options
 	drain      *drain
 	requests   requests
-	compaction autoCompaction // etcd's auto-compaction, if the member runs it
+	compaction autoCompaction // zero unless the member runs auto-compaction
 	root       rootAuth
 
-	doing  atomic.Value // progress of the start or the close, as a string for users
+	doing  atomic.Value // progress of the start or the close, as a string
 	opened bool
 	opening
 
-	starting    sync.WaitGroup     // goroutines that run from etcd's start to its end
+	starting    sync.WaitGroup     // goroutines that run from the start of etcd to its end
 	serving     sync.WaitGroup     // goroutines that run from readiness to the start of the close
 	stopServing context.CancelFunc // ends the goroutines in serving
 	keeper      atomic.Pointer[dataversion.Keeper]
@@ -103,35 +102,35 @@ type Member struct {
 	files     dataFiles
 	crashOnce sync.Once
 	crashed   chan struct{}
-	stopped   atomic.Pointer[error] // why etcd stopped on its own
+	stopped   atomic.Pointer[error] // why etcd stopped unexpectedly
 }
 
-// opening contains the findings before etcd's start and the result of the start. Its fields are valid once started
-// is closed.
+// opening describes the data before etcd starts, and the result of the start. The fields of opening are valid once
+// started is closed.
 type opening struct {
 	founds   bool                // this run starts a new cluster
-	before   datadir.Fingerprint // fingerprint of the data just before etcd could open it
+	before   datadir.Fingerprint // fingerprint of the data just before etcd opens it
 	inert    bool                // etcd failed without opening the data
-	started  chan struct{}       // closed when embed.StartEtcd has returned
+	started  chan struct{}       // closed once embed.StartEtcd has returned
 	etcd     *embed.Etcd         // nil if the start failed
 	startErr error
 }
 
-// opensData describes a start that is reading the database.
-const opensData = "opens its data"
+// opensData is the value of doing while etcd reads the database.
+const opensData = "opening the data"
 
-// awaitsQuorum describes a start that only other members can complete.
-const awaitsQuorum = "waits for a leader, which needs a quorum of its cluster, and to join it"
+// awaitsQuorum is the value of doing until etcd has joined the cluster.
+const awaitsQuorum = "waiting for a leader, which requires a quorum"
 
-// awaitsRoot describes a start that clients cannot use yet.
-const awaitsRoot = "waits until authentication is enabled, with the password in --root-password-file"
+// awaitsRoot is the value of doing until authentication is enabled.
+const awaitsRoot = "waiting for authentication to be enabled with the password in --root-password-file"
 
-// errCrashed ends calls that wait for an etcd that has crashed; the reason went to Options.Crash.
+// errCrashed is returned after etcd has crashed. Options.Crash receives the reason.
 var errCrashed = errors.New("etcd crashed")
 
-var errStopped = errors.New("etcd stopped by itself; a member that was removed from its cluster does that")
+var errStopped = errors.New("etcd stopped; the member may have been removed from the cluster")
 
-// New returns a member for a configuration, which it then owns. It does not start anything.
+// New returns a member that is not started yet. The member takes ownership of config.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
 		config:  config,
@@ -149,8 +148,8 @@ func New(config *embed.Config, options Options) *Member {
 	streams := []grpc.StreamServerInterceptor{m.drain.stream, m.Maintainer.Stream}
 	unaries := []grpc.UnaryServerInterceptor{m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped}
 	if held := (confirmed{options.Confirmation}); held.Confirmation != nil {
-		streams = append(streams, held.stream)          // runs inside drain, which holds the client responsible for a blocked send
-		unaries = slices.Insert(unaries, 1, held.unary) // runs outside drain and Maintainer, after etcd has responded
+		streams = append(streams, held.stream)          // runs inside drain, so that a blocked send counts as stalled
+		unaries = slices.Insert(unaries, 1, held.unary) // runs outside drain and Maintainer, so that etcd has finished the request
 	}
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(streams...), grpc.ChainUnaryInterceptor(unaries...))
@@ -167,7 +166,7 @@ func New(config *embed.Config, options Options) *Member {
 	return m
 }
 
-// quota returns the quota of the database in bytes, or 0 if there is none.
+// quota returns the database quota in bytes, or 0 if there is no limit.
 func (m *Member) quota() int64 {
 	if m.config.QuotaBackendBytes == 0 {
 		return storage.DefaultQuotaBytes
@@ -175,9 +174,9 @@ func (m *Member) quota() int64 {
 	return max(0, m.config.QuotaBackendBytes)
 }
 
-// Open starts etcd and returns nil once it has joined its cluster, or the reason why it cannot join. Without a
-// quorum it waits forever. It returns when ctx is done: if etcd was not opened yet, nothing is left running;
-// otherwise Close must stop etcd.
+// Open starts etcd and returns nil once etcd has joined the cluster, or the reason why it cannot join. Without a
+// quorum, Open waits until ctx is done. If Open fails before etcd is started, nothing is left running; otherwise
+// Close must stop etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.prepare(ctx); err != nil {
 		return err
@@ -192,7 +191,7 @@ func (m *Member) Open(ctx context.Context) error {
 	case <-m.crashed:
 		return errCrashed
 	case <-ctx.Done():
-		return fmt.Errorf("gave up while etcd opens its data: %w", ctx.Err())
+		return fmt.Errorf("gave up while etcd was opening the data: %w", ctx.Err())
 	}
 	if m.startErr != nil {
 		return m.startErr
@@ -202,7 +201,7 @@ func (m *Member) Open(ctx context.Context) error {
 	m.starting.Go(func() { proposeAfterSnapshot(m.etcd.Server, m.config, m.options.Log) })
 	if err := m.wait(ctx, m.etcd.Server.ReadyNotify()); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("gave up while etcd joins its cluster: %w", err)
+			err = fmt.Errorf("gave up while etcd was joining the cluster: %w", err)
 		}
 		return err
 	}
@@ -217,13 +216,13 @@ func (m *Member) Open(ctx context.Context) error {
 	return nil
 }
 
-// prepare inspects the data just before etcd opens it, and checks that no other process has it open.
+// prepare waits until no other process has the data open, and inspects the data before etcd opens it.
 func (m *Member) prepare(ctx context.Context) error {
-	m.doing.Store("waits until no other process holds its database")
+	m.doing.Store("waiting for another process to release the database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
 		return err
 	}
-	m.doing.Store("has its data inspected")
+	m.doing.Store("waiting for the data to be inspected")
 	findings := datadir.Look(m.config.Dir, m.config.WalDir)
 	recorded, unread := maxVersion(findings)
 	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
@@ -233,34 +232,34 @@ func (m *Member) prepare(ctx context.Context) error {
 	if m.options.Confirmation != nil && findings.Members() > 1 && !m.config.ForceNewCluster {
 		return ErrSeveralMembers
 	}
-	if err := findings.Inspect(datadir.Identity{ // Inspect rejects some data that etcd would silently accept
+	if err := findings.Inspect(datadir.Identity{ // Inspect also rejects data that etcd would silently accept
 		Name: m.config.Name, PeerURLs: types.URLs(m.config.AdvertisePeerUrls).StringSlice(), InitialCluster: m.config.InitialCluster,
 	}, m.options.Log); err != nil {
-		m.opened = true // from here on, the next start must not treat the data as valid
+		m.opened = true // the next start must not treat the data as valid
 		m.startErr = err
 		close(m.started)
 		return err
 	}
 	if entries, committed := findings.Uncommitted(); m.config.ForceNewCluster && entries > 0 {
 		m.options.Log.Warn().Uint64("entries", entries).Uint64("committed", committed).
-			Msg("force-new-cluster drops log entries that are not recorded as committed, some of which may have been acknowledged to clients. " +
-				"To lose none, stop the member gracefully before forcing a new cluster, which records the last committed entry")
+			Msg("force-new-cluster discards log entries that are not recorded as committed, even if they were acknowledged to clients; " +
+				"to keep them, stop the member gracefully before you force a new cluster")
 	}
 	if m.founds = findings.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
-		m.options.Log.Info().Msgf("the data directory %s is empty: etcd creates a new cluster", m.config.Dir)
+		m.options.Log.Info().Msgf("the data directory %s is empty; creating a new cluster", m.config.Dir)
 	}
 	if err := m.announce(ctx, recorded, unread); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("gave up before etcd was opened: %w", err)
+		return fmt.Errorf("gave up before etcd was started: %w", err)
 	}
 	datadir.SetPermissions(m.config.Dir, m.options.Log)
-	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint, all data counts as changed
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // without a fingerprint, the data counts as changed
 	return nil
 }
 
-// maxVersion returns the highest cluster version that the data records.
+// maxVersion returns the highest cluster version in the data.
 func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err error) {
 	versions, err := findings.ClusterVersions()
 	for _, text := range versions {
@@ -271,8 +270,8 @@ func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err 
 	return highest, err
 }
 
-// announce sets the version that etcd announces. It must be called before etcd is opened. The version is that of
-// the data or, for a member that joins, that of its cluster. A new cluster has no version.
+// announce sets the version that etcd announces, based on the cluster version in the data or, for a joining member,
+// in the cluster. A new cluster has no version. announce must be called before etcd is started.
 func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unread error) (err error) {
 	wanted := m.options.DataVersion
 	hasLog := wal.Exist(m.files.wal)
@@ -280,12 +279,12 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 	case wanted == (dataversion.Version{}):
 		return nil
 	case hasLog && unread != nil:
-		m.options.Log.Warn().Err(unread).Msg("the cluster's version could not be read from the data; etcd announces its own")
-		recorded = dataversion.Of3_6 // never older than the version of the data
+		m.options.Log.Warn().Err(unread).Msg("cannot read the cluster version from the data; announcing the embedded etcd's own version")
+		recorded = dataversion.Of3_6 // must not be older than the version of the data
 	case !hasLog && m.config.ClusterState == embed.ClusterStateFlagExisting && m.options.AwaitPeers != nil:
 		recorded, err = m.options.AwaitPeers(ctx, func(reason string) {
 			m.doing.Store(reason)
-			m.options.Log.Warn().Msg("etcd " + reason)
+			m.options.Log.Warn().Msg("etcd is " + reason)
 		})
 		if err != nil {
 			return err
@@ -293,12 +292,12 @@ func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unr
 	}
 	name := dataversion.Announce(wanted, recorded)
 	m.options.Log.Info().Str("announced", name).Stringer("wanted", wanted).Stringer("recorded", recorded).
-		Msg("etcd announces this version to its cluster")
+		Msg("announcing the etcd version to the cluster")
 	return nil
 }
 
-// defragmentAtStart makes etcd defragment its database before it serves, if that is worth the time and not already
-// configured in etcd.
+// defragmentAtStart makes etcd defragment the database before it serves clients if this is worth the time and etcd's
+// own threshold is not configured.
 func (m *Member) defragmentAtStart() {
 	info, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
 	if err == nil && m.config.BootstrapDefragThresholdMegabytes == 0 {
@@ -306,7 +305,7 @@ func (m *Member) defragmentAtStart() {
 	}
 }
 
-// start runs embed.StartEtcd, which cannot be interrupted, so Close waits for it.
+// start runs embed.StartEtcd. Close must wait for it, because it cannot be interrupted.
 func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
@@ -324,15 +323,15 @@ func (m *Member) start() {
 	m.etcd = etcd
 }
 
-// isListenError reports whether etcd failed to bind an address. etcd opens its data after binding the addresses for
-// peers and clients, but before binding the one for metrics.
+// isListenError reports whether etcd failed to bind an address. etcd binds its peer and client addresses before it
+// opens the data, but its metrics address afterwards.
 func isListenError(err error) bool {
 	failed, ok := errors.AsType[*net.OpError](err)
 	return ok && failed.Op == "listen"
 }
 
-// serve starts the background goroutines of a ready member: they maintain the database, compact, keep the data at the
-// wanted version, check that the data is still on the volume, and update the member's entry in the cluster.
+// serve starts the background jobs of a ready member: database maintenance, auto-compaction, the data version,
+// checks of the data files, and updates of the member's entry in the cluster.
 func (m *Member) serve() {
 	server := m.etcd.Server
 	ctx, stop := context.WithCancel(context.Background())
@@ -353,11 +352,10 @@ func (m *Member) serve() {
 	}
 }
 
-// Watch returns the reason when etcd stops on its own. It also returns when ctx is done.
+// Watch waits until etcd stops unexpectedly and returns the reason. Watch also returns when ctx is done.
 func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
 
-// wait returns nil once ready is closed. Otherwise it returns the reason why etcd has stopped on its own, or ctx's
-// error.
+// wait returns nil once ready is closed, or the reason why etcd stopped unexpectedly, or the error of ctx.
 func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	select {
 	case <-ready:
@@ -369,17 +367,16 @@ func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	case <-m.etcd.Server.StopNotify():
 		err = errStopped
 	case failed := <-m.etcd.Err():
-		err = errStopped // a listener also fails when etcd stops
+		err = errStopped // listeners also fail when etcd stops
 		if !isClosed(m.etcd.Server.StoppingNotify()) {
-			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed"))) // etcd may not report a cause
+			err = fmt.Errorf("an etcd listener failed: %w", cmp.Or(failed, errors.New("closed"))) // the cause may be nil
 		}
 	}
 	m.stopped.Store(&err)
 	return err
 }
 
-// crash reports an unrecoverable failure once. It publishes the reason first, so that every waiting call returns
-// it.
+// crash reports a crash once. crash reports the reason before it unblocks waiting calls.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)

@@ -53,14 +53,14 @@ func TestClose_neverOpened(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. On Unavailable, a client
-// resumes its watch on another member; on any other code it would give up.
+// etcd's own Close waits 7 s for watches, and a client may wait forever for a lock. A client resumes its watch on
+// another member after Unavailable, but gives up after any other code.
 func TestClose_endlessRequests(t *testing.T) {
 	b := openBench(t)
 	client := b.client(t)
 	var watches []clientv3.WatchChan
 	for i := range 1000 {
-		ctx := context.WithValue(t.Context(), watchKey{}, i) // each context needs its own stream
+		ctx := context.WithValue(t.Context(), watchKey{}, i) // watches with different contexts use different streams
 		watches = append(watches, client.Watch(ctx, fmt.Sprintf("key-%d", i), clientv3.WithCreatedNotify()))
 	}
 	for _, watch := range watches {
@@ -107,8 +107,8 @@ func TestOpen_withoutQuorum(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
-	assert.Contains(t, b.Doing(), "waits for a leader")
-	assert.Regexp(t, `it has no connection to etcd-1 \(http://127\.0\.0\.1:\d+\), etcd-2 \(http://127\.0\.0\.1:\d+\): check with etcd-wrapper status on each`, b.Doing())
+	assert.Contains(t, b.Doing(), "waiting for a leader")
+	assert.Regexp(t, `no connection to etcd-1 \(http://127\.0\.0\.1:\d+\), etcd-2 \(http://127\.0\.0\.1:\d+\): check that each is running`, b.Doing())
 	asked := time.Now()
 	opened, err := b.Close()
 	assert.True(t, opened)

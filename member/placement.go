@@ -17,17 +17,17 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// retryPolicy contains the pause between two requests to the cluster and the timeout of a response. If raft drops a
-// proposal, for example without a leader, there is no response.
+// retryPolicy contains the pause between two requests to the cluster and the timeout of each request. A request that
+// raft drops gets no response.
 type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
 	patient = retryPolicy{2 * time.Second, 5 * time.Second}
-	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // for the rest of a stop
+	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // while the member stops
 )
 
-// retry repeats an attempt until it succeeds or ctx is done, and logs each new reason for a failure once. aim is a
-// clause.
+// retry calls try until it succeeds or ctx is done, and logs an error when it differs from the previous one. aim
+// completes the sentence "cannot … yet".
 func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
 	for ctx.Err() == nil {
@@ -45,9 +45,8 @@ func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logge
 	}
 }
 
-// placement updates this member's peer URLs in the cluster. If the member is a learner that recovery added,
-// placement also promotes it once it has caught up. It retries until it succeeds, even after a restart, because no
-// other process would do so.
+// placement updates this member's peer URLs in the cluster and promotes a learner that recovery added once it has
+// caught up. placement retries until it succeeds, even after a restart, because nothing else does these updates.
 type placement struct {
 	server  *etcdserver.EtcdServer
 	config  *embed.Config
@@ -59,7 +58,7 @@ func (p placement) run(ctx context.Context) {
 	if p.awaitPromotion(ctx) {
 		p.retry(ctx, "promote this learner to a voting member", p.promote)
 	}
-	p.retry(ctx, "remove the note about this learner's promotion from the cluster", func(ctx context.Context) error {
+	p.retry(ctx, "revoke this learner's promotion lease", func(ctx context.Context) error {
 		return maintenance.RemovePromoteLease(ctx, p.server, p.config.Name)
 	})
 }
@@ -68,9 +67,8 @@ func (p placement) retry(ctx context.Context, aim string, try func(context.Conte
 	retry(ctx, p.server, p.options.Log, patient, aim, try)
 }
 
-// awaitPromotion returns true once the cluster has recorded that this learner should be promoted, and false once it
-// has a vote or ctx is done. Recovery records this before it adds a member, so a member that serves without the
-// record was added by a user.
+// awaitPromotion returns true once this learner is marked for promotion, and false once it is a voting member or ctx
+// is done. Recovery marks a learner before it adds the member, so a learner without a mark was added by a user.
 func (p placement) awaitPromotion(ctx context.Context) bool {
 	logged := false
 	for p.server.IsLearner() {
@@ -78,7 +76,7 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 			return true
 		}
 		if !logged {
-			p.options.Log.Info().Msgf("this learner was added by hand: it stays a learner until a user promotes it with etcdctl member promote %s", p.server.MemberID())
+			p.options.Log.Info().Msgf("this learner was added manually and is not promoted automatically: run etcdctl member promote %s", p.server.MemberID())
 		}
 		logged = true
 		if clock.Sleep(ctx, patient.pause) != nil {
@@ -86,14 +84,14 @@ func (p placement) awaitPromotion(ctx context.Context) bool {
 		}
 	}
 	if logged {
-		p.options.Log.Info().Msg("this learner was promoted by hand: the member has a vote now")
+		p.options.Log.Info().Msg("this learner was promoted manually and is now a voting member")
 	}
 	return false
 }
 
-// updateURLs reports peer URLs that were changed in the configuration, because etcd uses the ones that the cluster
-// knows. The member can reach the others from its new address, so it can report its URLs itself. The URLs that etcd
-// uses without configured ones are ignored.
+// updateURLs updates the peer URLs in the cluster if they were changed in the configuration, because etcd ignores
+// such a change. The member can still reach the other members, so it can update its own URLs. etcd's default URLs
+// are ignored.
 func (p placement) updateURLs(ctx context.Context) error {
 	known := p.server.Cluster().Member(p.server.MemberID())
 	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()
@@ -103,13 +101,13 @@ func (p placement) updateURLs(ctx context.Context) error {
 	changed := *known
 	changed.RaftAttributes = membership.RaftAttributes{PeerURLs: urls, IsLearner: known.IsLearner}
 	if _, err := p.server.UpdateMember(ctx, changed); err != nil {
-		return fmt.Errorf("from %v to %v: %w", known.PeerURLs, urls, err)
+		return fmt.Errorf("changing the peer URLs from %v to %v: %w", known.PeerURLs, urls, err)
 	}
-	p.options.Log.Info().Strs("before", known.PeerURLs).Strs("now", urls).Msg("the cluster has this member's new peer URLs")
+	p.options.Log.Info().Strs("before", known.PeerURLs).Strs("now", urls).Msg("updated this member's peer URLs in the cluster")
 	return nil
 }
 
-// unconfiguredURL is the peer URL that etcd reports for a member without a configured peer URL.
+// unconfiguredURL is etcd's default peer URL.
 const unconfiguredURL = "http://localhost:2380"
 
 func equalURLs(some, others []string) bool {
@@ -117,9 +115,9 @@ func equalURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
-// promote asks the leader, which knows whether the log is complete enough. With authentication, the leader does not
-// trust this member to act for a user, and etcd would repeat the request continuously, so the request is sent as a
-// client.
+// promote asks the leader for a promotion, because the leader knows whether the learner has caught up. If
+// authentication is enabled, the leader rejects requests without a user and etcd would retry them continuously, so
+// promote sends the request as a client.
 func (p placement) promote(ctx context.Context) (err error) {
 	switch {
 	case !p.server.IsLearner():
@@ -127,7 +125,7 @@ func (p placement) promote(ctx context.Context) (err error) {
 	case !p.server.AuthStore().IsAuthEnabled():
 		_, err = p.server.PromoteMember(ctx, uint64(p.server.MemberID()))
 	case p.options.AskForVote == nil:
-		return errors.New("authentication is on, and no root user is configured")
+		return errors.New("authentication is enabled, but no root user is configured")
 	default:
 		var members []membership.Member
 		for _, each := range p.server.Cluster().Members() {
@@ -136,7 +134,7 @@ func (p placement) promote(ctx context.Context) (err error) {
 		err = p.options.AskForVote(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
 	}
 	if err == nil {
-		p.options.Log.Info().Msg("this learner was promoted: the member has a vote now")
+		p.options.Log.Info().Msg("this learner was promoted to a voting member")
 	}
 	return err
 }

@@ -49,18 +49,18 @@ func TestPlacement_promotion(t *testing.T) {
 	voter := placed(t, again)
 	require.NoError(t, voter.Open(soon(t)))
 	defer voter.Close()
-	require.Eventually(t, says(voter, "it stays a learner until a user promotes it with etcdctl member promote "+voter.ID().String()), patience, tick)
+	require.Eventually(t, says(voter, "is not promoted automatically: run etcdctl member promote "+voter.ID().String()), patience, tick)
 	promise(t, client, again.Name)
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
-	require.Eventually(t, says(voter, "this learner was promoted: the member has a vote now"), patience, tick)
+	require.Eventually(t, says(voter, "this learner was promoted to a voting member"), patience, tick)
 	require.Eventually(t, func() bool {
 		all, err := client.Leases(soon(t))
 		return err == nil && len(all.Leases) == 0
 	}, patience, tick, "what was promised is done")
 }
 
-// promise grants the lease by which recovery marks a learner for promotion.
+// promise grants the lease with which recovery marks a learner for promotion.
 func promise(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease(name), TTL: 60})
@@ -117,7 +117,7 @@ func TestPlacement_newPeerURLs(t *testing.T) {
 		urls := peerURLs(t, client, mover.config.Name)
 		return len(urls) == 1 && urls[0] == want
 	}, patience, tick)
-	require.Eventually(t, says(members[2], "the cluster has this member's new peer URLs"), patience, tick)
+	require.Eventually(t, says(members[2], "updated this member's peer URLs in the cluster"), patience, tick)
 	_, err := members[2].client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 }

@@ -29,7 +29,7 @@ func TestOpen_changedNameOrAddress(t *testing.T) {
 	}
 }
 
-// renamed returns the configuration of a member with a different name on the same directory.
+// renamed returns a configuration with a different name and the same data directory.
 func renamed(t *testing.T, dir string) *embed.Config {
 	t.Helper()
 	other := config(t, dir)

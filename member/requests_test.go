@@ -35,7 +35,7 @@ func TestRequests(t *testing.T) {
 	assert.Less(t, writes.Took+reads.Took, time.Since(start))
 }
 
-// The readiness history reads these metrics, which may have different names in other versions of etcd.
+// The readiness history depends on these metrics, which other versions of etcd may rename.
 func TestEtcdMetrics(t *testing.T) {
 	t.Parallel()
 	openBench(t)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// dropUntil returns a handler that drops proposals until there is a leader after the given time.
+// dropUntil returns a handler that drops proposals until a leader is elected after the given time.
 func dropUntil(leader time.Duration) (grpc.UnaryHandler, *int) {
 	tries, start := 0, time.Now()
 	return func(context.Context, any) (any, error) {
@@ -40,7 +40,7 @@ func TestRetryDropped(t *testing.T) {
 		assert.Equal(t, "done", reply)
 		assert.Equal(t, 2*time.Second, time.Since(start))
 
-		const blocked = 4 * time.Second // time that a proposal waits for a leader, which may then transfer its leadership
+		const blocked = 4 * time.Second // time for which a proposal waits for a leader
 		handler, _ = dropUntil(blocked + time.Second)
 		reply, err = callDropped(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
 			time.Sleep(max(0, blocked-time.Since(start.Add(2*time.Second))))

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	rootUser    = "root"                 // name of etcd's user and role with all permissions
+	rootUser    = "root"                 // name of the user and the role with all permissions
 	rootTimeout = 5 * time.Second        // timeout of each attempt to create the user
-	rootPause   = 100 * time.Millisecond // between attempts
-	// rootPatience is the time for the leader to create the user. A leader that was started without the password
+	rootPause   = 100 * time.Millisecond // pause between attempts
+	// rootPatience bounds how long a follower waits for the leader to create the user. A leader without the password
 	// never does.
 	rootPatience = 10 * time.Second
 )
 
-// rootAuth creates the root user in an empty cluster and enables authentication. Clients are rejected until it is
-// decided whether that is necessary, so no client can write anonymously before. A cluster with a key or another
-// user is never changed, because it may run without authentication on purpose.
+// rootAuth creates the root user in an empty cluster and enables authentication. Until then, clients are rejected,
+// so that none can write anonymously. A cluster with keys or other users is never changed, because it may run
+// without authentication on purpose.
 type rootAuth struct {
 	password string
 	log      zerolog.Logger
@@ -54,7 +54,7 @@ func (r *rootAuth) stream(server any, stream grpc.ServerStream, _ *grpc.StreamSe
 	return handler(server, stream)
 }
 
-// awaitRoot returns nil once authentication is enabled, or the cluster is not empty.
+// awaitRoot returns nil once authentication is enabled or the cluster is known not to be empty.
 func (m *Member) awaitRoot(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -67,14 +67,15 @@ func (m *Member) awaitRoot(ctx context.Context) error {
 	return m.wait(ctx, decided)
 }
 
-// run reports whether authentication is enabled or the cluster is not empty. It returns false when ctx is done.
+// run returns true once authentication is enabled or the cluster is known not to be empty, and false if ctx is done
+// first.
 func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool {
 	began, failure := time.Now(), ""
 	for !r.decide(server) {
 		if server.Leader() == server.MemberID() || time.Since(began) > rootPatience {
 			if err := r.enable(ctx, server); err != nil && err.Error() != failure {
 				failure = err.Error()
-				r.log.Warn().Err(err).Msg("the user root cannot be created yet: clients are refused; retrying")
+				r.log.Warn().Err(err).Msg("cannot create the root user yet; rejecting clients and retrying")
 			}
 		}
 		if clock.Sleep(ctx, rootPause) != nil {
@@ -84,27 +85,27 @@ func (r *rootAuth) run(ctx context.Context, server *etcdserver.EtcdServer) bool 
 	return true
 }
 
-// decide reports whether clients may be served. It uses only what this member has applied, which cannot be undone.
+// decide reports whether clients may be served. The decision is final because it uses only entries that this member
+// has applied.
 func (r *rootAuth) decide(server *etcdserver.EtcdServer) bool {
 	enabled := server.AuthStore().IsAuthEnabled()
 	if !enabled && !isEmpty(server) {
-		r.log.Warn().Msg("--root-password-file is ignored: the cluster has keys or users, and runs without authentication; " +
-			"etcdctl user add root, user grant-role root root and auth enable change that")
+		r.log.Warn().Msg("ignoring --root-password-file: the cluster already has keys or users and runs without authentication; " +
+			"to enable authentication, run etcdctl user add root, user grant-role root root and auth enable")
 		enabled = true
 	}
 	r.decided.Store(enabled)
 	return enabled
 }
 
-// isEmpty reports whether the cluster, as far as this member has applied its log, has no keys and no users except
-// root.
+// isEmpty reports whether the entries applied so far contain no keys and no users except root.
 func isEmpty(server *etcdserver.EtcdServer) bool {
 	users, err := server.AuthStore().UserList(nil)
 	return err == nil && server.KV().Rev() == 1 && !slices.ContainsFunc(users.Users, func(name string) bool { return name != rootUser })
 }
 
-// enable creates the user and enables authentication. An interrupted attempt is repeated with the password of this
-// process.
+// enable creates the root user and enables authentication. If an earlier attempt created the user, enable sets the
+// password again.
 func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(ctx, rootTimeout)
 	defer cancel()
@@ -125,7 +126,7 @@ func (r *rootAuth) enable(ctx context.Context, server *etcdserver.EtcdServer) er
 		_, err = server.AuthEnable(ctx, &etcdserverpb.AuthEnableRequest{})
 	}
 	if err == nil {
-		r.log.Info().Msg("authentication is enabled: the new cluster has the user root, with the password in --root-password-file")
+		r.log.Info().Msg("created the root user with the password in --root-password-file and enabled authentication")
 	}
 	return err
 }

@@ -40,7 +40,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	anonymous := make(chan error)
 	go func() {
 		client := first.client(t)
-		for { // starts before the member serves
+		for { // starts before the member is serving
 			if _, err := client.Put(soon(t), "key", "value"); err == nil || errors.Is(err, rpctypes.ErrUserEmpty) {
 				anonymous <- err
 				return
@@ -67,7 +67,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	require.ErrorIs(t, put(t, first, "root", "secret"), rpctypes.ErrAuthFailed)
 	require.NoError(t, put(t, first, "root", "first:secret"))
 	require.NoError(t, first.LinearizableRead(soon(t)))
-	require.Contains(t, first.log.String(), "authentication is enabled: the new cluster has the user root")
+	require.Contains(t, first.log.String(), "created the root user")
 	first.mustClose(t)
 	assert.NotContains(t, first.log.String(), "first:secret")
 
@@ -79,7 +79,7 @@ func TestRootPassword_newCluster(t *testing.T) {
 	assert.NotContains(t, second.log.String(), "root-password-file")
 }
 
-// Existing clusters, with or without users, are not changed.
+// A cluster with keys or users must not be changed.
 func TestRootPassword_existingCluster(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(ctx context.Context, client *clientv3.Client) error{
@@ -111,7 +111,7 @@ func TestRootPassword_existingCluster(t *testing.T) {
 			require.NoError(t, after.Open(soon(t)))
 			defer after.Close()
 			require.NoError(t, put(t, after, "", ""))
-			require.Contains(t, after.log.String(), "--root-password-file is ignored")
+			require.Contains(t, after.log.String(), "ignoring --root-password-file")
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestRootPassword_interrupted(t *testing.T) {
 	require.NoError(t, put(t, after, "root", "new"))
 }
 
-// openRooted opens a cluster with one member for each password; an empty password configures none.
+// openRooted starts a cluster with a member for each password. An empty password means that none is configured.
 func openRooted(t *testing.T, passwords ...string) (members []*bench) {
 	t.Helper()
 	for i, config := range clusterConfigs(t, len(passwords)) {
@@ -150,7 +150,7 @@ func TestRootPassword_severalMembers(t *testing.T) {
 	t.Parallel()
 	for name, passwords := range map[string][]string{
 		"all have it":        {"secret", "secret", "secret"},
-		"one of them has it": {"", "secret", ""}, // while the flag is rolled out in an empty cluster, the leader may lack it
+		"one of them has it": {"", "secret", ""}, // the leader may not have the flag yet while it is being rolled out
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +158,7 @@ func TestRootPassword_severalMembers(t *testing.T) {
 				require.ErrorIs(t, put(t, b, "", ""), rpctypes.ErrUserEmpty)
 				require.NoError(t, put(t, b, "root", "secret"))
 				if passwords[0] != "" {
-					assert.NotContains(t, b.log.String(), "cannot be created")
+					assert.NotContains(t, b.log.String(), "cannot create the root user")
 				}
 			}
 		})

@@ -19,19 +19,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fill writes the given number of mebibytes, more than a connection buffers.
+// fill writes the given number of mebibytes.
 func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	t.Helper()
 	value := strings.Repeat("x", 1<<20)
 	for i := range mebibytes {
-		require.Eventually(t, func() bool { // on a busy machine it may take longer than etcd lets a request take
+		require.Eventually(t, func() bool { // on a busy machine, a write may exceed etcd's request timeout
 			_, err := client.Put(soon(t), fmt.Sprintf("large-%03d", i), value)
 			return err == nil
 		}, patience, tick)
 	}
 }
 
-// empty deletes and compacts the keys that fill wrote, so that their pages become free.
+// empty deletes and compacts the keys written by fill, which frees their pages.
 func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
@@ -42,7 +42,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	}, patience, tick)
 }
 
-// holdSnapshot requests a snapshot and does not read the rest of it until the context ends.
+// holdSnapshot requests a snapshot and stops reading it until the context is canceled.
 func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})
@@ -51,7 +51,7 @@ func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	require.NoError(t, err)
 }
 
-// answers reports whether a write is answered in time.
+// answers reports whether a write succeeds in time.
 func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -71,7 +71,7 @@ func TestDefragmentation_duringASnapshot(t *testing.T) {
 	holdSnapshot(reading, t, client)
 	_, err := client.Defragment(soon(t), endpoint(b.config))
 	require.Equal(t, codes.FailedPrecondition, status.Code(err), "%v", err)
-	require.ErrorContains(t, err, "not defragmented: the database is being read: wait for the end of the snapshot for 127.0.0.1:")
+	require.ErrorContains(t, err, "cannot defragment: the database is being read: wait for the snapshot for 127.0.0.1:")
 	reply, err := http.Post(endpoint(b.config)+"/v3/maintenance/defragment", "application/json", strings.NewReader("{}"))
 	require.NoError(t, err)
 	defer reply.Body.Close()

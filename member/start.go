@@ -17,17 +17,16 @@ import (
 )
 
 const (
-	// electPause is the pause between two attempts to be elected as the only voter.
+	// electPause is the pause between two election attempts of the only voter.
 	electPause = 2 * time.Millisecond
-	// electPatience bounds these attempts. Without them, an election takes at most two election timeouts, which are
-	// 1 s each by default.
+	// electPatience bounds the attempts. A normal election takes at most two election timeouts (1 s each by
+	// default).
 	electPatience = 2 * time.Second
 )
 
-// electSelf elects the only voter of a cluster without the usual wait for other members, which takes 0.1 to 1 s by
-// default, most of a start. It sends raft the message that a leader sends to transfer its leadership
-// (MsgTimeoutNow), and ends once there is a leader. Raft then campaigns without a pre-vote, which cannot disturb
-// any other voter.
+// electSelf makes the only voter of a cluster the leader without waiting for the election timeout, which accounts
+// for most of the start time. electSelf sends MsgTimeoutNow to raft, like a leader that transfers its leadership,
+// until there is a leader. raft then campaigns without a pre-vote, which is safe because there are no other voters.
 func electSelf(server *etcdserver.EtcdServer) {
 	self := uint64(server.MemberID())
 	ctx, cancel := context.WithTimeout(context.Background(), electPatience)
@@ -36,7 +35,7 @@ func electSelf(server *etcdserver.EtcdServer) {
 	defer retry.Stop()
 	for server.Leader() == 0 {
 		if isOnlyVoter(server.AppliedIndex(), maintenance.RaftStatus(server)) {
-			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // the message is repeated
+			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // retried on the next tick
 		}
 		select {
 		case <-retry.C:
@@ -48,38 +47,36 @@ func electSelf(server *etcdserver.EtcdServer) {
 	}
 }
 
-// firstIndex is the index of the log entry that creates a cluster of one member.
+// firstIndex is the index of the log entry that creates a single-member cluster.
 const firstIndex = 1
 
-// isOnlyVoter reports whether the member is the only voter according to raft's configuration. etcd's member list
-// may be ahead of raft or behind it. Both must have applied all committed entries, because one of these entries may
-// add another voter. Also, raft reads its unapplied entries before it campaigns, and etcd may already have dropped
-// them from memory.
+// isOnlyVoter reports whether this member is the only voter in raft's configuration. raft and etcd must both have
+// applied all committed entries, because such an entry may add another voter. In addition, raft reads unapplied
+// entries before it campaigns, and etcd may already have removed them from memory.
 func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
 	if status.Commit == firstIndex {
-		applied = firstIndex // etcd reports nothing as applied if there is nothing to apply
+		applied = firstIndex // etcd reports 0 if there is nothing to apply
 	}
 	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }
 
 const (
-	// maxApplyLag is the lag behind the commit index at which etcd rejects its own requests with "too many
-	// requests": maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
+	// maxApplyLag is the lag behind the commit index beyond which etcd rejects requests with "too many requests"
+	// (maxGapBetweenApplyAndCommitIndex in etcdserver/v3_server.go of etcd v3.6.16).
 	maxApplyLag = 5000
 	// catchUpPoll is the pause between two checks of the lag.
 	catchUpPoll = 200 * time.Millisecond
-	// catchUpPause is the longest pause between two entries that are proposed for a member that does not catch up.
+	// catchUpPause is the maximum pause between two proposals for a member that does not catch up.
 	catchUpPause = 5 * time.Second
 )
 
-// proposeAfterSnapshot prevents an etcd from waiting for a write that may never happen. When etcd installs a
-// snapshot from its leader, it does not count the entries in it as applied: only a later entry advances the applied
-// index (applySnapshot and setAppliedIndex in etcd v3.6.16, etcdserver/server.go). Until then, etcd rejects its own
-// requests to the cluster. One of them publishes its name and is retried continuously, so in a cluster without
-// writes, etcd never becomes ready. proposeAfterSnapshot proposes the same entry to raft directly. Applying it
-// twice changes nothing. It returns when etcd stops.
+// proposeAfterSnapshot makes a member ready that has installed a snapshot from the leader in a cluster without
+// writes. A snapshot does not advance the applied index; only a later entry does (applySnapshot and setAppliedIndex
+// in etcdserver/server.go of etcd v3.6.16). Until then, etcd rejects its own requests to the cluster, including the
+// one that publishes its name and makes it ready. proposeAfterSnapshot therefore proposes this entry directly to
+// raft. Applying the entry twice is harmless. proposeAfterSnapshot returns when etcd stops.
 func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
@@ -100,14 +97,14 @@ func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, l
 			}
 			err := proposeAttributes(server, config)
 			log.Info().AnErr("error", err).Uint64("applied", applied).Uint64("committed", server.CommittedIndex()).
-				Msg("etcd has installed its leader's snapshot and waits for an entry after it, which was proposed")
+				Msg("proposed a log entry, which etcd needs to become ready after it has installed a snapshot from the leader")
 			pause = min(2*pause, catchUpPause)
 			next = now.Add(pause)
 		}
 	}
 }
 
-// proposeAttributes proposes the same entry as etcd at the start of a member: its name and its client URLs.
+// proposeAttributes proposes the entry with the member's name and client URLs that etcd proposes at its start.
 func proposeAttributes(server *etcdserver.EtcdServer, config *embed.Config) error {
 	ctx, cancel := context.WithTimeout(context.Background(), catchUpPoll)
 	defer cancel()

@@ -47,7 +47,7 @@ func TestIsOnlyVoter(t *testing.T) {
 	}
 }
 
-// A restored member has a snapshot and no entries after it, so etcd applies nothing.
+// The log of a restored member ends with a snapshot, so etcd has no entries to apply.
 func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	t.Parallel()
 	const self = 1

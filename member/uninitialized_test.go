@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// preservedDirs returns the member directories that were moved aside.
+// preservedDirs returns the member directories that were preserved.
 func preservedDirs(t *testing.T, dir string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "member.uninitialized-*"))
@@ -21,10 +21,10 @@ func preservedDirs(t *testing.T, dir string) []string {
 	return found
 }
 
-// Without the move, etcd would start and wait forever for an election.
+// etcd would start with this data and wait forever for an election.
 func TestOpen_uninitializedData(t *testing.T) {
 	dir := newDir(t)
-	for round := range 2 { // the second round finds the leftovers of the first
+	for round := range 2 { // the second round finds the directories that the first round preserved
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
 		datadirtest.Initialize(t, dir)
 		b := newBench(t, dir)
@@ -37,10 +37,10 @@ func TestOpen_uninitializedData(t *testing.T) {
 	}
 }
 
-// stoppedMember returns the data directory, the log and the configuration of an etcd that has run and was stopped.
+// stoppedMember returns the data directory, the log and the configuration of a member that was stopped cleanly.
 func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a pattern of path/filepath
+	dir = filepath.Join(t.TempDir(), "[new].etcd") // the name is also a valid path/filepath pattern
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
 	require.Eventually(t, func() bool { return strings.Contains(b.log.String(), "set initial cluster version") }, patience, tick)
@@ -50,7 +50,7 @@ func stoppedMember(t *testing.T) (dir, segment string, config *embed.Config) {
 	return dir, filepath.Join(dir, "member", "wal", "0000000000000000-0000000000000000.wal"), b.config
 }
 
-// etcd would treat the data as new and wait forever for an election or for its peers.
+// etcd would treat the data as new and wait forever for an election or its peers.
 func TestOpen_lostLog(t *testing.T) {
 	dir, segment, _ := stoppedMember(t)
 	require.NoError(t, os.Remove(segment))

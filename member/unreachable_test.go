@@ -16,7 +16,7 @@ func TestDescribeUnreachable(t *testing.T) {
 	}{
 		"by its log":                    {"etcd-1", here, "", "", "etcd-1 (http://etcd-1.example.org:2380)"},
 		"not named yet":                 {"", "", "", "", "http://etcd-1.example.org:2380"},
-		"with another address":          {"etcd-1", other, "", "", "etcd-1 (http://etcd-1.example.org:2380, by etcd's log; initial-cluster has http://10.0.0.1:2380)"},
+		"with another address":          {"etcd-1", other, "", "", "etcd-1 (http://etcd-1.example.org:2380, according to etcd's log; initial-cluster has http://10.0.0.1:2380)"},
 		"through a proxy":               {"etcd-1", here, "http://user:secret@proxy:3128", "", "etcd-1 (http://etcd-1.example.org:2380, through the proxy http://user:xxxxx@proxy:3128: add etcd-1.example.org to NO_PROXY)"},
 		"with an exception for members": {"etcd-1", here, "http://proxy:3128", ".example.org", "etcd-1 (http://etcd-1.example.org:2380)"},
 	} {

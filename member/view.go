@@ -26,8 +26,8 @@ import (
 
 // The methods in this file may be called from any goroutine.
 
-// Doing describes the progress of the start or the close as a clause about etcd. It is empty if neither is in
-// progress.
+// Doing describes the progress of the start or the close, such as "opening the data", so that it completes the
+// sentence "etcd is …". Doing returns "" if neither is in progress.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	switch doing {
@@ -35,14 +35,14 @@ func (m *Member) Doing() string {
 		return cmp.Or(maintenance.StartProgress(layout.ToSnapDir(m.config.Dir)), doing)
 	case awaitsQuorum:
 		if names := m.Missing(); len(names) > 0 {
-			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"
+			return doing + "; no connection to " + strings.Join(names, ", ") + ": check that each is running and reachable; etcd-wrapper status shows what it is waiting for"
 		}
 	}
 	return doing
 }
 
-// Server returns etcd's server for readers of its database. It returns nil until etcd is open, and after etcd has
-// stopped.
+// Server returns etcd's server, for reading its database. Server returns nil before etcd has started and after it
+// has stopped.
 func (m *Member) Server() *etcdserver.EtcdServer {
 	if !isClosed(m.started) || m.etcd == nil || isClosed(m.etcd.Server.StopNotify()) {
 		return nil
@@ -59,7 +59,7 @@ func isClosed(signal <-chan struct{}) bool {
 	}
 }
 
-// View returns the state of the cluster from memory. ok is false until etcd is open.
+// View returns the state of the cluster from memory. ok is false until etcd has started.
 func (m *Member) View() (v state.Member, ok bool) {
 	server := m.Server()
 	if server == nil {
@@ -86,13 +86,13 @@ func (m *Member) View() (v state.Member, ok bool) {
 	return v, true
 }
 
-// Requests returns the totals of clients' writes (puts, deletions and transactions) and reads.
+// Requests returns the totals of client writes (puts, deletes and transactions) and reads.
 func (m *Member) Requests() (writes, reads state.Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
 
-// DataVersion returns the state of the data version. ok is false if the member is not ready yet or no version is
-// wanted.
+// DataVersion returns the state of the data version. ok is false if the member is not ready yet or no version was
+// requested.
 func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	keeper := m.keeper.Load()
 	if keeper == nil {
@@ -101,18 +101,17 @@ func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	return keeper.State(), true
 }
 
-// Unreadable returns why an etcd of the wanted version could not read the data. It returns "" if it could, or if no
-// version is wanted.
+// Unreadable returns why etcd of the wanted version cannot read the data, or "" if it can or no version was
+// requested.
 func (m *Member) Unreadable() string {
 	version, ok := m.DataVersion()
 	if !ok || version.Readable {
 		return ""
 	}
-	return fmt.Sprintf("etcd %s could not read the data: %s", version.Wanted, version.Reason)
+	return fmt.Sprintf("etcd %s cannot read the data: %s", version.Wanted, version.Reason)
 }
 
-// Missing describes the members to which etcd has no connection, with the addresses that it tries. It does not
-// block.
+// Missing describes the members to which etcd has no connection, with their addresses. Missing does not block.
 func (m *Member) Missing() (peers []string) {
 	server := m.Server()
 	if server == nil {
@@ -132,8 +131,8 @@ func (m *Member) Missing() (peers []string) {
 	return peers
 }
 
-// NotJoined returns the members in initial-cluster that, according to etcd's log, are not in the cluster, sorted by
-// name. It returns none until etcd is open.
+// NotJoined returns the names of the members in initial-cluster that are not in the cluster according to etcd's log,
+// in sorted order. NotJoined returns nil until etcd has started.
 func (m *Member) NotJoined() (names []string) {
 	server := m.Server()
 	if server == nil {
@@ -152,8 +151,8 @@ func (m *Member) NotJoined() (names []string) {
 	return names
 }
 
-// describeUnreachable describes a member to which etcd cannot connect. etcd uses the addresses in its log instead
-// of the configured ones, and the proxy in its environment.
+// describeUnreachable describes a member to which etcd cannot connect. etcd uses the addresses in its log, not the
+// configured ones, and the proxy from the environment.
 func describeUnreachable(member *membership.Member, configured types.URLs) string {
 	urls := strings.Join(member.PeerURLs, ",")
 	name := cmp.Or(member.Name, urls, member.ID.String())
@@ -162,7 +161,7 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 		hints = append(hints, urls)
 	}
 	if len(configured) > 0 && !equalURLs(member.PeerURLs, configured.StringSlice()) {
-		hints = append(hints, fmt.Sprintf("by etcd's log; initial-cluster has %s", configured))
+		hints = append(hints, fmt.Sprintf("according to etcd's log; initial-cluster has %s", configured))
 	}
 	proxyOf := httpproxy.FromEnvironment().ProxyFunc()
 	for _, each := range member.PeerURLs {
@@ -181,11 +180,11 @@ func describeUnreachable(member *membership.Member, configured types.URLs) strin
 	return fmt.Sprintf("%s (%s)", name, strings.Join(hints, ", "))
 }
 
-// ListenerError returns why etcd no longer listens, or nil if it does.
+// ListenerError returns why etcd stopped listening, or nil if it is listening.
 func (m *Member) ListenerError() error { return loadError(&m.stopped) }
 
-// LostData returns why etcd's files are no longer on the disk, or nil if they are. It does not block, and reports a
-// loss within 5 s.
+// LostData returns an error if etcd's files were removed or replaced. LostData does not block and detects a loss
+// within 5 s.
 func (m *Member) LostData() error { return loadError(&m.files.lost) }
 
 func loadError(p *atomic.Pointer[error]) error {
@@ -195,10 +194,11 @@ func loadError(p *atomic.Pointer[error]) error {
 	return nil
 }
 
-// The methods below serve the readiness monitor between a successful Open and Close. They use the server object
-// directly, so that authentication, certificates and hostnames cannot make a healthy member appear unhealthy.
+// The readiness monitor calls the methods below between a successful Open and Close. The methods use the server
+// object directly, so that problems with authentication, certificates or hostnames cannot make a healthy member
+// appear unhealthy.
 
-// LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx is done or etcd stops.
+// LinearizableRead returns nil once a quorum has confirmed a read, or an error if ctx is done or etcd stops first.
 func (m *Member) LinearizableRead(ctx context.Context) error {
 	return m.etcd.Server.LinearizableReadNotify(ctx)
 }
@@ -206,16 +206,16 @@ func (m *Member) LinearizableRead(ctx context.Context) error {
 // ID returns the member's ID.
 func (m *Member) ID() types.ID { return m.etcd.Server.MemberID() }
 
-// LeaderChanged returns a channel that is closed when the cluster gets a new leader.
+// LeaderChanged returns a channel that is closed when the leader changes.
 func (m *Member) LeaderChanged() <-chan struct{} { return m.etcd.Server.LeaderChangedNotify() }
 
-// HasLeader reports whether the member knows a leader.
+// HasLeader reports whether this member has a leader.
 func (m *Member) HasLeader() bool { return m.etcd.Server.Leader() != 0 }
 
 // IsLearner reports whether the member cannot vote yet.
 func (m *Member) IsLearner() bool { return m.etcd.Server.IsLearner() }
 
-// Alarms reports which of etcd's alarms are raised by any member of the cluster.
+// Alarms reports which alarms are raised by any member of the cluster.
 func (m *Member) Alarms() (corrupt, noSpace bool) {
 	for _, alarm := range m.etcd.Server.Alarms() {
 		corrupt = corrupt || alarm.Alarm == etcdserverpb.AlarmType_CORRUPT
@@ -224,9 +224,9 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 	return corrupt, noSpace
 }
 
-// etcdGauge returns the values of one of etcd's own gauges, for facts that etcd offers in no other way, or not
-// without waiting. Prometheus returns a registered gauge only when an equal one is registered. There are no values
-// if etcd no longer has the gauge.
+// etcdGauge returns a function that reads one of etcd's gauges, for values that etcd does not expose otherwise or
+// only with blocking calls. The only way to get a registered gauge from Prometheus is to register an equal one. If
+// etcd no longer has the gauge, the function returns no values.
 func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics.Metric {
 	find := sync.OnceValue(func() prometheus.Collector {
 		equal := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)
@@ -249,17 +249,17 @@ func etcdGauge(subsystem, name, help string, labels ...string) func() []*metrics
 }
 
 var (
-	// peerConnections is 1 or 0 for each connection to a peer. etcd itself uses these connections to decide whether
-	// a peer is active.
+	// peerConnections is 1 or 0 for each connection to a peer. etcd uses the same connections to decide whether a
+	// peer is active.
 	peerConnections = etcdGauge("network", "active_peers", "The current number of active peer connections.", "Local", "Remote")
-	// snapshotSends counts the database snapshots that are being sent, by peer ID.
+	// snapshotSends is the number of database snapshots that are being sent, by peer ID.
 	snapshotSends = etcdGauge("network", "snapshot_send_inflights_total", "Total number of inflight snapshot sends", "To")
-	// revisions is the newest revision of the database, which etcd's store does not return during a
-	// defragmentation.
+	// revisions is the newest revision in the database. The gauge can be read during a defragmentation, unlike the
+	// store.
 	revisions = etcdGauge("debugging_mvcc", "current_revision", "The current revision of store.")
 )
 
-// currentRevision returns the revision of this process's database, or 0 if etcd no longer has the gauge.
+// currentRevision returns the newest revision in the database, or 0 if etcd no longer has the gauge.
 func currentRevision() (revision int64) {
 	for _, value := range revisions() {
 		revision = int64(value.GetGauge().GetValue())
@@ -267,7 +267,7 @@ func currentRevision() (revision int64) {
 	return revision
 }
 
-// activePeers returns the members to which a member is connected.
+// activePeers returns the members to which the local member is connected.
 func activePeers(local types.ID) map[types.ID]bool {
 	active := map[types.ID]bool{}
 	for _, value := range peerConnections() {

@@ -47,7 +47,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// A member that was rolled back to a time when it was the only member would serve without the others.
+// A member whose data is from a time when it was the only member would serve on its own.
 func TestNotJoined(t *testing.T) {
 	t.Parallel()
 	dir, _, before := stoppedMember(t)

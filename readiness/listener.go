@@ -22,18 +22,18 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// A dualListener wraps a bound listener. Each connection uses the protocol that is configured when it is accepted,
-// initially plain HTTP. Clients on loopback may always use plain HTTP on the same port, so that `etcd-wrapper
-// status`, kubectl port-forward and users in the pod need no certificates.
+// A dualListener serves HTTP or HTTPS on one port. Each connection uses the protocol that was configured when it was
+// accepted, initially HTTP. Clients on loopback may always use HTTP, so that `etcd-wrapper status`, kubectl
+// port-forward and users in the pod need no certificates.
 type dualListener struct {
 	net.Listener
-	config atomic.Pointer[tls.Config] // plainHTTP, or nil, for plain HTTP
+	config atomic.Pointer[tls.Config] // nil or plainHTTP means HTTP
 	errors *stdlog.Logger
 }
 
 var plainHTTP = new(tls.Config)
 
-// tls returns the configuration of new connections, or nil for plain HTTP.
+// tls returns the TLS configuration of new connections, or nil for HTTP.
 func (l *dualListener) tls() *tls.Config {
 	if config := l.config.Load(); config != plainHTTP {
 		return config
@@ -41,8 +41,8 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept implements net.Listener. It leaves the handshake to the connection's own goroutine, so a slow client delays
-// only itself.
+// Accept implements net.Listener. The goroutine of the connection performs the handshake, so a slow client does not
+// block other clients.
 func (l *dualListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	config := l.tls()
@@ -57,14 +57,14 @@ func (l *dualListener) Accept() (net.Conn, error) {
 	}
 }
 
-// A localConn is a connection whose first byte chooses the protocol. Until that byte is read, the connection can only
-// be read or closed. net/http applies the same deadline to the handshake and to the request header that follows.
+// A localConn is a connection whose first byte determines the protocol. Until that byte has been read, the
+// connection can only be read or closed. The deadline of net/http for the request header includes the handshake.
 type localConn struct {
 	*tls.Conn // wraps plain
 	plain     bufferedConn
 	errors    *stdlog.Logger
 
-	started, isPlain bool // set by the first Read, which net/http completes before any other read or write
+	started, isPlain bool // set by the first Read; net/http does nothing else concurrently
 }
 
 // recordTypeHandshake is the first byte of a TLS connection (RFC 8446, 5.1).
@@ -98,7 +98,7 @@ func (c *localConn) Write(from []byte) (int, error) {
 	return c.Conn.Write(from)
 }
 
-// A bufferedConn is a connection whose next bytes can be peeked at.
+// A bufferedConn is a connection with a buffered reader for peeking.
 type bufferedConn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -107,17 +107,17 @@ type bufferedConn struct {
 // Read implements net.Conn.
 func (c bufferedConn) Read(into []byte) (int, error) { return c.reader.Read(into) }
 
-// A keyPair is a certificate and its key, which are read from two files at every handshake, as etcd reads its own, so
-// a rotation needs no restart. It compares contents rather than times, because a rotation swaps symbolic links and
-// file times are coarse.
+// A keyPair is a certificate and its key. Like etcd, it rereads both files at every handshake, so a rotation needs
+// no restart. The keyPair compares the contents of the files, because file times are too coarse and a rotation swaps
+// symbolic links.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
 
 	mu        sync.Mutex
-	cert, key []byte           // contents of the files from which good was loaded
-	good      *tls.Certificate // newest pair that could be loaded
-	trouble   string           // why the files currently cannot be loaded, or ""
+	cert, key []byte           // file contents from which good was loaded
+	good      *tls.Certificate // last valid pair
+	trouble   string           // last logged error, or "" after a successful reload
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -128,7 +128,7 @@ func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error)
 	return p, nil
 }
 
-// config returns a TLS configuration that requests no client certificate: the kubelet has none.
+// config returns a TLS configuration that requests no client certificate, because the kubelet has none.
 func (p *keyPair) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -137,7 +137,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate returns the newest good pair, because missing or half-written files must not interrupt the service.
+// certificate returns the last valid pair, so that missing or partially written files do not interrupt the service.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +152,7 @@ func (p *keyPair) reload() error {
 	}
 	key, err := disk.ReadCertificates(p.keyFile)
 	if err != nil {
-		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, err)
+		return fmt.Errorf("cannot read the server key %q: %w", p.keyFile, err)
 	}
 	if p.good != nil && bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
 		return nil
@@ -162,46 +162,45 @@ func (p *keyPair) reload() error {
 		return fmt.Errorf("cannot use the server certificate %q with key %q: %w", p.certFile, p.keyFile, err)
 	}
 	if p.good != nil {
-		p.log.Info().Str("certificate", p.certFile).Msg("server certificate was renewed")
+		p.log.Info().Str("certificate", p.certFile).Msg("reloaded the server certificate")
 	}
 	p.cert, p.key, p.good = cert, key, &loaded
 	return nil
 }
 
-// note logs an error once instead of at every handshake.
+// note logs an error unless the previous handshake failed with the same error.
 func (p *keyPair) note(err error) {
 	trouble := ""
 	if err != nil {
 		trouble = err.Error()
 	}
 	if trouble != "" && trouble != p.trouble {
-		p.log.Error().Err(err).Msg("cannot renew the server certificate; the last good one stays in use")
+		p.log.Error().Err(err).Msg("cannot reload the server certificate; keeping the last valid one")
 	}
 	p.trouble = trouble
 }
 
 // temporaryName is the common name of the temporary certificate.
-const temporaryName = "etcd-wrapper, until etcd's certificate is known"
+const temporaryName = "etcd-wrapper temporary certificate"
 
-// temporaryConfig returns a TLS configuration with a self-signed certificate that exists only in memory. No client
-// can verify it, but a kubelet does not verify certificates, so its probes get the reason why the member is unready
-// while the real certificate is unknown.
+// temporaryConfig returns a TLS configuration with a self-signed certificate. No client can verify the certificate,
+// but kubelet probes do not verify certificates and can therefore report why the member is not ready.
 func temporaryConfig() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a key for a temporary certificate: %w", err)
+		return nil, fmt.Errorf("cannot generate a key for the temporary certificate: %w", err)
 	}
 	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: temporaryName},
 		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.AddDate(1, 0, 0), // long enough for a slow validation or an unavailable sidecar
+		NotAfter:     now.AddDate(1, 0, 0), // longer than any validation or outage of the sidecar
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a temporary certificate: %w", err)
+		return nil, fmt.Errorf("cannot create the temporary certificate: %w", err)
 	}
 	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{pair}}, nil

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// A remoteListener makes its clients appear to come from another host.
+// A remoteListener makes clients appear to be on another host.
 type remoteListener struct{ net.Listener }
 
 type remoteConn struct{ net.Conn }
@@ -98,7 +98,7 @@ func TestFailedHandshakesOfLocalClientsAreLogged(t *testing.T) {
 	require.Contains(t, log.String(), "TLS handshake error from 127.0.0.1")
 }
 
-// files are the paths of a certificate and its key.
+// files contains the paths of a certificate and its key.
 type files struct{ cert, key string }
 
 func newFiles(t testing.TB, name string) files {
@@ -106,7 +106,7 @@ func newFiles(t testing.TB, name string) files {
 	return files{pair.Cert, pair.Key}
 }
 
-// newPair returns the content of a certificate and its key.
+// newPair returns a new certificate and its key in PEM.
 func newPair(t testing.TB, name string) (cert, key []byte) {
 	f := newFiles(t, name)
 	cert, err := os.ReadFile(f.cert)
@@ -146,7 +146,7 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(f.key, key, 0o600))
 	require.Equal(t, "second", commonName(t, addr))
-	require.Equal(t, 1, strings.Count(log.String(), "was renewed"))
+	require.Equal(t, 1, strings.Count(log.String(), "reloaded the server certificate"))
 
 	require.NoError(t, os.Remove(f.cert))
 	require.Equal(t, "second", commonName(t, addr))
@@ -169,7 +169,7 @@ func TestUnusablePairIsRejectedByName(t *testing.T) {
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// A certificate file replaced by a pipe must not block handshakes.
+// Handshakes must not block if a certificate file is replaced by a pipe.
 func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	log := new(bytes.Buffer)
 	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))

@@ -13,47 +13,48 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// factsInterval is the interval at which etcd's state in memory is read. It bounds how long the loss of the leader
-// goes unnoticed.
+// factsInterval is the interval at which etcd's in-memory state is read. factsInterval bounds the delay until the
+// loss of a leader is detected.
 const factsInterval = 100 * time.Millisecond
 
-// Target is the running etcd member. It is called in process, so neither authentication nor certificates can
-// interfere. The Monitor calls it from two goroutines, one of which only calls LinearizableRead.
+// Target is a running etcd member in this process. The Monitor calls its methods from two goroutines, one of which
+// only calls LinearizableRead.
 type Target interface {
-	// LinearizableRead reads through the quorum. It must return soon after ctx is done.
+	// LinearizableRead performs a linearizable read. LinearizableRead must return soon after ctx is done.
 	LinearizableRead(ctx context.Context) error
-	// LeaderChanged returns a channel that is closed at the next change of leader.
+	// LeaderChanged returns a channel that is closed at the next leader change.
 	LeaderChanged() <-chan struct{}
-	// HasLeader and the methods below answer from memory and never block.
+	// HasLeader and the methods below never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
-	// ListenerError returns why the client listener ended, or nil while it is open.
+	// ListenerError returns why the client listener failed, or nil if it is open.
 	ListenerError() error
-	// LostData returns why etcd's files are no longer on the volume, or nil while they are there.
+	// LostData returns an error if etcd's files were removed or replaced.
 	LostData() error
-	// Scarce returns why the volume is nearly full, or "".
+	// Scarce describes a volume that is nearly full, or returns "".
 	Scarce() string
-	// Unreadable returns why the older etcd that must be able to read the data cannot read it, or "".
+	// Unreadable returns why etcd of the wanted version cannot read the data, or "" if it can.
 	Unreadable() string
-	// Away returns why clients should use other members for now, or "".
+	// Away returns why clients should temporarily use other members, or "".
 	Away() string
-	// Unconfirmed returns why the backup store does not confirm changes that clients wait for, or "".
+	// Unconfirmed returns why clients are waiting for changes to be stored, or "".
 	Unconfirmed() string
-	// Missing returns the cluster members that have no connection to this one.
+	// Missing describes the members to which this member has no connection.
 	Missing() []string
-	// Certificates returns why clients cannot connect, if a certificate they depend on is not valid, and which other
-	// certificates have expired or will soon. Both are empty if all is well.
+	// Certificates returns why no client can connect, and other problems with certificates. Certificates returns
+	// empty strings if there are no problems.
 	Certificates(now time.Time) (ended, soon string)
 }
 
-// A Monitor checks one member at a time and publishes the results.
+// A Monitor checks a member continuously and publishes the results.
 type Monitor struct {
 	log    zerolog.Logger
 	report atomic.Pointer[Report]
 }
 
-// NewMonitor returns a Monitor without a member, so it reports unready. It logs each change of a check.
+// NewMonitor returns a Monitor that reports not ready until Run is called. The Monitor logs each change of a check
+// to log.
 func NewMonitor(log zerolog.Logger) *Monitor {
 	m, none := &Monitor{log: log}, emptyReport()
 	none.since = time.Now()
@@ -61,12 +62,12 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 	return m
 }
 
-// Report returns the newest report. Any goroutine may call it, at any time.
+// Report returns the latest report. Report is safe for concurrent use.
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
-// Run checks t until ctx is done; after that the report is unready. It returns when its last read has returned, at
-// most 1 s after ctx is done. The owner of the member runs it in a goroutine, one at a time, and waits for it before
-// closing the member.
+// Run checks t until ctx is done, and then publishes a report that is not ready. Run returns once its last read has
+// returned, at most 1 s after ctx is done. Only one Run may be active at a time, and it must return before the
+// member is closed.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
 	beat := time.NewTicker(factsInterval)
@@ -86,14 +87,14 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 	}
 	m.replace(emptyReport())
 	if !w.awaitRead() {
-		m.log.Error().Msg("a linearizable read ignores its cancellation and is abandoned")
+		m.log.Error().Msg("abandoning a linearizable read that did not return after it was canceled")
 	}
 }
 
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
-		// Do not log that a healthy member has just started.
+		// Do not log passing checks of a member that has just started.
 		matters := last.watched || is.Status != OK
 		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
@@ -101,13 +102,14 @@ func (m *Monitor) publish(next *Report) {
 	}
 }
 
-// replace publishes next. Only the goroutine in Run calls it.
+// replace publishes next and returns the previous report. Only Run calls it.
 func (m *Monitor) replace(next *Report) (last *Report) {
 	next.setSince(m.report.Load(), time.Now())
 	return m.report.Swap(next)
 }
 
-// logChange puts the whole change into the message, so that operators need not read the fields.
+// logChange logs the change of a check. The message contains all information, so that operators need not read the
+// fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" ok"
 	if is.Status != OK {
@@ -117,38 +119,38 @@ func (m *Monitor) logChange(was, is Check) {
 }
 
 const (
-	// A lost quorum without any error goes unnoticed for at most readInterval, readTimeout and factsInterval: 1.4 s,
-	// or 2.4 s if the last response was slow.
-	readInterval  = 300 * time.Millisecond // time from the start of a successful read to the start of the next read
-	readTimeout   = time.Second            // a read that takes longer means no quorum
-	retryInterval = 100 * time.Millisecond // time from a failed read to the next read
-	maxAbsence    = time.Minute            // longer than a member takes to restart
+	// A lost quorum is detected after at most readInterval + readTimeout + factsInterval = 1.4 s, or 2.4 s if the
+	// last response was slow.
+	readInterval  = 300 * time.Millisecond // time between the starts of two reads if the first one succeeds
+	readTimeout   = time.Second            // a slower read counts as failed
+	retryInterval = 100 * time.Millisecond // pause after a failed read
+	maxAbsence    = time.Minute            // longer than a restart of a member
 )
 
-// A watch is the state of Monitor.Run; no other goroutine accesses it. At most one read is in flight, so waiting
-// reads do not pile up in a member without a quorum.
+// A watch is the state of Monitor.Run. At most one read is in flight, so that reads do not pile up in a member
+// without a quorum.
 type watch struct {
 	target        Target
 	leaderChanged <-chan struct{}
 	hasLeader     bool
 
-	results    chan error         // receives the result of the read in flight; buffered, so that a read never blocks after Run has returned
+	results    chan error         // receives the result of the read in flight; buffered, so that an abandoned read does not block
 	cancel     context.CancelFunc // cancels the read in flight; nil if there is none
 	started    time.Time          // start of the read in flight
-	isOutdated bool               // the leader changed during the read in flight, so its result is ignored
+	isOutdated bool               // the result of the read in flight must be ignored because the leader has changed
 
-	nextRead time.Time // the earliest start of the next read; zero means now
-	lastRead time.Time // start of the newest successful read since the member last lost its leader
-	lastErr  error     // error of the newest read that was not outdated
+	nextRead time.Time // earliest start of the next read; zero means now
+	lastRead time.Time // start of the last successful read since the member last lost its leader
+	lastErr  error     // error of the last read that was not outdated
 
-	completeAt time.Time // last time at which no member was missing; initially the start of the watch
+	completeAt time.Time // last time at which no member was missing
 }
 
 func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader detects the loss of a leader without a successor, for which there is no notification.
+// observeLeader detects the loss of the leader, for which there is no notification.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -157,17 +159,18 @@ func (w *watch) observeLeader() {
 	w.hasLeader = has
 	w.restartRead()
 	if !has {
-		w.lastRead = time.Time{} // a read confirmed by the old leader proves nothing about the next one
+		w.lastRead = time.Time{} // a read from the old leader proves nothing about the new leader
 	}
 }
 
-// handleLeaderChange gets the next channel first, so that it misses no change.
+// handleLeaderChange gets the next channel before it restarts the read, so that it misses no change.
 func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.restartRead()
 }
 
-// restartRead makes a new read due now. It cancels the one in flight, which may hang on the previous leader.
+// restartRead makes a new read due immediately and cancels the read in flight, which may be waiting for the previous
+// leader.
 func (w *watch) restartRead() {
 	w.nextRead = time.Time{}
 	if w.cancel != nil {
@@ -176,7 +179,7 @@ func (w *watch) restartRead() {
 	}
 }
 
-// startRead starts a read if one is due, none is in flight and there is a leader to answer it.
+// startRead starts a read if one is due, none is in flight, and there is a leader.
 func (w *watch) startRead(ctx context.Context) {
 	now := time.Now()
 	if w.cancel != nil || !w.hasLeader || now.Before(w.nextRead) {
@@ -200,7 +203,8 @@ func (w *watch) readEnded(err error) {
 	}
 }
 
-// awaitRead cancels the read in flight and waits for it. It returns false if the read ignores the cancellation.
+// awaitRead cancels the read in flight and waits for it. awaitRead returns false if the read does not return in
+// time.
 func (w *watch) awaitRead() bool {
 	if w.cancel == nil {
 		return true
@@ -214,32 +218,31 @@ func (w *watch) awaitRead() bool {
 	}
 }
 
-// maxReadAge is the maximum age of a successful linearizable read that makes the member ready, counted from the
-// read's start.
+// maxReadAge is the maximum time since the start of the last successful read for which the member is ready.
 const maxReadAge = 3 * time.Second
 
-// The statuses of a check. Only Failed makes the member unready.
+// Statuses of a check. Only Failed makes the member not ready.
 const (
 	OK       = status.HealthOK
 	Degraded = status.HealthDegraded // needs attention, but clients may use the member
 	Failed   = status.HealthFailed
 )
 
-// A Check is the result for one aspect of the member.
+// A Check is the result of one readiness check.
 type Check = status.Check
 
-// A Report holds the results of all checks at one instant. It is immutable, so any goroutine may read it. The zero
-// Report is not ready.
+// A Report contains the results of all checks at one point in time. The Report is immutable and safe for concurrent
+// use. The zero Report is not ready.
 type Report struct {
-	// LastRead is the start of the newest successful linearizable read since the member last lost its leader; zero if
-	// there is none.
+	// LastRead is the start of the last successful linearizable read since the member last lost its leader, or zero
+	// if there is none.
 	LastRead time.Time
-	since    time.Time // time of the last change of Ready between two reports, or of the Monitor's creation
+	since    time.Time // time at which Ready last changed between two reports, or at which the Monitor was created
 	watched  bool
 	checks   [checkCount]Check
 }
 
-// Ready reports whether clients may use the member at now. It allocates nothing.
+// Ready reports whether the member is ready at now. Ready does not allocate.
 func (r *Report) Ready(now time.Time) bool { return r.hasNoFailedCheck() && r.fresh(now) }
 
 func (r *Report) hasNoFailedCheck() bool {
@@ -251,7 +254,7 @@ func (r *Report) hasNoFailedCheck() bool {
 	return true
 }
 
-// ReadySince returns the time at which Ready took the value that it has at now.
+// ReadySince returns the time at which Ready changed to its value at now.
 func (r *Report) ReadySince(now time.Time) time.Time {
 	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.hasNoFailedCheck() && now.After(outdated) {
 		return outdated
@@ -267,13 +270,13 @@ func (r *Report) setSince(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the results at now: the check of the quorum fails if the last read has become too old. The caller
-// owns the slice.
+// Checks returns the results at now. The quorum check fails if the last read has become too old. The caller owns the
+// slice.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
 	if checks[quorum].Status != Failed && !r.fresh(now) {
 		age := now.Sub(r.LastRead).Round(time.Millisecond)
-		checks[quorum] = failed(quorum, fmt.Sprintf("the last linearizable read started %v ago, more than %v", age, maxReadAge))
+		checks[quorum] = failed(quorum, fmt.Sprintf("the last successful linearizable read started %v ago, more than %v", age, maxReadAge))
 	}
 	return checks[:]
 }
@@ -282,10 +285,10 @@ func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
 
-// notRunning is the reason of every check before etcd starts and after it stops.
-const notRunning = "etcd does not run"
+// notRunning is the reason of all checks before etcd is started and after it has stopped.
+const notRunning = "etcd is not running"
 
-// emptyReport returns the report of a Monitor without a member: every check fails.
+// emptyReport returns a report in which all checks fail.
 func emptyReport() *Report {
 	r := &Report{}
 	for i := range r.checks {
@@ -312,23 +315,23 @@ const (
 	checkCount
 )
 
-// names lists the names of the checks in the order in which they are shown.
+// names lists the names of the checks in display order.
 var names = [checkCount]string{
 	"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "volume", "data_version", "defragmentation", "certificates",
 }
 
-// report runs all checks. Failed makes the member unready; Degraded only needs attention.
+// report runs all checks.
 func (w *watch) report() *Report {
 	r, t := &Report{LastRead: w.lastRead, watched: true}, w.target
 	isCorrupt, noSpace := t.Alarms()
 	ended, soon := t.Certificates(time.Now())
 	for i, reasons := range [checkCount]struct{ failed, degraded string }{
 		quorum:   w.checkQuorum(),
-		learner:  {failed: onlyIf(t.IsLearner(), "the member is a learner, which has no vote and serves no linearizable reads")},
-		corrupt:  {failed: onlyIf(isCorrupt, "etcd has raised the alarm CORRUPT: its members' data differ")},
-		listener: {failed: errorText("the client listener has ended: ", t.ListenerError())},
-		space:    {degraded: onlyIf(noSpace, "writes are refused (compact, delete or raise quota-backend-bytes)")},
-		// Without etcd's files, clients must write to other members. etcd panics once the volume has no space.
+		learner:  {failed: onlyIf(t.IsLearner(), "the member is a learner, which cannot vote or serve linearizable reads")},
+		corrupt:  {failed: onlyIf(isCorrupt, "the CORRUPT alarm is raised: the members have different data")},
+		listener: {failed: errorText("the client listener failed: ", t.ListenerError())},
+		space:    {degraded: onlyIf(noSpace, "writes are rejected: compact, delete keys or raise quota-backend-bytes")},
+		// Clients must not write to a member whose files are gone. etcd panics when the volume is full.
 		volume:      {errorText("", t.LostData()), t.Scarce()},
 		dataVersion: {degraded: t.Unreadable()},
 		maintenance: {failed: t.Away()},
@@ -359,15 +362,15 @@ func errorText(prefix string, err error) string {
 	return prefix + err.Error()
 }
 
-// checkQuorum fails without a quorum. It reports Degraded once a member has been missing for longer than a restart
-// takes, because losing one more may lose the quorum.
+// checkQuorum fails without a quorum. The check is degraded once a member has been missing for longer than a restart
+// takes, because the loss of another member may then break the quorum.
 func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
 		w.completeAt = time.Now()
 	}
 	noConnection := "no connection to " + strings.Join(missing, ", ")
-	const advice = ": check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"
+	const advice = ": check that each is running and reachable; etcd-wrapper status shows what it is waiting for"
 	reasons.failed = w.quorumError()
 	if reasons.failed != "" && len(missing) > 0 {
 		reasons.failed += "; " + noConnection + advice
@@ -378,19 +381,19 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	return reasons
 }
 
-// quorumError returns why there is no reliable quorum, or "". A read that ignores its timeout counts as failed while
-// it hangs. With --backup-ack=stored the store is part of the quorum.
+// quorumError returns why there is no quorum, or "" if there is one. A read that ignores its timeout counts as
+// failed. With --backup-ack=stored, the store is part of the quorum.
 func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
 	case !w.hasLeader:
 		return "the cluster has no leader"
 	case hangs, errors.Is(w.lastErr, context.DeadlineExceeded):
-		return fmt.Sprintf("a linearizable read got no answer within %v", readTimeout)
+		return fmt.Sprintf("a linearizable read did not complete within %v", readTimeout)
 	case w.lastErr != nil:
 		return fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
 	case w.lastRead.IsZero():
-		return "no linearizable read has succeeded since the leader became known"
+		return "no linearizable read has succeeded since the member found a leader"
 	default:
 		return w.target.Unconfirmed()
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newTestMonitor runs a Monitor on a target until the test ends. It must run in a synctest bubble.
+// newTestMonitor runs a Monitor on a target until the test ends. newTestMonitor must be called in a synctest bubble.
 func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
@@ -28,7 +28,7 @@ func newTestMonitor(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 
 func ready(m *Monitor) bool { return m.Report().Ready(time.Now()) }
 
-// timeUntil advances fake time until the Monitor reports the wanted readiness, and returns how long that took.
+// timeUntil advances the fake clock until the Monitor reports the wanted readiness, and returns the elapsed time.
 func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -49,7 +49,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 	require.False(t, ready(m))
 	require.False(t, new(Report).Ready(time.Now()), "zero report")
 	for _, c := range m.Report().Checks(time.Now()) {
-		require.Equal(t, Check{Name: c.Name, Status: Failed, Reason: "etcd does not run"}, c)
+		require.Equal(t, Check{Name: c.Name, Status: Failed, Reason: "etcd is not running"}, c)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	})
 }
 
-// stalled is a target that blocks the Monitor's own goroutine.
+// stalled is a target that blocks the Monitor's goroutine.
 type stalled struct {
 	*fakeTarget
 	gate chan struct{}
@@ -96,7 +96,7 @@ func TestStalledMonitorCannotStayReady(t *testing.T) {
 		require.True(t, ready(m), "3 s after the read's start")
 		pass(time.Millisecond)
 		require.False(t, ready(m))
-		require.Equal(t, "the last linearizable read started 3.001s ago, more than 3s", quorumCheck(m).Reason)
+		require.Equal(t, "the last successful linearizable read started 3.001s ago, more than 3s", quorumCheck(m).Reason)
 		cancel()
 		close(target.gate)
 		<-done
@@ -129,7 +129,7 @@ func TestChecksOfFactsInMemory(t *testing.T) {
 		"no space":                      {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
 		"deleted files":                 {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
 		"a volume that is nearly full":  {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
-		"too new":                       {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
+		"too new":                       {func(m *fakeTarget) { m.tooNew = "the cluster is at version 3.6" }, dataVersion, Degraded, true},
 		"a database that stands still":  {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
 		"a store that confirms nothing": {func(m *fakeTarget) { m.unconfirmed = "the store does not confirm" }, quorum, Failed, false},
 		"a certificate that ends soon":  {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
@@ -168,7 +168,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noSpace = true })
 		pass(10 * time.Second)
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
-		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"message":"readiness check space degraded: writes are refused (compact`} {
+		for _, field := range []string{`"level":"warn"`, `"check":"space"`, `"from":"ok"`, `"to":"degraded"`, `"message":"readiness check space degraded: writes are rejected: compact`} {
 			require.Contains(t, log.String(), field)
 		}
 	})
@@ -191,7 +191,7 @@ func TestNothingIsReadyAfterRun(t *testing.T) {
 		start := time.Now()
 		<-done
 		require.Equal(t, readTimeout, time.Since(start))
-		require.Contains(t, log.String(), "ignores its cancellation")
+		require.Contains(t, log.String(), "did not return after it was canceled")
 		close(release)
 		synctest.Wait()
 		require.False(t, ready(m))
@@ -259,7 +259,7 @@ func TestHangingReadMeansNoQuorum(t *testing.T) {
 		m := newTestMonitor(t, target, new(bytes.Buffer))
 		target.set(func(m *fakeTarget) { m.read = hang })
 		require.LessOrEqual(t, timeUntil(t, m, false), 1400*time.Millisecond, "the next read's start and its timeout")
-		require.Equal(t, "a linearizable read got no answer within 1s", quorumCheck(m).Reason)
+		require.Equal(t, "a linearizable read did not complete within 1s", quorumCheck(m).Reason)
 
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
@@ -325,7 +325,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 		close(answer) // a late response from the previous leader
 		synctest.Wait()
 		require.False(t, ready(m))
-		require.Equal(t, "no linearizable read has succeeded since the leader became known", quorumCheck(m).Reason)
+		require.Equal(t, "no linearizable read has succeeded since the member found a leader", quorumCheck(m).Reason)
 		require.Equal(t, 3, target.reads)
 	})
 }
@@ -381,18 +381,18 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 		pass(factsInterval)
 		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
 		pass(maxAbsence)
-		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"}, quorumCheck(m))
+		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: check that each is running and reachable; etcd-wrapper status shows what it is waiting for"}, quorumCheck(m))
 		require.True(t, ready(m))
 		target.set(func(m *fakeTarget) { m.missing = nil })
 		pass(factsInterval)
 		require.Equal(t, OK, quorumCheck(m).Status)
 		target.set(func(m *fakeTarget) { m.noLeader, m.missing = true, []string{"etcd-main-1", "etcd-main-2"} })
 		pass(factsInterval)
-		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for", quorumCheck(m).Reason)
+		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check that each is running and reachable; etcd-wrapper status shows what it is waiting for", quorumCheck(m).Reason)
 	})
 }
 
-// A fakeTarget is a Target whose responses are set by the test.
+// A fakeTarget is a Target with responses that are set by the test.
 type fakeTarget struct {
 	mu          sync.Mutex
 	noLeader    bool

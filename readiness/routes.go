@@ -16,28 +16,28 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// endpoints handles the requests of the server's own routes.
+// endpoints handles requests for the server's own routes.
 type endpoints struct {
 	Options
 	monitor *Monitor
 }
 
-// own returns the handlers that the server always has.
+// own returns the handlers of the server's own routes.
 func (e *endpoints) own() map[string]http.Handler {
 	return map[string]http.Handler{
 		"GET /readyz":  http.HandlerFunc(e.readyz),
 		"GET /livez":   http.HandlerFunc(e.livez),
-		"POST /stop":   LocalOnly("ask for a stop", e.Log, http.HandlerFunc(e.stop)),
-		"POST /defrag": LocalOnly("ask for a defragmentation", e.Log, http.HandlerFunc(e.defrag)),
+		"POST /stop":   LocalOnly("request a stop", e.Log, http.HandlerFunc(e.stop)),
+		"POST /defrag": LocalOnly("request a defragmentation", e.Log, http.HandlerFunc(e.defrag)),
 	}
 }
 
-// Patterns returns the patterns of the server's own routes, sorted. Options.Routes adds others.
+// Patterns returns the sorted patterns of the server's own routes, without those in Options.Routes.
 func Patterns() []string { return slices.Sorted(maps.Keys(new(endpoints).own())) }
 
-// routes returns the handler of all requests. The mux rejects wrong methods (405 with Allow) and unknown paths (404).
-// Handlers do not read bodies: net/http discards up to 256 KiB within requestTimeout before it replies, and closes
-// the connection if there is more.
+// routes returns the handler for all requests. The mux rejects wrong methods (405 with Allow) and unknown paths
+// (404). Handlers do not read request bodies. net/http discards up to 256 KiB of a body within requestTimeout before
+// it replies, and closes the connection if the body is larger.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m}
 	mux := http.NewServeMux()
@@ -49,9 +49,10 @@ func routes(o Options, m *Monitor) http.Handler {
 	return mux
 }
 
-// readyz replies 200 if the member is ready, or else 503 with the results of all checks. It reads from memory only.
+// readyz replies with status 200 if the member is ready, otherwise with 503 and the results of all checks. readyz
+// never blocks.
 func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
-	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time is read last, so that ages are correct
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // time.Now must be called last, so that no age is negative
 	ready := phase.Serving && report.Ready(now)
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
@@ -64,11 +65,11 @@ func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// livez replies 200 as long as the process answers.
+// livez always replies with status 200.
 func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "ok\n") }
 
-// stop sends the whole reply before it requests the stop: the sidecar exits if its connection breaks before the
-// reply. A client that did not wait for the reply still gets its stop.
+// stop sends the entire reply before it requests the stop, because the sidecar exits if the connection breaks before
+// the reply. If the reply cannot be sent, the stop is still requested.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusOK, "stopping\n")
 	if err := http.NewResponseController(w).Flush(); err != nil {
@@ -78,8 +79,8 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// LocalOnly rejects, with 403, all browsers and all clients that are not on loopback. The reply and the log name the
-// rejected request.
+// LocalOnly rejects browsers and clients that are not on loopback with status 403. what describes the request in the
+// reply and in the log, such as "request a stop".
 func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler {
 	log = rateLimit(log)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -88,12 +89,12 @@ func LocalOnly(what string, log zerolog.Logger, next http.Handler) http.Handler 
 			next.ServeHTTP(w, r)
 			return
 		}
-		log.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("refused to let a client " + what)
+		log.Warn().Str("client", r.RemoteAddr).Str("reason", reason).Msg("rejected a client's attempt to " + what)
 		reply(w, http.StatusForbidden, reason+"\n")
 	})
 }
 
-// defrag replies before the defragmentation starts; GET /lifecycle shows its progress.
+// defrag requests a defragmentation and replies before it starts. GET /lifecycle shows the progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	if err := e.Defragment(); err != nil {
 		reply(w, http.StatusConflict, err.Error()+"\n")
@@ -103,9 +104,9 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusAccepted, "defragmenting\n")
 }
 
-// rejectReason returns the reason why the client may not do what, or "". It ignores forwarded headers, because any
-// client can set them. It always rejects browsers, even if DNS rebinding makes the request look same-origin: every
-// browser's POST has one of these two headers.
+// rejectReason returns why the client may not make this request, or "" if it may. rejectReason ignores forwarded
+// headers, because any client can set them. rejectReason rejects all browsers, which send one of these two headers
+// with every POST request, even if DNS rebinding makes the request look same-origin.
 func rejectReason(r *http.Request, what string) string {
 	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
@@ -130,12 +131,12 @@ func reply(w http.ResponseWriter, code int, body string) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body) // fails if the client has disconnected
+	_, _ = io.WriteString(w, body) // an error means that the client has disconnected
 }
 
 // formatChecks returns a line for each check, starting with the lifecycle. Adjacent checks that fail for the same
-// reason share a line. Reasons may quote untrusted sources, so they are escaped: they must neither forge lines nor
-// send control characters to a terminal.
+// reason share a line. Reasons are escaped, because they may contain newlines or control characters from untrusted
+// sources.
 func formatChecks(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
@@ -160,7 +161,7 @@ func formatCheck(c Check) string {
 		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
 	case Failed:
 	}
-	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // even if the status is unknown
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // an unknown status counts as failed
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {

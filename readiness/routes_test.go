@@ -16,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found returns a Monitor whose report has only passing checks, except for the changes of spoil.
+// found returns a Monitor whose report has only passing checks before spoil changes it.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
@@ -71,7 +71,7 @@ func TestReadyz(t *testing.T) {
 		},
 		"stale": {
 			serving, func(r *Report) { r.LastRead = r.LastRead.Add(-time.Hour) }, "/readyz", 503,
-			"[-]quorum failed: the last linearizable read started 1h0m0",
+			"[-]quorum failed: the last successful linearizable read started 1h0m0",
 		},
 		"never read": {serving, func(r *Report) { r.LastRead = time.Time{} }, "/readyz?verbose", 503, "[-]quorum failed: "},
 		"learner": {
@@ -175,7 +175,7 @@ func TestOnlyLocalClientsMayStop(t *testing.T) {
 	}
 }
 
-// gone is a client that disconnected before the response.
+// gone is the response writer of a client that has disconnected.
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }
@@ -189,8 +189,8 @@ func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 		asked   int
 	}{
 		"loopback":  {nil, nil, 202, "defragmenting\n", 1},
-		"elsewhere": {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may ask for a defragmentation\n", 0},
-		"browser":   {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not ask for a defragmentation\n", 0},
+		"elsewhere": {nil, func(r *http.Request) { r.RemoteAddr = "10.1.2.3:80" }, 403, "only clients on loopback may request a defragmentation\n", 0},
+		"browser":   {nil, func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "browsers may not request a defragmentation\n", 0},
 		"not now":   {errors.New("the database is being read"), nil, 409, "the database is being read\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 			var log strings.Builder
 			defragment := func() error { asked++; return c.refusal }
 			w := ask(routes(Options{Defragment: defragment, Log: zerolog.New(&log)}, found(nil)), http.MethodPost, "/defrag", c.change)
-			require.Equal(t, c.code == 403, strings.Contains(log.String(), "refused to let a client ask for a defragmentation"))
+			require.Equal(t, c.code == 403, strings.Contains(log.String(), "rejected a client's attempt to request a defragmentation"))
 			require.Equal(t, c.code, w.Code)
 			require.Equal(t, c.body, w.Body.String())
 			require.Equal(t, c.asked, asked)

@@ -1,21 +1,20 @@
-// Package readiness serves the wrapper's HTTP port: /readyz, /livez, POST /stop and POST /defrag. Its Monitor checks,
-// inside the process, whether clients may use the embedded etcd.
+// Package readiness serves the wrapper's HTTP port with the endpoints /readyz, /livez, POST /stop and POST /defrag.
+// The Monitor checks whether clients can use the embedded etcd.
 //
-// The Monitor owns the results. One goroutine watches etcd and publishes an immutable Report. The server replies from
-// memory, so probes put no load on raft. /readyz replies 200 only if the lifecycle is Serving and a linearizable read
-// that started within the last 3 s has succeeded. The age is computed for each reply, so a stalled Monitor cannot
-// stay ready.
+// One goroutine of the Monitor checks etcd and publishes an immutable Report. The server replies from memory, so
+// probes put no load on raft. /readyz replies with status 200 only if the lifecycle is Serving and a linearizable
+// read that started within the last 3 s has succeeded. The server computes the age for each reply, so a stalled
+// Monitor cannot keep a member ready.
 //
-// Packages below this one have the other endpoints: status (GET /lifecycle), metrics (GET /metrics) and page (GET /).
-// The command adds their handlers through Options.Routes.
+// Subpackages implement the other endpoints: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). The
+// command adds their handlers to Options.Routes.
 //
-// The server answers on its port for the whole life of the process. If TLS is expected, it starts with a temporary
-// certificate until the real one is known. On loopback it always accepts plain HTTP as well, so that every container
-// of the pod can use one port without certificates. A socket on the volume would serve the same purpose, but the
-// volume may hang or be read-only just when an operator needs the status.
+// The server is available for the entire lifetime of the process. If TLS is expected, the server starts with a
+// temporary certificate until the real certificate is known. On loopback, the server also accepts plain HTTP, so
+// that all containers of the pod can use the port without certificates. A socket on the volume is not an
+// alternative, because the volume may hang or be read-only when an operator needs the status.
 //
-// Only the command uses this package. The package imports neither the lifecycle nor etcd: the command adapts both
-// through Options and Target.
+// The package imports neither the lifecycle nor etcd. The command adapts both by means of Options and Target.
 package readiness
 
 import (
@@ -35,47 +34,47 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second  // for a request's header, and for the TLS handshake
-	requestTimeout = 5 * time.Second  // for a whole request, whose body is discarded
-	replyTimeout   = 10 * time.Second // for a reply; longer than requestTimeout, which may pass before the reply
-	idleTimeout    = 30 * time.Second // between two requests on a connection
+	headerTimeout  = 5 * time.Second  // for the TLS handshake and the request header
+	requestTimeout = 5 * time.Second  // for an entire request, including its body, which is discarded
+	replyTimeout   = 10 * time.Second // for a reply; includes requestTimeout
+	idleTimeout    = 30 * time.Second // between two requests
 	maxHeaderBytes = 8 << 10
-	// maxConnections limits the memory that clients can use: each connection costs about 20 KB.
+	// maxConnections limits the memory that clients can use. A connection uses about 20 KB.
 	maxConnections = 256
 )
 
-// Phase is the part of the lifecycle's state that the server needs.
+// Phase is the state of the lifecycle as far as the server needs it.
 type Phase struct {
 	State   string    // name of the state
-	Since   time.Time // start of the state
-	Serving bool      // reports whether the lifecycle permits the use of etcd
-	Reason  string    // a sentence that explains the state
+	Since   time.Time // time at which the state was entered
+	Serving bool      // true if the lifecycle allows clients to use etcd
+	Reason  string    // explanation of the state
 }
 
-// Options configures a Server. All fields but Routes are required.
+// Options configures a Server. All fields except Routes are required.
 type Options struct {
 	Address string       // host:port to bind
-	Phase   func() Phase // returns the current phase from memory; called concurrently, once per request of /readyz
-	// Stop requests a stop from the lifecycle. It is called once per POST /stop, after the reply was flushed,
-	// possibly concurrently. It must not wait for Shutdown, which waits for it.
+	Phase   func() Phase // returns the current phase; must not block; may be called concurrently
+	// Stop requests a stop. Stop is called after the reply to each POST /stop was sent. Stop may be called
+	// concurrently and must not wait for Shutdown.
 	Stop func()
-	// Defragment starts a defragmentation of the database and returns immediately; its error explains why none can
-	// start now. It may be called concurrently.
+	// Defragment starts a defragmentation and returns immediately. Defragment returns an error if a defragmentation
+	// cannot start now. Defragment may be called concurrently.
 	Defragment func() error
-	Routes     map[string]http.Handler // other handlers, by net/http pattern; their requests' contexts end at Shutdown
+	Routes     map[string]http.Handler // additional handlers by net/http pattern; Shutdown cancels their contexts
 	Log        zerolog.Logger
 }
 
-// A Server serves the wrapper's port, which it holds from Listen to Shutdown.
+// A Server serves the wrapper's port.
 type Server struct {
 	listener *dualListener
 	http     *http.Server
-	end      context.CancelFunc // cancels requests that would not end on their own, such as streams
+	end      context.CancelFunc // cancels the contexts of requests, such as streams
 	log      zerolog.Logger
 }
 
-// Listen binds the port. Connections wait there, unaccepted, until Serve runs. The server uses plain HTTP until one
-// of the Use methods is called. The error names the address.
+// Listen binds the port. Connections are accepted once Serve is called. The server uses plain HTTP until one of the
+// Use methods is called.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -104,8 +103,8 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 // Addr returns the bound address.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Serve accepts connections until Shutdown, and then returns nil. The owner runs it in a goroutine, once. An error
-// means that the port can no longer be served.
+// Serve accepts connections until Shutdown is called, and then returns nil. Serve must be called only once. An error
+// means that the server has failed and cannot be restarted.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve on %s: %w", s.Addr(), err)
@@ -113,15 +112,15 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// UseHTTP makes new connections plain HTTP. It is safe for concurrent use.
+// UseHTTP makes the server use plain HTTP for new connections. UseHTTP is safe for concurrent use.
 func (s *Server) UseHTTP() {
 	if s.listener.config.Swap(plainHTTP) != plainHTTP {
 		s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
 	}
 }
 
-// UseTemporary makes new connections HTTPS with a temporary certificate, while TLS is expected and the real
-// certificate is unknown. Call it before Serve.
+// UseTemporary makes the server use HTTPS with a temporary certificate until the real certificate is known.
+// UseTemporary must be called before Serve.
 func (s *Server) UseTemporary() error {
 	config, err := temporaryConfig()
 	if err != nil {
@@ -129,14 +128,14 @@ func (s *Server) UseTemporary() error {
 	}
 	s.listener.config.Store(config)
 	s.log.Info().Stringer("address", s.Addr()).
-		Msg("serving HTTPS with a temporary certificate until etcd's is known, and plain HTTP on loopback")
+		Msg("serving HTTPS with a temporary certificate until etcd's certificate is known, and plain HTTP on loopback")
 	return nil
 }
 
-// UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every
-// handshake. Clients on loopback may still use plain HTTP. Other open plain connections end with their next reply, or
-// after 30 s. UseTLS fails only if the files cannot be used now, which may be temporary; the error names them, and
-// the protocol does not change. It is safe for concurrent use.
+// UseTLS makes the server use HTTPS for new connections, with a certificate and key that are reread at every
+// handshake. Clients on loopback may still use plain HTTP. Other open HTTP connections are closed after their next
+// reply or after 30 s. If the files cannot be used, UseTLS returns an error and the protocol does not change. UseTLS
+// is safe for concurrent use.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
@@ -147,21 +146,21 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port, ends streams and waits for requests in progress, and up to 5 s for clients that have
-// connected but sent nothing. If ctx is done first, Shutdown closes their connections and returns ctx's error,
-// wrapped. The owner calls it once, even if Serve never ran.
+// Shutdown closes the port, cancels streams and waits for requests in progress, and up to 5 s for clients that have
+// not sent a request yet. If ctx is done first, Shutdown closes all connections and returns an error that wraps the
+// error of ctx. Shutdown must be called once, even if Serve was not called.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
 	defer s.listener.Close() // http.Server closes the listener only if Serve was called
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
-		return fmt.Errorf("cannot end the connections to %s in order: %w", s.Addr(), err)
+		return fmt.Errorf("cannot shut down the server on %s gracefully: %w", s.Addr(), err)
 	}
 	return nil
 }
 
-// closeOldConnections closes a remote connection of the previous protocol with its next reply. Closing it earlier
-// could break a POST /stop in progress, which makes its sender, the sidecar, exit.
+// closeOldConnections closes remote connections that use the previous protocol after their next reply. Closing a
+// connection earlier could interrupt a POST /stop, and the sidecar would exit.
 func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
@@ -171,11 +170,11 @@ func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	})
 }
 
-// connectionErrors logs net/http's messages about connections, mostly failed handshakes.
+// connectionErrors logs net/http's messages about connections, which are mostly failed handshakes.
 type connectionErrors struct{ log zerolog.Logger }
 
 func (c connectionErrors) Write(line []byte) (int, error) {
-	c.log.Warn().Str("cause", printable.Line(string(line))).Msg("a connection to the wrapper's server failed")
+	c.log.Warn().Str("cause", printable.Line(string(line))).Msg("a client connection failed")
 	return len(line), nil
 }
 
@@ -184,9 +183,9 @@ func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A connectionLimiter limits the number of open connections. Beyond the limit it still accepts a new connection,
-// because it may be the kubelet's, and closes the one that has been idle longest. Only if all others have a request
-// in progress does it close the new connection.
+// A connectionLimiter limits the number of open connections. When the limit is exceeded, it closes the connection
+// that has been idle longest instead of the new one, which may be a probe of the kubelet. The connectionLimiter
+// closes the new connection only if all others have a request in progress.
 type connectionLimiter struct {
 	limit int
 
@@ -219,8 +218,8 @@ func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// closeOldest closes the connection that has been idle longest. It closes the connection below TLS, because sending
-// close_notify could block.
+// closeOldest closes the connection that has been idle longest. closeOldest closes the underlying connection,
+// because sending TLS's close_notify could block.
 func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {
@@ -231,5 +230,5 @@ func (c *connectionLimiter) closeOldest() {
 	if encrypted, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = encrypted.NetConn()
 	}
-	_ = conn.Close() // the server notices it and cleans up
+	_ = conn.Close() // the server detects this and cleans up
 }

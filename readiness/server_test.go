@@ -20,7 +20,7 @@ import (
 // patience bounds each wait in these tests.
 const patience = 10 * time.Second
 
-// served starts a server on a free loopback port and stops it at the end of the test. The caller chooses the
+// served starts a server on a free loopback port and stops it at the end of the test. The caller must choose the
 // protocol.
 func served(t testing.TB, o Options, m *Monitor) *Server {
 	s := listening(t, o, m)
@@ -62,7 +62,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 	res, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, 503, res.StatusCode)
 	require.Equal(t, "[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n"+
-		"[-]quorum, not_learner, no_corrupt_alarm, client_listener, space, volume, data_version, defragmentation, certificates failed: etcd does not run\n"+
+		"[-]quorum, not_learner, no_corrupt_alarm, client_listener, space, volume, data_version, defragmentation, certificates failed: etcd is not running\n"+
 		"not ready\n", body)
 }
 
@@ -144,7 +144,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
 			s.UseHTTP()
 			c := dial(t, s)
-			go func() { // returns when the connection is closed
+			go func() { // returns once the connection is closed
 				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
 			}()
 			res, body := c.receive()
@@ -208,7 +208,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.NoError(t, s.Shutdown(ctx))
 }
 
-// Clients that open connections and send nothing must neither exhaust the memory nor lock out the kubelet.
+// Clients that send nothing must neither exhaust memory nor lock out the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
 	s.UseHTTP()

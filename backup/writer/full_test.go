@@ -136,7 +136,7 @@ func TestFullSnapshot_delaysDefragmentation(t *testing.T) {
 		return end, err
 	})
 	s.run()
-	assert.Regexp(t, `^the database is being read: wait for the end of a full snapshot \(since [0-9:]+Z\)$`, <-told)
+	assert.Regexp(t, `^the database is being read: wait for a full snapshot \(since [0-9:]+Z\) to finish$`, <-told)
 }
 
 func TestThrottledReader_pace(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 var (
 	// sentence matches a log line about backups, recovery or a certificate.
-	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot renew the server)[^"]+)"`)
+	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot reload the server)[^"]+)"`)
 	level    = regexp.MustCompile(`\.(Info|Warn|Error|Debug|WithLevel)\(`)
 	verb     = regexp.MustCompile(`%[sdqv]`)
 )

@@ -23,14 +23,14 @@ func TestEventOf(t *testing.T) {
 	}{
 		{"restore", "ok", "the cluster comes back", kubernetes.Event{Reason: "Restored"}},
 		{"recovery", "failed", "refused: not ours", kubernetes.Event{Reason: "DataRefused", Warning: true}},
-		{"alarm", "degraded", "alarm NOSPACE: writes are refused", kubernetes.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
+		{"alarm", "degraded", "alarm NOSPACE: writes are rejected", kubernetes.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
 		{"alarm", "ok", "alarm NOSPACE: resolved", kubernetes.Event{Reason: "AlarmDisarmed", Subject: "alarm NOSPACE"}},
 		{"problem", "degraded", "backups: the store is away", kubernetes.Event{Reason: "Problem", Warning: true, Subject: "backups"}},
 		{"problem", "ok", "backups: resolved", kubernetes.Event{Reason: "ProblemResolved", Subject: "backups"}},
-		{"defragmentation", "ok", "defragmented by threshold in 2.4 s", kubernetes.Event{Reason: "Defragmented"}},
+		{"defragmentation", "ok", "defragmentation triggered by threshold took 2.4 s", kubernetes.Event{Reason: "Defragmented"}},
 		{"defragmentation", "degraded", "no room", kubernetes.Event{Reason: "NotDefragmented", Warning: true}},
 		{"restore_test", "degraded", "its hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
-		{"start", "degraded", "the process started; the last run: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
+		{"start", "degraded", "the process started; previous exit: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
 	} {
 		test.want.Note, test.want.At = test.what, at
 		event, worth := eventOf(status.TimelineEvent{At: at, Kind: test.kind, Health: test.health, Message: test.what})
@@ -53,7 +53,7 @@ func TestEvents_onlyInAPod(t *testing.T) {
 	end()
 	c.Kubernetes = []string{"events"}
 	_, _, err = c.pod()
-	assert.ErrorContains(t, err, "--kubernetes: only in a pod")
+	assert.ErrorContains(t, err, "--kubernetes: not running in a pod")
 }
 
 func TestReadRootPassword(t *testing.T) {

@@ -76,7 +76,7 @@ func (r *Report) Phase() readiness.Phase {
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
-			return run.Reason + "; etcd " + progress
+			return run.Reason + "; etcd is " + progress
 		}
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {

@@ -109,9 +109,9 @@ func TestPhase_progressOfTheStart(t *testing.T) {
 	there := &fakeRuntime{}
 	about := New(newFakeLifecycle(run), there, "v1", "etcd-main-0")
 	assert.Equal(t, "starting etcd", about.Phase().Reason, "nothing is opened yet")
-	there.progress = "opens its data"
-	assert.Equal(t, "starting etcd; etcd opens its data", about.Phase().Reason)
-	assert.Equal(t, "starting etcd; etcd opens its data", about.Document().Reason)
+	there.progress = "opening the data"
+	assert.Equal(t, "starting etcd; etcd is opening the data", about.Phase().Reason)
+	assert.Equal(t, "starting etcd; etcd is opening the data", about.Document().Reason)
 	run.State = lifecycle.Serving
 	assert.Equal(t, "starting etcd", about.Phase().Reason)
 	assert.True(t, about.Phase().Serving)
@@ -214,7 +214,7 @@ func (p *fakeRuntime) Document() status.Document {
 		},
 		Leases: []state.Lease{{
 			Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
-			Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be reached", NextRetry: at},
+			Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "cannot reach the API server", NextRetry: at},
 		}},
 		Backup: &facts.Backups{
 			Cluster: "c1", Owner: "shop/etcd", Generation: 1,

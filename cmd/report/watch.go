@@ -122,7 +122,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 		return
 	}
 	w.logged = true
-	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
+	w.log.Info().Str("state", string(run.State)).Msg("etcd is " + waits)
 }
 
 // logCondition repeats a lasting condition with growing pauses.

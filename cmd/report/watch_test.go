@@ -90,7 +90,7 @@ func TestWatch_reminderOfARecovery(t *testing.T) {
 		lines, calls := runWatch(t, now, there, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Equal(t, "still Wait: "+there.awaits, lines[0]["message"])
-		assert.Equal(t, "warn", lines[0]["level"], "etcd does not run meanwhile")
+		assert.Equal(t, "warn", lines[0]["level"], "etcd is not running meanwhile")
 		assert.Equal(t, 1, calls)
 		assert.Equal(t, there.awaits, New(newFakeLifecycle(now), there, "v1", "etcd-main-0").Phase().Reason, "whoever asks hears it, too, and first")
 	})
@@ -109,16 +109,16 @@ func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 
 func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		there := &fakeRuntime{progress: "opens its data"}
+		there := &fakeRuntime{progress: "opening the data"}
 		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), there, func(*fakeLifecycle) {
 			time.Sleep(500 * time.Millisecond)
-			there.later.Store(new("waits for a leader"))
+			there.later.Store(new("waiting for a leader"))
 			time.Sleep(20 * time.Second)
 			there.later.Store(new(""))
 			time.Sleep(5 * time.Second)
 		})
 		require.Len(t, lines, 1)
-		assert.Equal(t, "etcd waits for a leader", lines[0]["message"])
+		assert.Equal(t, "etcd is waiting for a leader", lines[0]["message"])
 	})
 }
 
@@ -129,7 +129,7 @@ func TestWatch_warnsOfServingButNotReady(t *testing.T) {
 		lines, _ := runWatch(t, now, &fakeRuntime{began: time.Now()}, func(*fakeLifecycle) { time.Sleep(20 * time.Second) })
 		require.Len(t, lines, 1, "and only once")
 		assert.Equal(t, "warn", lines[0]["level"])
-		assert.Equal(t, "not ready: quorum: etcd does not run", lines[0]["message"], "a reason that checks share is said once")
+		assert.Equal(t, "not ready: quorum: etcd is not running", lines[0]["message"], "a reason that checks share is said once")
 	})
 }
 
@@ -166,9 +166,9 @@ func TestWatch_remindersAreInUTC(t *testing.T) {
 
 func TestWatch_warnsOfALongStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), &fakeRuntime{progress: "waits for a leader"}, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
+		lines, _ := runWatch(t, snapshotIn(lifecycle.StartEtcd), &fakeRuntime{progress: "waiting for a leader"}, func(*fakeLifecycle) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 2)
-		assert.Equal(t, "still StartEtcd: the sidecar is silent; etcd waits for a leader", lines[1]["message"])
+		assert.Equal(t, "still StartEtcd: the sidecar is silent; etcd is waiting for a leader", lines[1]["message"])
 		assert.Equal(t, "warn", lines[1]["level"])
 	})
 }

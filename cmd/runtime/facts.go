@@ -94,7 +94,7 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
-		return errors.New("etcd does not run")
+		return errors.New("etcd is not running")
 	}
 	return etcd.Maintainer.Trigger()
 }

@@ -34,7 +34,7 @@ func (all members) ours(wanted dataversion.Version) {
 	all.each((*node).ready)
 }
 
-// heldAt3_5 returns a cluster whose data was written by 3.6 and that a downgrade keeps at 3.5.
+// heldAt3_5 returns a cluster with data from 3.6 that a downgrade keeps at 3.5.
 func heldAt3_5(t *testing.T, count int) members {
 	t.Helper()
 	all := newMembers(t, count)
@@ -73,7 +73,7 @@ func (all members) join(n *node, wanted dataversion.Version) (id uint64) {
 	return id
 }
 
-// add adds a node as a learner. etcd rejects the request until the members have been connected for a few seconds.
+// add adds a node as a learner, and retries because etcd rejects new members for the first few seconds.
 func (all members) add(n *node) (id uint64) {
 	n.t.Helper()
 	client := all[0].connect()

@@ -18,25 +18,23 @@ import (
 )
 
 const (
-	// interval is the pause between two checks of the cluster. A check costs a few memory reads and one read of a
-	// database page.
+	// interval is the pause between two checks of the cluster. A check reads some memory and one database page.
 	interval = time.Second
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
 )
 
-// notChecked is the reason of the first state.
+// notChecked is the reason of the initial state.
 const notChecked = "the cluster has not been checked yet"
 
-// server is the part of etcd that a Keeper needs.
+// server is the part of etcd that a Keeper uses.
 type server interface {
 	facts() facts
 	downgrade(ctx context.Context, target Version) error
 	cancelDowngrade(ctx context.Context) error
 }
 
-// Keeper keeps the cluster version and the storage version at the wanted version. Its state may be read from any
-// goroutine.
+// Keeper keeps the cluster version and the storage version at the wanted version. State is safe for concurrent use.
 type Keeper struct {
 	wanted Version
 	server server
@@ -44,7 +42,7 @@ type Keeper struct {
 	state  atomic.Pointer[state.DataVersion]
 }
 
-// New returns a keeper for a server that has joined its cluster. It does nothing before Run.
+// New returns a Keeper for a server that has joined its cluster. The Keeper does nothing until Run is called.
 func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Keeper {
 	return newKeeper(wanted, embeddedServer{server}, log)
 }
@@ -52,13 +50,13 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
 	k.state.Store(&state.DataVersion{})
-	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // a member that needs no change is readable from the start
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // the data may already be readable
 	k.state.Store(&first)
 	return k
 }
 
-// Run checks the cluster every second until ctx is done, and requests what is needed. Call it once, and wait for its
-// return before etcd is closed.
+// Run checks the cluster every second until ctx is done, and requests or cancels downgrades. Run must be called only
+// once and must return before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
 	k.check(ctx)
 	for clock.Sleep(ctx, interval) == nil {
@@ -88,9 +86,9 @@ func (k *Keeper) describe(f facts, d decision) state.DataVersion {
 	}
 }
 
-// readable reports whether an etcd of the wanted version can read the data. A cluster version never exceeds the
-// version that a member announces. After a downgrade of the cluster, readable waits for one more check: by then
-// etcd has written a snapshot, after which a start no longer replays the higher version.
+// readable reports whether etcd of the wanted version can read the data. After a downgrade of the cluster, readable
+// returns true only at the second check: by then etcd has written a snapshot, and a start no longer replays the
+// entry with the higher version.
 func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
@@ -111,8 +109,8 @@ func (k *Keeper) request(ctx context.Context, action action) error {
 	return nil
 }
 
-// publish logs a state that differs from the previous one: a rejected request as a warning, and a state that needs
-// no attention at debug level.
+// publish logs a state that differs from the previous one. Changes between states that need no attention are logged
+// at debug level.
 func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 	before := k.state.Swap(&current)
 	if *before == current {
@@ -122,13 +120,13 @@ func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 		level = zerolog.DebugLevel
 	}
 	k.log.WithLevel(level).Str("wanted", current.Wanted).Str("cluster", current.Cluster).Str("storage", current.Storage).
-		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("version of the data: " + current.Reason)
+		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("data version: " + current.Reason)
 }
 
-// isIdle reports whether the data is readable without any request to the cluster.
+// isIdle reports whether the data is readable and needs no request to the cluster.
 func isIdle(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
 
-// embeddedServer calls the server object directly, so authentication does not apply.
+// embeddedServer calls the server object directly, which needs no authentication.
 type embeddedServer struct{ *etcdserver.EtcdServer }
 
 func (s embeddedServer) facts() facts {
@@ -152,9 +150,9 @@ func (s embeddedServer) facts() facts {
 
 func describe(member *membership.Member) string {
 	if !member.IsStarted() {
-		return fmt.Sprintf("member %s, which was added and has not started yet", member.ID)
+		return fmt.Sprintf("member %s (not started)", member.ID)
 	}
-	return fmt.Sprintf("learner %s, which has no vote yet", member.Name)
+	return fmt.Sprintf("%s (learner)", member.Name)
 }
 
 func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
@@ -164,15 +162,15 @@ func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
 	return err
 }
 
-// cancelDowngrade bypasses Downgrade, which discards the error.
+// cancelDowngrade bypasses Server.Downgrade, which discards the error.
 func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 	return s.Version().DowngradeCancel(ctx)
 }
 
-// facts describe the cluster as this member knows it at one point in time.
+// facts is a snapshot of the cluster as this member knows it.
 type facts struct {
 	announced Version // version that this member announces
-	cluster   Version // unknown until the cluster has decided on a version
+	cluster   Version // zero until the cluster has a version
 	storage   Version
 	downgrade Version // target version of the enabled downgrade, if any
 	leader    bool    // this member is the leader
@@ -184,38 +182,38 @@ type action int
 
 const (
 	nothing         action = iota
-	enable                 // enable the downgrade to the wanted version
-	cancelDowngrade        // the downgrade
+	enable                 // enable a downgrade to the wanted version
+	cancelDowngrade        // cancel the downgrade
 )
 
-// Phases of the data version. A cluster may go from any phase to any other.
+// Phases of the data version. Any phase may follow any other.
 const (
 	Waiting   = "waiting"     // waiting for the condition in the reason
-	Lowering  = "lowering"    // etcd's downgrade was requested and has not completed
-	Holding   = "holding"     // etcd's downgrade keeps the version at the wanted one
-	LettingGo = "letting go"  // the downgrade is canceled so that a member can join
-	Rising    = "rising"      // upgrading to a higher wanted version
-	Kept      = "kept"        // at the wanted version, with nothing left to do
-	Foreign   = "not changed" // another user has requested a different version from etcd
+	Lowering  = "lowering"    // the requested downgrade has not completed
+	Holding   = "holding"     // the enabled downgrade keeps the cluster at the wanted version
+	LettingGo = "letting go"  // the downgrade is being canceled so that a member can join
+	Rising    = "rising"      // the cluster is being upgraded to the wanted version
+	Kept      = "kept"        // the cluster is at the wanted version
+	Foreign   = "not changed" // a user has requested a downgrade to a different version
 )
 
-// decision is the request to make, and the state to publish.
+// decision contains the request to make and the state to publish.
 type decision struct {
 	action action
 	phase  string
 	reason string
 }
 
-// evaluate compares the facts with the wanted version. Every member cancels a downgrade for a new member, because
-// the leader may be a plain etcd, which would not do so. All other actions are up to the leader, so that members
-// that want different versions do not undo each other's requests.
+// evaluate decides what to do to reach the wanted version. Every member cancels a downgrade for a joining member,
+// because the leader may run plain etcd, which would not cancel it. Only the leader takes other actions, so that
+// members with different wanted versions do not undo each other's requests.
 func evaluate(wanted Version, f facts) decision {
 	downgrading := f.downgrade != (Version{})
 	switch {
 	case f.cluster == (Version{}):
-		return decision{nothing, Waiting, "the cluster has not decided on its version yet"}
+		return decision{nothing, Waiting, "the cluster version is not known yet"}
 	case downgrading && len(f.newcomers) > 0:
-		return decision{cancelDowngrade, LettingGo, "etcd admits no new member during a downgrade, and " + namesOf(f.newcomers)}
+		return decision{cancelDowngrade, LettingGo, "etcd admits no new members during a downgrade; " + namesOf(f.newcomers)}
 	case downgrading && f.downgrade != Of3_5:
 		return decision{nothing, Foreign, fmt.Sprintf("a user has requested a downgrade to %s", f.downgrade)}
 	case wanted == Of3_5:
@@ -228,35 +226,35 @@ func evaluate(wanted Version, f facts) decision {
 func lower(f facts, downgrading bool) decision {
 	switch {
 	case !Of3_5.Less(f.cluster) && Of3_5.Less(f.storage):
-		return decision{nothing, Lowering, "the cluster is at 3.5, and etcd is about to convert this member's storage"}
+		return decision{nothing, Lowering, "the cluster is at version 3.5; etcd converts this member's storage next"}
 	case !Of3_5.Less(f.cluster) && downgrading:
-		return decision{nothing, Holding, "a downgrade holds the cluster, until every member has been started again"}
+		return decision{nothing, Holding, "the downgrade remains enabled until every member has been restarted"}
 	case !Of3_5.Less(f.cluster):
-		return decision{nothing, Kept, "the cluster runs at " + f.cluster.String()}
+		return decision{nothing, Kept, "the cluster is at version " + f.cluster.String()}
 	case downgrading:
-		return decision{nothing, Lowering, "the downgrade to 3.5 was requested; etcd performs it within seconds"}
+		return decision{nothing, Lowering, "the downgrade to 3.5 was requested and should complete within seconds"}
 	case len(f.newcomers) > 0:
-		return decision{nothing, Waiting, "the downgrade to 3.5 is not requested yet: " + namesOf(f.newcomers)}
+		return decision{nothing, Waiting, "the downgrade to 3.5 cannot be requested yet; " + namesOf(f.newcomers)}
 	case !f.leader:
-		return decision{nothing, Waiting, "the leader has to request the downgrade to 3.5"}
+		return decision{nothing, Waiting, "waiting for the leader to request the downgrade to 3.5"}
 	default:
-		return decision{enable, Lowering, "the cluster runs at " + f.cluster.String() + ", and 3.5 has to be able to read its data"}
+		return decision{enable, Lowering, "the cluster is at version " + f.cluster.String() + ", but etcd 3.5 must be able to read its data"}
 	}
 }
 
 func raise(wanted Version, f facts, downgrading bool) decision {
 	switch {
 	case downgrading && f.leader:
-		return decision{cancelDowngrade, Rising, "a downgrade holds the cluster, and " + wanted.String() + " is wanted"}
+		return decision{cancelDowngrade, Rising, "canceling the downgrade because version " + wanted.String() + " is wanted"}
 	case downgrading:
-		return decision{nothing, Waiting, "the leader has to end the downgrade"}
+		return decision{nothing, Waiting, "waiting for the leader to cancel the downgrade"}
 	case f.cluster.Less(wanted):
-		return decision{nothing, Waiting, "the cluster rises to " + wanted.String() + " when every member announces that"}
+		return decision{nothing, Waiting, "the cluster switches to version " + wanted.String() + " once every member announces it"}
 	default:
-		return decision{nothing, Kept, "the cluster runs at " + f.cluster.String()}
+		return decision{nothing, Kept, "the cluster is at version " + f.cluster.String()}
 	}
 }
 
 func namesOf(newcomers []string) string {
-	return "this is joining: " + strings.Join(newcomers, ", ")
+	return "still joining: " + strings.Join(newcomers, ", ")
 }

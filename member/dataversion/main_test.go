@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// all also runs the tests that take long or start etcd 3.5.
+// all also runs the tests that are slow or need etcd 3.5.
 var all = flag.Bool("downgrade", false, "run also the tests that take long or start etcd 3.5 on the data")
 
 // asMember is the environment variable that makes the test binary run a member with the given configuration.

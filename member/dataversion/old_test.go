@@ -18,7 +18,7 @@ import (
 // database returns the path of a member's database.
 func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
 
-// readByOld starts etcd 3.5 on the data and fails the test if a key is missing.
+// readByOld starts etcd 3.5 with the data and fails the test if a key is missing.
 func (n *node) readByOld(keys int) {
 	n.t.Helper()
 	n.plain(cluster(n))

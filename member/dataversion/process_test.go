@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// patience is the maximum wait on a machine that is busy with other tests.
+// patience bounds each wait in these tests.
 const patience = 3 * time.Minute
 
 // tick is the polling interval of the tests.
@@ -39,7 +39,7 @@ func optIn(t *testing.T) {
 	t.Parallel()
 }
 
-// node is the directory and the addresses of a member, with the process that runs there, if any.
+// node is a member with a directory and addresses, and a process if it is running.
 type node struct {
 	t       *testing.T
 	name    string
@@ -67,10 +67,10 @@ func cluster(nodes ...*node) string {
 	return strings.Join(entries, ",")
 }
 
-// before is the wanted version of a wrapper that lacks this feature.
+// before is the wanted version of a wrapper without this feature.
 var before dataversion.Version
 
-// ours starts a member of this program with the wanted version.
+// ours starts a member with this program and the given wanted version.
 func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 	n.t.Helper()
 	configuration, err := json.Marshal(settings{n.name, n.dir, n.client, n.peer, cluster, state, wanted.String()})
@@ -107,7 +107,7 @@ func (n *node) run(command *exec.Cmd) {
 	})
 }
 
-// stop ends the process cleanly; kill does not.
+// stop stops the process cleanly.
 func (n *node) stop() {
 	n.t.Helper()
 	require.NoError(n.t, n.process.Process.Signal(syscall.SIGTERM))
@@ -128,7 +128,7 @@ func (n *node) await() {
 	}
 }
 
-// versions returns the versions that the member reports, or the zero value if it does not respond.
+// versions returns the versions that the member reports, or the zero value if the member does not respond.
 func (n *node) versions() (v version.Versions) {
 	if body, err := get(n.client + "/version"); err == nil {
 		_ = json.Unmarshal(body, &v) // v stays zero if the body is invalid
@@ -136,7 +136,7 @@ func (n *node) versions() (v version.Versions) {
 	return v
 }
 
-// downgrading returns the response that a joining member gets.
+// downgrading returns whether a downgrade is enabled, as reported to joining members.
 func (n *node) downgrading() string {
 	body, _ := get(n.peer + "/downgrade/enabled") // empty then
 	return string(body)
@@ -152,7 +152,7 @@ func get(url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// eventually waits for a condition and fails if the member's process exits first.
+// eventually waits for a condition and fails the test if the process exits first.
 func (n *node) eventually(what string, condition func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
@@ -173,7 +173,7 @@ func (n *node) ready() {
 	})
 }
 
-// at waits until both cluster and storage have the given version.
+// at waits until the cluster and the storage have the given version.
 func (n *node) at(v dataversion.Version) {
 	n.t.Helper()
 	n.eventually("its version is "+v.String(), func() bool {
@@ -205,7 +205,7 @@ func (n *node) put(from, to int) {
 	}
 }
 
-// holds fails the test unless the member has all keys below the given number.
+// holds fails the test if the member lacks a key below the given number.
 func (n *node) holds(keys int) {
 	n.t.Helper()
 	n.ready()

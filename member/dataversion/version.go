@@ -9,16 +9,16 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Version is a minor version of etcd. The zero value means unknown or not wanted.
+// Version is a minor version of etcd. The zero value means that the version is unknown or not set.
 type Version struct{ Major, Minor int64 }
 
-// Of3_5 and Of3_6 are the versions that a user may request.
+// Versions that a user can request.
 var (
 	Of3_5 = Version{3, 5}
 	Of3_6 = Version{3, 6}
 )
 
-// Less reports whether v is older than other. An unknown version is older than any other.
+// Less reports whether v is older than other. The zero value is older than any other version.
 func (v Version) Less(other Version) bool {
 	return v.Major < other.Major || v.Major == other.Major && v.Minor < other.Minor
 }
@@ -40,44 +40,44 @@ func Parse(text string) Version {
 	return v
 }
 
-// Embedded is the version of the etcd in this program, regardless of the announced version. Unlike etcd's own
-// variable, it may be read at any time.
+// Embedded is the actual version of the etcd in this program, regardless of the announced version. Unlike etcd's own
+// variable, it can be read at any time.
 var Embedded = version.Version
 
-// readerVersion is the etcd 3.5 release that is tested to read the data of an etcd that announces it.
+// readerVersion is the etcd 3.5 release that the embedded etcd announces, and that is tested to read its data.
 const readerVersion = "3.5.27"
 
-// Announce makes the embedded etcd present itself as 3.5.27+3.6.16, a 3.5 followed by the true version, if 3.5 is
-// wanted and nothing is recorded that 3.5 could not read. Otherwise it presents itself as it is. It returns the
-// announced name. The name belongs to the process and must not change under a running etcd, so call it before one is
-// opened.
+// Announce makes the embedded etcd announce version 3.5.27+3.6.16 if 3.5 is wanted and the recorded cluster version
+// is not newer. Otherwise, etcd announces its actual version. Announce returns the announced version. The version is
+// global and must not change while etcd is running, so Announce must be called before etcd is started.
 //
-// In etcd 3.6.16 the announced name has these other effects:
+// In etcd 3.6.16, the announced version also has these effects:
 //
-//   - /version, `etcdctl endpoint status`, the X-Server-Version of peers and etcd's first log line show 3.5.27+3.6.16.
-//     The metric etcd_server_version is set earlier and shows 3.6.16, like all output of this program. In semantic
-//     versioning the part after the plus is build metadata, which etcd's and Kubernetes' parsers accept. kube-apiserver
-//     requires 3.5.13 for progress notifications of watches.
-//   - Peers compare major and minor version and talk to any of 3.0 and above.
-//   - etcd checks the schema of the database against it at the start: 3.5 may be older than the data by the changes that
-//     etcd can undo, which are all changes of 3.6.
-//   - `etcdctl downgrade` goes by the cluster's version: at 3.5 it offers 3.4. The Keeper leaves that alone and warns.
+//   - /version, `etcdctl endpoint status`, the X-Server-Version header of peers and etcd's first log line show
+//     3.5.27+3.6.16. The metric etcd_server_version, which is set earlier, and all output of this program show
+//     3.6.16. The part after the plus is build metadata in semantic versioning, which the parsers of etcd and
+//     Kubernetes accept. kube-apiserver requires 3.5.13 for progress notifications of watches.
+//   - Peers compare only major and minor versions and accept any version from 3.0 on.
+//   - etcd checks the database schema against the announced version at startup. With 3.5, the schema of 3.6 is
+//     accepted, because etcd can undo all schema changes of 3.6.
+//   - `etcdctl downgrade` depends on the cluster version: at 3.5, users can downgrade to 3.4. The Keeper does not
+//     interfere but logs a warning.
 //
-// The cluster's version, which is 3.5 then, has one effect: leases' checkpoints are written to the database from 3.6 on
-// only. That matters with etcd's feature LeaseCheckpoint, which is off by default, and its own switch
-// LeaseCheckpointPersist turns it on. Nothing else in etcd depends on 3.6.
+// The resulting cluster version of 3.5 has one effect: etcd persists lease checkpoints only from 3.6 on. The
+// difference matters only with the feature LeaseCheckpoint, which is off by default, and can be overridden with
+// LeaseCheckpointPersist. Nothing else in etcd depends on cluster version 3.6.
 func Announce(wanted, recorded Version) string {
 	name := Embedded
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
 		name = readerVersion + "+" + Embedded
 	}
-	if version.Version != name { // tests run several members that all want the same version
+	if version.Version != name { // tests run several members with the same wanted version
 		version.Version = name
 	}
 	return name
 }
 
-// ActualVersion returns the real version of an etcd that announces a name composed by Announce.
+// ActualVersion returns the actual version of an etcd from the version that it announces.
 func ActualVersion(announced string) string {
 	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
 		return build
@@ -85,20 +85,20 @@ func ActualVersion(announced string) string {
 	return announced
 }
 
-// undecided is the version of a cluster in which some members have not started yet (MinClusterVersion in etcd's
+// undecided is the version of a cluster while some members have not started yet (MinClusterVersion in etcd's
 // api/version).
 var undecided = Version{3, 0}
 
 // CheckUpgrade returns an error if the embedded etcd must not open the data of a cluster. recorded is the highest
-// version in the data, and others reports whether the cluster has more members than this one.
+// version in the data. others reports whether the cluster has other members.
 //
-// etcd supports one minor version at a time. An etcd 3.4 panics over the first entry that an etcd 3.6 proposes, and at
-// each of its starts from then on, because the entry stays in its log. A member that is alone has no other to agree
-// with: its data may be as old as 3.0. No etcd opens data of a newer one.
+// etcd must be upgraded one minor version at a time. etcd 3.4 panics on the first entry that etcd 3.6 proposes, and
+// again at each start, because the entry stays in its log. The data of a single-member cluster may be as old as 3.0.
+// etcd never opens data of a newer version.
 func CheckUpgrade(recorded Version, others bool) error {
 	if Parse(Embedded).Less(recorded) {
-		return upgradeError("the data are of a cluster at etcd %s, which etcd %s cannot open; start the etcd-wrapper that "+
-			"has etcd %s, or downgrade the cluster with that one first", recorded, Embedded, recorded)
+		return upgradeError("the data belongs to a cluster at version %s, which etcd %s cannot open; start an etcd-wrapper with "+
+			"etcd %s, or use it to downgrade the cluster first", recorded, Embedded, recorded)
 	}
 	if !others || recorded == undecided {
 		return nil
@@ -106,19 +106,18 @@ func CheckUpgrade(recorded Version, others bool) error {
 	return CheckOldest(recorded)
 }
 
-// CheckOldest returns an error if a cluster of the given version, or with a member of that version, must not
-// contain the embedded etcd.
+// CheckOldest returns an error if the embedded etcd must not join a cluster with the given version or with a member
+// of that version.
 func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
 	}
-	return upgradeError("the cluster runs etcd %s, and a member of etcd %s would make its other members crash, as etcd is "+
-		"upgraded one minor version at a time; start this member with its old etcd again, upgrade all members to etcd 3.5.26 or a later 3.5, "+
+	return upgradeError("the cluster runs etcd %s, whose members would crash if a member with etcd %s joined: etcd must be "+
+		"upgraded one minor version at a time; start this member with its previous etcd, upgrade all members to etcd 3.5.26 or a later 3.5 release, "+
 		"and then replace them with etcd-wrapper", oldest, Embedded)
 }
 
-// upgradeError returns an error that only a different version of the program can resolve. Its text contains the way
-// out.
+// upgradeError returns an error that requires a different version of this program. The text must explain what to do.
 func upgradeError(format string, parts ...any) error {
 	return &exitcode.FinalError{Status: exitcode.BadConfig, Err: fmt.Errorf(format, parts...)}
 }

@@ -20,7 +20,7 @@ func TestVersion_parseAndLess(t *testing.T) {
 	require.True(t, Version{3, 7}.Less(Version{4, 0}))
 }
 
-// The announced name belongs to the process, so this test is not parallel.
+// The test is not parallel because the announced version is global.
 func TestAnnounce(t *testing.T) {
 	t.Cleanup(func() { version.Version = Embedded })
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{}), "a new cluster")

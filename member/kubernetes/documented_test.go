@@ -12,7 +12,7 @@ import (
 
 func TestReasons_documented(t *testing.T) {
 	var told []string
-	for _, row := range docs.Table(t, "`renewing a lease failed`, and the reason is", "what to do") {
+	for _, row := range docs.Table(t, "`cannot renew the lease, …`, and the reason is", "what to do") {
 		told = append(told, row[0])
 	}
 	all := strings.Join(told, "\n")

@@ -10,9 +10,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Event is a Kubernetes Event to be posted.
+// Event is a Kubernetes Event to post.
 type Event struct {
-	Reason  string // one word in camel case, for use in filters
+	Reason  string // one word in camel case, for filters
 	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
 	Note    string // a sentence
@@ -22,18 +22,18 @@ type Event struct {
 // EventPod is the pod that events are about.
 type EventPod struct {
 	Name string
-	UID  string // without it, `kubectl get events` shows the events but `kubectl describe pod` does not
+	UID  string // if empty, `kubectl describe pod` does not show the events
 }
 
 const (
-	// maxQueue bounds the queued events. Further ones are dropped.
+	// maxQueue is the maximum number of queued events. Further events are dropped.
 	maxQueue = 64
-	// repeatPause is the time after an event during which its repetitions are held back. Afterwards, the latest one
-	// is posted with the number of repetitions.
+	// repeatPause is the time for which repetitions of an event are held back. Afterwards, the latest repetition is
+	// posted with a count.
 	repeatPause = 5 * time.Minute
-	// stopTimeout bounds the time for which Stop posts queued events.
+	// stopTimeout bounds how long Stop posts queued events.
 	stopTimeout = time.Second
-	// maxNote is the largest note, in bytes, that the API server accepts.
+	// maxNote is the maximum size of a note in bytes that the API server accepts.
 	maxNote = 1024
 )
 
@@ -46,19 +46,19 @@ type EventRecorder struct {
 	cancel context.CancelFunc // cancels a running request
 	done   chan struct{}
 
-	// The fields below are used only by the goroutine.
+	// Only the goroutine uses the fields below.
 	recent  map[string]*repeat
-	failure string // last logged reason for which posting failed
+	failure string // last logged error
 }
 
-// repeat counts the repetitions of an event that are held back.
+// repeat counts repetitions of an event that are held back.
 type repeat struct {
 	until  time.Time
 	latest Event
 	times  int
 }
 
-// NewEventRecorder starts to post events about a pod with its service account.
+// NewEventRecorder starts a goroutine that posts events about a pod.
 func NewEventRecorder(account Account, pod EventPod, log zerolog.Logger) *EventRecorder {
 	server := NewServer(account)
 	return startRecorder(func(ctx context.Context, e Event) error {
@@ -80,17 +80,17 @@ func startRecorder(post func(context.Context, Event) error, log zerolog.Logger) 
 	return r
 }
 
-// Post queues an event. It never blocks.
+// Post queues an event. Post never blocks.
 func (r *EventRecorder) Post(e Event) {
 	select {
 	case r.queue <- e:
 	default:
-		r.log.Debug().Str("event", e.Reason).Msg("too many events wait for the API server: one is dropped")
+		r.log.Debug().Str("event", e.Reason).Msg("dropping an event: too many events are queued for the API server")
 	}
 }
 
-// Stop posts queued events for up to a second, and returns once no request to the API server is running. Post must
-// not be called after Stop.
+// Stop posts the queued events for up to a second and waits for running requests to end. Post must not be called
+// after Stop.
 func (r *EventRecorder) Stop() {
 	close(r.stop)
 	defer time.AfterFunc(stopTimeout, r.cancel).Stop()
@@ -130,7 +130,7 @@ func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	r.send(ctx, e)
 }
 
-// postRepeats posts the events that were held back for long enough, or all of them.
+// postRepeats posts the events that were held back long enough, or all of them if all is set.
 func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	for key, held := range r.recent {
 		switch {
@@ -147,7 +147,7 @@ func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
 	}
 }
 
-// send posts one event without retries, and logs each distinct failure once.
+// send posts one event without retries. send logs an error only if it differs from the previous one.
 func (r *EventRecorder) send(ctx context.Context, e Event) {
 	within, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -158,7 +158,7 @@ func (r *EventRecorder) send(ctx context.Context, e Event) {
 		r.failure = ""
 	case err.Error() != r.failure:
 		r.failure = err.Error()
-		r.log.Warn().Str("event", e.Reason).Str("reason", r.failure).Msg("posting an event failed; it is dropped")
+		r.log.Warn().Str("event", e.Reason).Str("reason", r.failure).Msg("cannot post an event; dropping it")
 	}
 }
 
@@ -167,7 +167,7 @@ var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event",
 // reporter identifies this program as the reporting controller.
 const reporter = "etcd-wrapper"
 
-// newEventObject returns an Event of events.k8s.io/v1.
+// newEventObject returns an events.k8s.io/v1 Event.
 func newEventObject(namespace string, pod EventPod, e Event) map[string]any {
 	severity := "Normal"
 	if e.Warning {

@@ -87,7 +87,7 @@ func TestEventRecorder_logsAnErrorOnce(t *testing.T) {
 		}
 		tell("A")
 		tell("B")
-		assert.Equal(t, 1, strings.Count(log.String(), "the service account's Role does not let it create this Event"))
+		assert.Equal(t, 1, strings.Count(log.String(), "the service account's Role does not allow it to create this Event"))
 		refusal = nil
 		tell("C")
 		refusal = errors.New("the API server is away")
@@ -113,7 +113,7 @@ func TestEventRecorder_silentServer(t *testing.T) {
 		time.Sleep(Timeout)
 		synctest.Wait()
 		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")
-		assert.Equal(t, 1, strings.Count(log.String(), "posting an event failed"))
+		assert.Equal(t, 1, strings.Count(log.String(), "cannot post an event"))
 		ended := time.Now()
 		p.Stop()
 		assert.Equal(t, stopTimeout, time.Since(ended))

@@ -24,16 +24,16 @@ const (
 )
 
 const (
-	// heartbeat is the interval at which a member renews its lease: the operator considers a member lost after a
+	// heartbeat is the interval at which a member renews its lease. The operator considers a member lost after a
 	// minute.
 	heartbeat = 10 * time.Second
-	// snapshotInterval is the interval at which the snapshot leases are checked. It equals the sidecar's default
-	// interval for delta snapshots; the operator's tools tolerate twice their configured interval.
+	// snapshotInterval is the interval at which the snapshot leases are updated. The value equals the sidecar's
+	// default interval for delta snapshots; the operator's tools tolerate twice the configured interval.
 	snapshotInterval = 20 * time.Second
-	// maxAttempts bounds the attempts to update a lease that others update at the same time.
+	// maxAttempts is the maximum number of attempts to update a lease after conflicts.
 	maxAttempts = 3
-	// minPause and maxPause bound the pause after a failure. Pauses must be short enough that the operator does not
-	// consider the member lost.
+	// minPause and maxPause bound the pause after a failure. Longer pauses would make the operator consider the
+	// member lost.
 	minPause = time.Second
 	maxPause = 20 * time.Second
 )
@@ -42,9 +42,9 @@ const (
 type MemberLease struct {
 	Name    string // name of the member and of the lease
 	ID      string // hexadecimal
-	Cluster string // ID of the cluster, hexadecimal
+	Cluster string // cluster ID, hexadecimal
 	Leads   bool
-	PeerTLS bool // peers connect to it with TLS
+	PeerTLS bool // the peer URLs use TLS
 }
 
 func (m MemberLease) holder() string {
@@ -55,31 +55,31 @@ func (m MemberLease) holder() string {
 	return m.ID + ":" + m.Cluster + ":" + role
 }
 
-// BackupLeases is the content of the snapshot leases, which the backup writer renews.
+// BackupLeases is the content of the snapshot leases.
 type BackupLeases struct {
 	Full     int64     // revision of the newest full snapshot; 0 if there is none
-	FullTime time.Time // time of its content
+	FullTime time.Time // time of the full snapshot's content
 	Stored   int64     // newest revision in the store; 0 if there is none
 	UpTo     time.Time // time up to which all acknowledged writes are in the store
 }
 
-// LeaseOptions configure Leases. All fields but Backups are required.
+// LeaseOptions configure Leases. All fields except Backups are required.
 type LeaseOptions struct {
 	Account Account
-	Cluster string // name of the StatefulSet, which is the prefix of the names of the snapshot leases
-	// Member returns the current member, or false if it knows no leader, so that its lease expires. It must not
-	// block.
+	Cluster string // name of the StatefulSet; prefix of the names of the snapshot leases
+	// Member returns the content of the member's lease, or false to let the lease expire because there is no leader.
+	// Member must not block.
 	Member func() (MemberLease, bool)
-	// Backups returns the state of the backups, or false if this member does not write them. It must not block. It
-	// is nil if no backups are made.
+	// Backups returns the state of the backups, or false if this member does not write them. Backups must not block.
+	// Backups is nil if there are no backups.
 	Backups func() (BackupLeases, bool)
 	Log     zerolog.Logger
 }
 
-// Leases renews the leases that a backup-restore sidecar would renew. From these leases, the operator's tools learn
-// when a member was last active, whether it is the leader, and how current the backups are. The command calls Start
-// when etcd is ready and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so an API
-// server that hangs on one lease does not delay the others. States is safe for concurrent use.
+// Leases renews the leases that a backup-restore sidecar would renew. The leases tell the operator's tools when a
+// member was last active, whether it is the leader, and how recent the backups are. Start must be called once etcd
+// is ready, and Stop before etcd is closed, each at most once. Each lease has its own goroutine, so a request that
+// hangs does not delay other leases. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server
@@ -91,12 +91,12 @@ type Leases struct {
 	states map[string]state.Lease
 }
 
-// NewLeases returns leases that are not renewed until Start is called.
+// NewLeases returns Leases that are renewed once Start is called.
 func NewLeases(options LeaseOptions) *Leases {
 	return &Leases{options: options, server: NewServer(options.Account), states: map[string]state.Lease{}}
 }
 
-// Start starts to renew the leases.
+// Start starts renewing the leases.
 func (l *Leases) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
@@ -109,7 +109,7 @@ func (l *Leases) Start() {
 	}
 }
 
-// Stop stops the renewals and returns once no request is running, which takes at most Timeout.
+// Stop stops renewing the leases and waits for running requests to end.
 func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
@@ -117,7 +117,7 @@ func (l *Leases) Stop() {
 	}
 }
 
-// States returns the state of each lease that this member renews.
+// States returns the states of the leases that this member renews.
 func (l *Leases) States() (all []state.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,12 +129,12 @@ func (l *Leases) States() (all []state.Lease) {
 	return all
 }
 
-// task is one lease and the function that renews it.
+// task describes how to renew one lease.
 type task struct {
 	kind     string
 	interval time.Duration
 	renew    func(ctx context.Context) (name, holder string, err error)
-	pause    backoff.BackOff // backoff after a failure
+	pause    backoff.BackOff // backoff after failures
 }
 
 func (l *Leases) tasks() []*task {
@@ -151,16 +151,16 @@ func (l *Leases) tasks() []*task {
 	return all
 }
 
-// errNotOurs means that this member does not renew the lease.
-var errNotOurs = errors.New("another member renews it")
+// errNotOurs is returned if another member renews the lease.
+var errNotOurs = errors.New("another member renews the lease")
 
 var (
-	errNoLeader = errors.New("this member knows no leader")
-	errForeign  = errors.New("its holderIdentity is not a revision: another program uses this lease")
+	errNoLeader = errors.New("this member has no leader")
+	errForeign  = errors.New("the lease's holderIdentity is not a revision: another program uses the lease")
 )
 
-// perform renews one lease and returns the time until the next renewal, which the API server may extend after an
-// error.
+// perform renews one lease and returns the pause until the next renewal. After an error, the API server may request
+// a longer pause.
 func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	request, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -172,7 +172,7 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	defer l.mu.Unlock()
 	before := l.states[t.kind]
 	switch {
-	case errors.Is(err, errNotOurs): // another member renews the lease now
+	case errors.Is(err, errNotOurs): // this member no longer renews the lease
 		delete(l.states, t.kind)
 		return t.interval
 	case err != nil:
@@ -188,14 +188,14 @@ func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
 	l.states[t.kind] = state.Lease{Kind: t.kind, Name: name, Holder: holder, Renewed: time.Now()}
 	switch {
 	case before.Problem != nil:
-		l.options.Log.Info().Str("lease", name).Int("times", before.Problem.Count).Msg("a lease is renewed again")
+		l.options.Log.Info().Str("lease", name).Int("times", before.Problem.Count).Msg("renewed the lease after previous failures")
 	case before.Renewed.IsZero():
-		l.options.Log.Info().Str("lease", name).Str("holder", holder).Msg("a lease is renewed")
+		l.options.Log.Info().Str("lease", name).Str("holder", holder).Msg("renewed the lease for the first time")
 	}
 	return t.interval
 }
 
-// recordProblem records why a lease could not be renewed, and logs the reason if it is new.
+// recordProblem records why a lease could not be renewed, and logs the reason if it has changed.
 func (l *Leases) recordProblem(kind, name string, current state.Lease, err error, pause time.Duration) {
 	problem := state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
 	before := current.Problem
@@ -204,16 +204,17 @@ func (l *Leases) recordProblem(kind, name string, current state.Lease, err error
 	}
 	if before == nil || before.Message != problem.Message {
 		l.options.Log.Warn().Str("lease", name).Str("reason", problem.Message).
-			Msg("renewing a lease failed: the operator's tools see an outdated state; retrying, etcd keeps serving")
+			Msg("cannot renew the lease, so the operator's tools see outdated information; retrying, etcd keeps serving")
 	}
 	current.Kind, current.Name, current.Problem = kind, name, &problem
 	l.states[kind] = current
 }
 
-// tlsAnnotation is the annotation for which the operator waits before it makes members require TLS from each other.
+// tlsAnnotation reports whether a member uses TLS for peers. The operator waits for this annotation before it makes
+// members require TLS from each other.
 const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
 
-// renewMember renews the member's own lease. Only this member writes it, so it need not be read first.
+// renewMember renews the lease of this member. No other member writes it, so renewMember does not read it first.
 func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
 	member, ok := l.options.Member()
 	if !ok {
@@ -225,7 +226,7 @@ func (l *Leases) renewMember(ctx context.Context) (name, holder string, err erro
 	})
 }
 
-// renewFull writes the newest full snapshot to its lease. A lease with a later revision is not changed.
+// renewFull writes the newest full snapshot to its lease, unless the lease already has a newer revision.
 func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Full == 0 {
@@ -238,7 +239,7 @@ func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error)
 }
 
 // renewDelta writes the newest revision in the store to its lease. As with a sidecar, the revision never decreases.
-// While the store lags behind, the time does not change.
+// If the store lags, the time is that of the oldest missing change.
 func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
 	backups, ok := l.options.Backups()
 	if !ok || backups.Stored == 0 {
@@ -249,7 +250,7 @@ func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error
 	})
 }
 
-// update changes a lease that another member may write at the same time.
+// update changes a lease that another member may change at the same time. update retries after conflicts.
 func (l *Leases) update(
 	ctx context.Context, name string, change func(revision int64, renewed time.Time) (spec leaseSpec, changes bool),
 ) (_, holder string, err error) {
@@ -271,20 +272,20 @@ func (l *Leases) update(
 			return name, spec.HolderIdentity, err
 		}
 	}
-	return name, "", errors.New("other members keep updating it")
+	return name, "", errors.New("other members keep updating the lease")
 }
 
 // leases is the kind Lease.
 var leases = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
-// lease contains the fields of a coordination.k8s.io/v1 Lease that are used. It also serves as a merge patch.
+// lease contains the relevant fields of a coordination.k8s.io/v1 Lease. lease also serves as a merge patch.
 type lease struct {
 	Metadata leaseMetadata `json:"metadata,omitzero"`
 	Spec     leaseSpec     `json:"spec"`
 }
 
 type leaseMetadata struct {
-	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch: applies only if the lease still has this version
+	ResourceVersion string            `json:"resourceVersion,omitempty"` // if set in a patch, the patch applies only to this version
 	Annotations     map[string]string `json:"annotations,omitempty"`
 }
 
@@ -293,8 +294,7 @@ type leaseSpec struct {
 	RenewTime      microTime `json:"renewTime,omitzero"`
 }
 
-// microTime is the format of times in leases and Events, for which Kubernetes requires exactly six fractional
-// digits.
+// microTime is a time in a Lease or an Event, which must have exactly six fractional digits.
 type microTime struct{ time.Time }
 
 const microFormat = "2006-01-02T15:04:05.000000Z07:00"

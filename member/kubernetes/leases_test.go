@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// inMemory serves requests with a handler instead of a network, so that a test can use a fake clock. As over a
-// network, a request ends when its context is done.
+// inMemory serves requests with a handler instead of a network, so that tests can use a fake clock. Requests still
+// end when their context is canceled.
 type inMemory struct{ http.Handler }
 
 func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -34,7 +34,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// within returns the Leases of a member that uses an API server in this process.
+// within returns Leases that use an API server in this process.
 func within(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
@@ -85,7 +85,7 @@ func TestLeases_backoff(t *testing.T) {
 			assert.LessOrEqual(t, gap, maxPause.Seconds(), "the operator takes a member for lost after a minute")
 		}
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
-		assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
+		assert.Equal(t, 1, strings.Count(log.String(), "cannot renew the lease"))
 		trouble := l.fact(t, OfMember).Problem
 		assert.Equal(t, len(apiServer.asked), trouble.Count)
 		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(maxPause))
@@ -93,7 +93,7 @@ func TestLeases_backoff(t *testing.T) {
 		apiServer.becomes(nil)
 		<-time.After(maxPause)
 		assert.Nil(t, l.fact(t, OfMember).Problem)
-		assert.Contains(t, log.String(), "renewed again")
+		assert.Contains(t, log.String(), "renewed the lease after previous failures")
 
 		apiServer.becomes(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
 		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Problem {
@@ -138,13 +138,13 @@ func TestLeases_hangingServer(t *testing.T) {
 		l.server.Client.Transport = lateEnd{l.server.Client.Transport}
 		l.Start()
 		<-time.After(Timeout + 2*time.Second)
-		assert.Contains(t, l.fact(t, OfMember).Problem.Message, "not answered within 5s")
+		assert.Contains(t, l.fact(t, OfMember).Problem.Message, "did not respond within 5s")
 		<-time.After(2 * time.Second)
 		start := time.Now()
 		l.Stop()
 		assert.Equal(t, time.Second, time.Since(start), "Stop cancels the request and waits for its end")
 	})
-	assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
+	assert.Equal(t, 1, strings.Count(log.String(), "cannot renew the lease"))
 }
 
 func TestLeases_foreignLease(t *testing.T) {

@@ -1,9 +1,9 @@
-// Package kubernetes talks to the Kubernetes API server with the service account of the member's pod. It reads how
-// many members are wanted, renews the leases of the member and of its cluster's backups, and posts Events about its
+// Package kubernetes is a client of the Kubernetes API server that uses the service account of the pod. The package
+// reads the number of wanted members, renews the leases of the member and of the backups, and posts Events about the
 // pod.
 //
-// It does not use etcd, and nothing waits for the API server: each request has a timeout of a few seconds, and
-// failures are logged and retried or dropped.
+// The package does not use etcd. A slow API server cannot block a member for long: each request has a timeout of a
+// few seconds, and failed requests are retried later or dropped.
 package kubernetes
 
 import (
@@ -31,75 +31,74 @@ const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Account is the service account of a pod, and the address of the API server.
 type Account struct {
-	Dir    string // directory with token, ca.crt and namespace, which Kubernetes may replace at any time
-	Server string // address of the API server, <host>:<port>
+	Dir    string // directory with the files token, ca.crt and namespace, which Kubernetes may replace at any time
+	Server string // host:port of the API server
 }
 
-// NewAccount returns the account of the pod in which this process runs. It fails outside a pod.
+// NewAccount returns the account of the pod in which this process is running. NewAccount fails outside of a pod.
 func NewAccount() (Account, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return Account{}, errors.New("only in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets there, are not set")
+		return Account{}, errors.New("not running in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
 	}
 	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
 }
 
-// read reads a file of the account. It must be called for each request, because Kubernetes replaces the token long
-// before it expires.
+// read reads a file of the account. read must be called for each request, because Kubernetes rotates the token.
 func (a Account) read(name string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(a.Dir, name))
 	if err != nil {
-		return "", fmt.Errorf("the pod has no service account token (automountServiceAccountToken): %w", err)
+		return "", fmt.Errorf("cannot read the pod's service account token (check automountServiceAccountToken): %w", err)
 	}
 	text := strings.TrimSpace(string(content))
 	if text == "" {
-		return "", fmt.Errorf("the service account's %s is empty", name)
+		return "", fmt.Errorf("the service account file %s is empty", name)
 	}
 	return text, nil
 }
 
-// Timeout bounds the time for one response. Callers set it on their contexts.
+// Timeout bounds one request. Callers must set it on their contexts.
 const Timeout = 5 * time.Second
 
-// maxResponse bounds the number of response bytes to read; expected responses have a few kilobytes.
+// maxResponse is the maximum size of a response in bytes. Normal responses have a few kilobytes.
 const maxResponse = 1 << 20
 
-// Server is a client of the API server. It is safe for concurrent use.
+// Server is a client of the API server. Server is safe for concurrent use.
 type Server struct {
 	account Account
 	mu      sync.Mutex   // guards Client
-	Client  *http.Client // nil until the CA bundle could be read; tests set their own
+	Client  *http.Client // nil until the CA bundle has been read; tests set their own client
 }
 
-// NewServer returns a client for an account. It does not send a request.
+// NewServer returns a client for an account. NewServer sends no request.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
-// Kind describes a kind of object.
+// Kind is a kind of Kubernetes object.
 type Kind struct {
 	Group  string // group and version, such as apps/v1
-	Plural string // in paths
-	Noun   string // in messages
-	Verbs  string // verbs that the service account's Role must allow
+	Plural string // name in URL paths
+	Noun   string // name in messages
+	Verbs  string // verbs that the Role of the service account must allow
 }
 
 // StatusError is the error for an unexpected HTTP status.
 type StatusError struct {
 	Status int
-	After  time.Duration // value of the Retry-After header; 0 if there is none
+	After  time.Duration // value of the Retry-After header; 0 if it is not set
 	Kind   Kind
 }
 
-// Error implements error. It contains the remedy if that is known, but never the server's response.
+// Error implements error. The text suggests a remedy if there is one, but never contains the server's response.
 func (e *StatusError) Error() string {
 	switch e.Status {
 	case http.StatusUnauthorized:
-		return "the API server rejects the service account's token"
+		return "the API server rejected the service account token"
 	case http.StatusForbidden:
-		return fmt.Sprintf("the service account's Role does not let it %s this %s", e.Kind.Verbs, e.Kind.Noun)
+		return fmt.Sprintf("the service account's Role does not allow it to %s this %s", e.Kind.Verbs, e.Kind.Noun)
 	case http.StatusNotFound:
-		return fmt.Sprintf("there is no such %s in the pod's namespace: create it where the member is deployed", e.Kind.Noun)
+		return fmt.Sprintf("the %s does not exist in the pod's namespace: create it there", e.Kind.Noun)
 	default:
-		return fmt.Sprintf("the API server answers %d %s", e.Status, http.StatusText(e.Status))
+		return fmt.Sprintf("the API server returned %d %s", e.Status, http.StatusText(e.Status))
 	}
 }
 
@@ -135,18 +134,18 @@ func (s *Server) do(ctx context.Context, method string, kind Kind, name string, 
 		if err = wire.WithoutURL(err); errors.Is(err, context.DeadlineExceeded) {
 			return errTimeout
 		}
-		return fmt.Errorf("the API server cannot be reached: %w", err)
+		return fmt.Errorf("cannot reach the API server: %w", err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the API server's response broke off: %w", err)
+		return fmt.Errorf("cannot read the API server's response: %w", err)
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusCreated:
 		return &StatusError{response.StatusCode, wire.RetryAfter(response.Header.Get("Retry-After")), kind}
 	}
 	if err := json.Unmarshal(body, receive); err != nil {
-		return fmt.Errorf("the API server's response is not a %s: %w", kind.Noun, err)
+		return fmt.Errorf("cannot decode the %s from the API server: %w", kind.Noun, err)
 	}
 	return nil
 }
@@ -188,10 +187,10 @@ func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name 
 
 var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "StatefulSet", Verbs: "get"}
 
-// errTimeout is the error for a response that takes too long.
-var errTimeout = fmt.Errorf("the API server has not answered within %s", Timeout)
+// errTimeout is returned if the API server does not respond in time.
+var errTimeout = fmt.Errorf("the API server did not respond within %s", Timeout)
 
-// statefulSet contains the fields of a StatefulSet that determine its number of pods.
+// statefulSet contains the fields of a StatefulSet that determine its pods.
 type statefulSet struct {
 	Metadata struct {
 		DeletionTimestamp string `json:"deletionTimestamp"`
@@ -210,18 +209,19 @@ type Pod struct {
 	Ordinal int
 }
 
-// ParsePod parses the name of a StatefulSet's pod, NAME-ORDINAL.
+// ParsePod parses the name of a StatefulSet pod: the name of the StatefulSet and an ordinal, joined by a hyphen.
 func ParsePod(name string) (Pod, error) {
 	i := strings.LastIndexByte(name, '-')
 	ordinal, err := strconv.ParseUint(name[i+1:], 10, 31)
 	if err != nil || i <= 0 {
-		return Pod{}, fmt.Errorf("%q is not the name of a StatefulSet's pod", name)
+		return Pod{}, fmt.Errorf("%q is not the name of a StatefulSet pod", name)
 	}
 	return Pod{name[:i], int(ordinal)}, nil
 }
 
-// IsScaledDown reports whether a StatefulSet was scaled down so that it no longer includes the pod. A StatefulSet
-// that was deleted, or scaled to zero for hibernation, keeps its members.
+// IsScaledDown reports whether a StatefulSet was scaled down so that it no longer includes the pod. IsScaledDown
+// returns false for a StatefulSet that is being deleted or was scaled to zero for hibernation, because its members
+// must stay in the cluster.
 func (s *Server) IsScaledDown(ctx context.Context, pod Pod) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

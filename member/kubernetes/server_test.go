@@ -40,7 +40,7 @@ func TestLeases_member(t *testing.T) {
 	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
 	l.once(t, OfMember)
 	assert.Len(t, apiServer.asked, 2)
-	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
+	assert.Equal(t, "this member has no leader", l.fact(t, OfMember).Problem.Message)
 }
 
 func TestMicroTime(t *testing.T) {
@@ -62,16 +62,16 @@ func TestLeases_errors(t *testing.T) {
 		}
 	}
 	for says, trouble := range map[string]func(http.ResponseWriter, *http.Request) bool{
-		"rejects the service account's token": status(http.StatusUnauthorized),
-		"Role does not let it get and patch":  status(http.StatusForbidden),
-		"there is no such lease in the pod's": status(http.StatusNotFound),
-		"answers 500 Internal Server Error":   status(http.StatusInternalServerError),
-		"answers 302 Found": func(w http.ResponseWriter, r *http.Request) bool {
+		"rejected the service account token":      status(http.StatusUnauthorized),
+		"Role does not allow it to get and patch": status(http.StatusForbidden),
+		"lease does not exist in the pod's":       status(http.StatusNotFound),
+		"returned 500 Internal Server Error":      status(http.StatusInternalServerError),
+		"returned 302 Found": func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://127.0.0.1:1/elsewhere", http.StatusFound)
 			return true
 		},
-		"is not a lease": func(w http.ResponseWriter, _ *http.Request) bool { _, _ = io.WriteString(w, "<html>"); return true },
-		"broke off": func(w http.ResponseWriter, _ *http.Request) bool {
+		"cannot decode the lease": func(w http.ResponseWriter, _ *http.Request) bool { _, _ = io.WriteString(w, "<html>"); return true },
+		"cannot read the API server's response": func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "{")
 			return true
@@ -102,7 +102,7 @@ func TestLeases_replacedToken(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "token"), []byte("another"), 0o600))
 	l.once(t, OfMember)
 	assert.Nil(t, l.fact(t, OfMember).Problem)
-	assert.Contains(t, log.String(), "renewed again")
+	assert.Contains(t, log.String(), "renewed the lease after previous failures")
 }
 
 func TestLeases_lateServiceAccount(t *testing.T) {
@@ -149,7 +149,7 @@ func TestNewAccount(t *testing.T) {
 }
 
 func TestIsScaledDown(t *testing.T) {
-	for set, beyond := range map[string][]int{ // pods among 0 to 4 that are scaled down
+	for set, beyond := range map[string][]int{ // ordinals from 0 to 4 that are scaled down
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
 		`{"spec":{"replicas":5}}`:                        nil,
@@ -180,7 +180,7 @@ func TestIsScaledDown(t *testing.T) {
 func TestIsScaledDown_forbidden(t *testing.T) {
 	s := serving(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	beyond, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", 2})
-	assert.EqualError(t, err, "the service account's Role does not let it get this StatefulSet")
+	assert.EqualError(t, err, "the service account's Role does not allow it to get this StatefulSet")
 	assert.False(t, beyond)
 }
 
@@ -194,7 +194,7 @@ func TestParsePod(t *testing.T) {
 	}
 }
 
-// Each lease has its own goroutine, and all share the client that the first request creates.
+// All goroutines share the client that the first request creates.
 func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	l, _ := over(t, newAPI("etcd-main-0", "etcd-main-full-snap", "etcd-main-delta-snap"), func() (BackupLeases, bool) {
 		return BackupLeases{Full: 1, FullTime: time.Now(), Stored: 1, UpTo: time.Now()}, true
@@ -207,7 +207,7 @@ func TestLeases_firstRequestsAtOnce(t *testing.T) {
 	}
 }
 
-// serving starts an API server and returns it with a pod's account.
+// serving starts an API server and returns a client and the service account.
 func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// made holds the backup facts of a member that makes the backups.
+// made contains the backup state of the writer.
 type made struct{ atomic.Pointer[BackupLeases] }
 
 func (m *made) facts() (BackupLeases, bool) {
@@ -75,5 +75,5 @@ func TestLeases_conflicts(t *testing.T) {
 	apiServer.before = func(name string) { apiServer.set(name, "1", noon) }
 	apiServer.set("etcd-main-full-snap", "", time.Time{})
 	l.once(t, OfFull)
-	assert.Contains(t, l.fact(t, OfFull).Problem.Message, "other members keep updating it")
+	assert.Contains(t, l.fact(t, OfFull).Problem.Message, "other members keep updating the lease")
 }

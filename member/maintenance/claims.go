@@ -25,16 +25,16 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// claim is a message from a member to its cluster: a lease with a reserved ID and no keys. The raft log delivers it
-// to every member, and it expires on its own. Unlike a key, it changes no revision, notifies no watcher and
-// requires no user.
+// claim is a message from a member to the cluster, in the form of a lease with a reserved ID and no keys. The raft
+// log delivers the claim to every member, and the claim expires automatically. Unlike a key, a claim changes no
+// revision, triggers no watch and needs no user.
 //
-// The hexadecimal digits of the ID are 65e7, one digit for the kind, three for the nonce, and the last eight digits
-// of the member's ID. etcd generates lease IDs from the member's ID and the time, so none of them falls into this
-// range until 2041, even if a member's ID ends in 65e7.
+// The hexadecimal digits of the lease ID are 65e7, one digit for the kind, three for the nonce, and the last eight
+// digits of the member ID. etcd generates lease IDs from the member ID and the time and cannot generate a reserved
+// one before 2041, even if a member ID ends in 65e7.
 type claim struct {
 	kind   kind
-	nonce  uint16 // 12 bits; distinguishes claims of one kind and member
+	nonce  uint16 // 12 bits; distinguishes claims of the same kind and member
 	member uint32 // last 32 bits of the ID of the member that made the claim
 }
 
@@ -43,10 +43,10 @@ type kind int64
 const (
 	wish        kind = iota + 1 // the member wants to defragment
 	turn                        // the member is defragmenting
-	handover                    // the leader is about to move leadership
-	quiet                       // the member holds its writes back for the handover with this nonce
-	promoteMark                 // the learner with this name should be promoted; nonce and member are a hash of the name
-	manualMark                  // a user added the learner with this name, so it stays a learner when added again; hashed like promoteMark
+	handover                    // the leader is about to transfer leadership
+	quiet                       // the member has paused its writes for the handover with this nonce
+	promoteMark                 // the learner with this name must be promoted; nonce and member contain a hash of the name
+	manualMark                  // the learner with this name was added by a user and must stay a learner when recovery adds it again; hashed like promoteMark
 )
 
 const (
@@ -65,25 +65,25 @@ func claimOf(id int64) claim {
 	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // these bits
 }
 
-// names reports whether the claim was made by the member with this ID.
+// names reports whether the member with this ID made the claim.
 func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // its end
 
 // isReserved reports whether a lease ID is reserved for claims.
 func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims }
 
-// Time, in seconds, for which the cluster keeps the claims that recovery makes about learners.
+// TTLs, in seconds, of the claims that recovery makes about learners.
 const (
-	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // bounds the time that a learner may take to catch up
-	ManualLeaseTTL  = 60 * 60                 // bounds the time between the removal of the previous identity and the addition of the new one
+	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // maximum time for a learner to catch up
+	ManualLeaseTTL  = 60 * 60                 // maximum time between the removal of the old identity and the addition of the new one
 )
 
-// PromoteLease returns the ID of the lease that marks the learner with this name for promotion. Recovery grants it
-// before it adds the member, so that a learner added by a user is never promoted by mistake, even if a member loses
-// its state. The lease refers to the name because the member has no ID yet.
+// PromoteLease returns the ID of the lease that marks the learner with this name for promotion. Recovery grants the
+// lease before it adds the member, so that a learner added by a user is never promoted by mistake. The lease refers
+// to the name because the member has no ID yet.
 func PromoteLease(name string) int64 { return promoteMark.forName(name).id() }
 
-// ManualLease returns the ID of the lease that records that a learner must stay a learner when recovery removes it
-// and adds it again.
+// ManualLease returns the ID of the lease that marks a learner that must stay a learner when recovery removes it and
+// adds it again.
 func ManualLease(name string) int64 { return manualMark.forName(name).id() }
 
 func (k kind) forName(name string) claim {
@@ -93,12 +93,13 @@ func (k kind) forName(name string) claim {
 	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
-// HasPromoteLease reports whether, according to the applied log, the member with this name is marked for promotion.
+// HasPromoteLease reports whether the member with this name is marked for promotion in the applied log.
 func HasPromoteLease(server *etcdserver.EtcdServer, name string) bool {
 	return claims{server}.isKnown(promoteMark.forName(name))
 }
 
-// RemovePromoteLease revokes both marks of the member with this name. It is called once the member has a vote.
+// RemovePromoteLease revokes both leases of the member with this name. RemovePromoteLease is called once the member
+// is a voting member.
 func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	leases := claims{server}
 	for _, target := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
@@ -115,8 +116,8 @@ func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name
 	return nil
 }
 
-// checkReserved returns an error for a request that uses a reserved ID, because etcd lets any client grant any
-// lease. A client that is allowed to promote members may also mark a learner for promotion.
+// checkReserved returns an error if a request uses a reserved lease ID, because etcd lets every client grant any
+// lease. Clients that may promote members may also mark a learner for promotion.
 func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 	if !usesReserved(request) {
 		return nil
@@ -126,7 +127,7 @@ func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
 			return nil
 		}
 	}
-	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for messages between members: choose another ID, or none", wish.firstID(), endOfClaims-1)
+	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for internal use: choose another ID or let etcd choose one", wish.firstID(), endOfClaims-1)
 }
 
 func usesReserved(request any) bool {
@@ -149,7 +150,7 @@ func usesReserved(request any) bool {
 	}
 }
 
-// reservedFilter is a client's stream that fails on the first request with a reserved ID.
+// reservedFilter is a client stream that fails on the first request with a reserved lease ID.
 type reservedFilter struct {
 	grpc.ServerStream
 	check func(ctx context.Context, request any) error
@@ -163,7 +164,7 @@ func (s reservedFilter) RecvMsg(request any) error {
 	return s.check(s.Context(), request)
 }
 
-// claims reads and writes the claims of a cluster through one of its members.
+// claims reads and writes the claims of a cluster.
 type claims struct{ server *etcdserver.EtcdServer }
 
 // newClaim returns a claim of this member with a random nonce.
@@ -171,9 +172,9 @@ func (c claims) newClaim(kind kind) claim {
 	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits; the ID's end
 }
 
-// propose proposes a claim with a duration, or its revocation if the duration is 0, without waiting until it is
-// applied. It calls raft directly: etcd's own method requires a user if authentication is enabled, and fails if the
-// member is far behind, as it is during a defragmentation.
+// propose proposes a claim with a TTL, or its revocation if ttl is 0, without waiting until it is applied. propose
+// bypasses etcd's own method, which requires a user if authentication is enabled and fails if the member lags, for
+// example during a defragmentation.
 func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) error {
 	var request etcdserverpb.InternalRaftRequest
 	if ttl > 0 {
@@ -187,10 +188,9 @@ func (c claims) propose(ctx context.Context, target claim, ttl time.Duration) er
 	return nil
 }
 
-// Propose proposes a request to raft, bypassing the checks of etcd's own methods, without waiting until it is
-// applied.
+// Propose proposes a request directly to raft, without etcd's checks and without waiting until it is applied.
 func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdserverpb.InternalRaftRequest) error {
-	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // never 0, which means no ID; nothing waits for the response
+	request.Header = &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1} // 0 would mean no ID; no caller waits for this ID
 	data, err := request.Marshal()
 	if err != nil {
 		return err
@@ -199,21 +199,21 @@ func Propose(ctx context.Context, server *etcdserver.EtcdServer, request etcdser
 	return server.Process(ctx, raftpb.Message{Type: raftpb.MsgProp, From: self, To: self, Entries: []raftpb.Entry{{Data: data}}})
 }
 
-// await returns once this member knows the claim, or no longer knows it.
+// await returns once this member knows the claim, or no longer knows it if known is false.
 func (c claims) await(ctx context.Context, target claim, known bool) error {
 	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(target) == known })
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("the cluster has not answered: %w", err)
+		return fmt.Errorf("no response from the cluster: %w", err)
 	}
 	return err
 }
 
 func (c claims) isKnown(target claim) bool { return slices.Contains(c.list(target.kind), target) }
 
-// list returns the claims of a kind. It reads the leases from the database, because etcd does not export its
-// lessor. If there are no claims, as usual, it reads a single key no matter how many leases exist.
+// list returns the claims of a kind. list reads them from the database, because etcd does not export its lessor. In
+// the usual case of no claims, list reads at most one key, regardless of the number of leases.
 func (c claims) list(wanted kind) (found []claim) {
-	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock is acquired
+	defer func() { _ = recover() }() // a snapshot from the leader may close and replace the database before the lock is acquired
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
@@ -234,32 +234,32 @@ func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint6
 
 // schedule coordinates the turns of the members of a cluster.
 type schedule interface {
-	request(ctx context.Context) error                 // claims or renews this member's wish to defragment
+	request(ctx context.Context) error                 // claims or renews the wish of this member to defragment
 	candidates(members []peer) []peer                  // returns the other members that want to defragment
-	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has it
-	proposeTransfer(ctx context.Context) error         // holds back all members' writes for a change of leadership; returns once no write is running
+	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has the turn
+	proposeTransfer(ctx context.Context) error         // pauses the writes of all members for a leadership transfer; returns once no write is in progress
 	renew(ctx context.Context) (stop func())           // renews the turn until stop is called
 	release(ctx context.Context)                       // releases the turn and the wish
 }
 
 const (
-	// claimTTL bounds the time for which the claims of a crashed member remain.
+	// claimTTL bounds how long the claims of a crashed member remain valid.
 	claimTTL = 10 * time.Second
 	// renewals is the number of times that a claim is renewed within its TTL.
 	renewals = 3
 	// requestTimeout bounds one request to the cluster.
 	requestTimeout = 5 * time.Second
-	// releaseTimeout bounds the requests of a stopping member.
+	// releaseTimeout bounds the requests for releasing claims.
 	releaseTimeout = time.Second
 )
 
-// claimSchedule implements schedule with claims. It is used by one goroutine at a time, and by the goroutine that
-// renew starts.
+// claimSchedule implements schedule with claims. claimSchedule is not safe for concurrent use, except by the
+// goroutine that renew starts.
 type claimSchedule struct {
 	claims
-	active func(self types.ID) map[types.ID]bool // returns the connected members
+	active func(self types.ID) map[types.ID]bool // returns the members to which self is connected
 	log    zerolog.Logger
-	wished time.Time // time of the last wish; zero if it was released
+	wished time.Time // time of the last wish; zero if the wish was released
 	ttl    time.Duration
 
 	mu   sync.Mutex
@@ -273,7 +273,7 @@ func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSch
 	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log, ttl: claimTTL}
 }
 
-// grant makes a claim and returns once this member knows it.
+// grant makes a claim and waits until this member knows it.
 func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -283,7 +283,7 @@ func (p *claimSchedule) grant(ctx context.Context, target claim, ttl time.Durati
 	return p.await(ctx, target, true)
 }
 
-// proposeClaim makes a claim without waiting until it is known.
+// proposeClaim makes a claim without waiting until this member knows it.
 func (p *claimSchedule) proposeClaim(ctx context.Context, target claim, ttl time.Duration) error {
 	p.mu.Lock()
 	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], target)
@@ -304,7 +304,7 @@ func (p *claimSchedule) request(ctx context.Context) error {
 
 func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
 
-// membersWith returns the other members that have a claim of the given kind. Claims of former members are ignored.
+// membersWith returns the other members that have a claim of the wanted kind. Claims of removed members are ignored.
 func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) {
 	all := p.list(wanted)
 	for _, m := range members {
@@ -316,12 +316,12 @@ func (p *claimSchedule) membersWith(wanted kind, members []peer) (found []peer) 
 }
 
 // errTaken is returned while another member has the turn.
-var errTaken = errors.New("is being defragmented: wait for its end")
+var errTaken = errors.New("is being defragmented; wait for it to finish")
 
-// turnLag bounds the delay until this member learns of the end of a turn.
+// turnLag bounds the delay until this member notices the end of a turn.
 const turnLag = time.Second
 
-// waitUntilFree waits up to turnLag until no other member has the turn, because a caller may learn of the end of a
+// waitUntilFree waits up to turnLag until no other member has the turn, because a client may notice the end of a
 // turn before this member does.
 func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
 	within, cancel := context.WithTimeout(ctx, turnLag)
@@ -342,7 +342,7 @@ func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
 	if err != nil {
 		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
-		err = p.checkFree(members) // if two members claim the turn at the same time, at least the later one sees the other's claim
+		err = p.checkFree(members) // if two members claim the turn at the same time, at least the second one sees the other claim
 	}
 	if err != nil {
 		p.revoke(ctx, target)
@@ -362,7 +362,7 @@ func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
 		for clock.Sleep(ctx, p.ttl/renewals) == nil {
-			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited, because applying may be blocked here
+			_ = p.proposeClaim(ctx, p.newClaim(turn), p.ttl) // not awaited, because this member may be unable to apply entries
 		}
 	})
 	return func() {
@@ -379,7 +379,7 @@ func (p *claimSchedule) release(ctx context.Context) {
 	p.revoke(ctx, made...)
 }
 
-// revoke revokes claims. Claims that cannot be revoked expire.
+// revoke revokes claims. If a revocation fails, the claim expires.
 func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	if p.server.Leader() == 0 {
 		return
@@ -395,16 +395,16 @@ func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
 	}
 }
 
-// shortestSlot is the slot of a member whose database has little data in use.
+// shortestSlot is the minimum length of a time slot.
 const shortestSlot = 3 * time.Second
 
 // byClock reports whether it is this member's turn while the NOSPACE alarm prevents claims. The members that raised
-// the alarm take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which
-// starts only in the first half of the slot. A member whose alarm is disarmed leaves the rotation. If clocks
-// differ, two members may be blocked at the same time, but writes are rejected anyway.
+// the alarm take turns in time slots, in the order of their IDs. A slot is at least twice as long as a
+// defragmentation, which may start only in the first half of the slot. A member leaves the rotation when its alarm
+// is disarmed. If clocks differ, two members may be blocked at the same time, but writes are rejected anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
-	for slot < 2*new(estimator).expected(f.inUse) { // rounded to powers of two, so that members agree
+	for slot < 2*new(estimator).expected(f.inUse) { // doubled, so that members with similar databases agree
 		slot *= 2
 	}
 	rank := slices.Index(f.full, f.self)

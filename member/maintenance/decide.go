@@ -12,18 +12,18 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// facts describe the member and its cluster at one point in time. All decisions are based on them.
+// facts is a snapshot of the member and its cluster. All decisions are based on it.
 type facts struct {
-	size, inUse int64 // bytes of the database
+	size, inUse int64 // size of the database in bytes
 	quota       int64 // in bytes; 0 if there is no limit
 	room        int64 // free bytes on the volume; negative if unknown
 	volume      int64 // size of the volume in bytes; negative if unknown
 	self        types.ID
 	leader      types.ID   // 0 if unknown
-	members     []peer     // including this member
-	full        []types.ID // members that raised the NOSPACE alarm, sorted
+	members     []peer     // all members, including this one
+	full        []types.ID // members that raised the NOSPACE alarm, sorted by ID
 	corrupt     bool       // the CORRUPT alarm is raised
-	sending     bool       // a snapshot is being sent to a slow member
+	sending     bool       // a snapshot is being sent to another member
 	readers     []state.DatabaseReader
 }
 
@@ -32,17 +32,17 @@ type peer struct {
 	id      types.ID
 	name    string
 	learner bool
-	active  bool // connected to this member, or this member itself
+	active  bool // connected to this member; always true for this member itself
 }
 
-// isSingle reports whether this is the only member.
+// isSingle reports whether the cluster has only one member.
 func (f facts) isSingle() bool { return len(f.members) == 1 }
 
-// noSpace reports whether any member raised the NOSPACE alarm, raisedNoSpace whether this member did.
+// noSpace reports whether any member raised the NOSPACE alarm; raisedNoSpace reports whether this member did.
 func (f facts) noSpace() bool       { return len(f.full) > 0 }
 func (f facts) raisedNoSpace() bool { return slices.Contains(f.full, f.self) }
 
-// leasesDisabled reports whether etcd grants no leases, so that members cannot make claims.
+// leasesDisabled reports whether an alarm prevents etcd from granting leases, and therefore claims.
 func (f facts) leasesDisabled() bool { return f.noSpace() || f.corrupt }
 
 // isMember reports whether id is a member of the cluster.
@@ -50,37 +50,37 @@ func (f facts) isMember(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id })
 }
 
-// reliefRatio is the fraction of the quota below which the NOSPACE alarm is disarmed.
+// reliefRatio is the fraction of the quota below which the NOSPACE alarm may be disarmed.
 const reliefRatio = 0.9
 
-// canDisarm reports whether a database of this size allows the NOSPACE alarm to be disarmed.
+// canDisarm reports whether the NOSPACE alarm may be disarmed for a database of this size.
 func (f facts) canDisarm(size int64) bool {
 	return f.quota == 0 || float64(size) < reliefRatio*float64(f.quota)
 }
 
-// reason returns why the database should be defragmented, or "" if it should not. The threshold does not matter if
-// a defragmentation would allow the NOSPACE alarm to be disarmed.
+// reason returns why the database should be defragmented, or "" if it should not. If a defragmentation would allow
+// the NOSPACE alarm to be disarmed, the threshold is ignored.
 func (f facts) reason(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
 	case threshold.matches(f.size, f.inUse):
-		return fmt.Sprintf("%s of its %s are free", formatSize(free), formatSize(f.size))
+		return fmt.Sprintf("%s of the %s database is free", formatSize(free), formatSize(f.size))
 	case f.raisedNoSpace() && !f.canDisarm(f.size) && f.canDisarm(f.inUse):
-		return fmt.Sprintf("the alarm NOSPACE can be lifted once the free %s of its %s are returned to the volume", formatSize(free), formatSize(f.size))
+		return fmt.Sprintf("the NOSPACE alarm can be disarmed after defragmentation frees %s of the %s database", formatSize(free), formatSize(f.size))
 	default:
 		return ""
 	}
 }
 
-// blockReason returns why a defragmentation cannot start now, or "".
+// blockReason returns why a defragmentation cannot start now, or "" if it can.
 func (f facts) blockReason(expected, maxPause time.Duration) string {
 	switch {
 	case expected > maxPause:
-		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", expected.Round(100*time.Millisecond), maxPause)
+		return fmt.Sprintf("the defragmentation is expected to take %s, longer than pause=%s in --defrag-threshold", expected.Round(100*time.Millisecond), maxPause)
 	case f.room >= 0 && f.room < f.inUse+copyReserve:
-		return fmt.Sprintf("the volume has %s left, and the copy needs %s", formatSize(f.room), formatSize(f.inUse+copyReserve))
+		return fmt.Sprintf("the volume has only %s free and the copy needs %s", formatSize(f.room), formatSize(f.inUse+copyReserve))
 	case f.corrupt:
-		return "the alarm CORRUPT is raised"
+		return "the CORRUPT alarm is raised"
 	case f.leader == 0:
 		return "the cluster has no leader"
 	}
@@ -90,14 +90,14 @@ func (f facts) blockReason(expected, maxPause time.Duration) string {
 	return f.readReason()
 }
 
-// copyReserve is the space in bytes that a copy needs in addition to the bytes in use.
+// copyReserve is the number of bytes that a copy needs in addition to the bytes in use.
 const copyReserve = 32 * mebibyte
 
-// readReason describes what is reading the whole database, or returns "".
+// readReason describes the readers of the whole database, or returns "" if there are none.
 func (f facts) readReason() string {
 	switch {
 	case f.sending:
-		return "a snapshot is on its way to a member that lags behind"
+		return "a snapshot is being sent to another member"
 	case len(f.readers) > 0:
 		return describeReaders(f.readers)
 	default:
@@ -105,8 +105,8 @@ func (f facts) readReason() string {
 	}
 }
 
-// quorumReason returns why the other members have no quorum without this member. It returns "" if they have a
-// quorum or there are no other members.
+// quorumReason returns why the other members have no quorum without this member, or "" if they have one or this is
+// the only member.
 func (f facts) quorumReason() string {
 	if f.isSingle() {
 		return ""
@@ -130,33 +130,32 @@ func (f facts) quorumReason() string {
 	case others >= quorum:
 		return ""
 	case len(missing) == 0:
-		return fmt.Sprintf("a cluster of %d voting members has no quorum without this one", voters)
+		return fmt.Sprintf("a cluster of %d voting members has no quorum without this member", voters)
 	default:
-		return "without this member the others would be no quorum: there is no connection to " + strings.Join(missing, ", ")
+		return "the other members would have no quorum without this one: no connection to " + strings.Join(missing, ", ")
 	}
 }
 
-// Threshold is the free part of a database above which it is defragmented. The zero Threshold disables
-// defragmentation, unless the NOSPACE alarm is raised.
+// Threshold is the amount of free space in a database at which the database is defragmented. The zero Threshold
+// disables defragmentation unless the NOSPACE alarm is raised.
 type Threshold struct {
-	Free float64 // free part of the file, from 0 to 1
+	Free float64 // free fraction of the file, from 0 to 1
 	Min  int64   // bytes
 }
 
-// matches reports whether a file of size bytes, inUse of which contain data, has reached the threshold.
+// matches reports whether a database of this size with inUse bytes of data has reached the threshold.
 func (t Threshold) matches(size, inUse int64) bool {
 	free := size - inUse
 	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
 }
 
-// AtStart returns the value of etcd's setting bootstrap-defrag-threshold-megabytes that applies the threshold to a
-// database of size bytes in dir before etcd serves. It returns 0, which disables the setting, if the pause could
-// become too long or the volume may have too little space, because etcd does not start if its defragmentation
-// fails.
+// AtStart returns the value of etcd's bootstrap-defrag-threshold-megabytes that applies the threshold to a database
+// of the given size in dir. AtStart returns 0, which disables the setting, if the defragmentation could take too
+// long or fill up the volume, because etcd does not start if its defragmentation fails.
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
-	kept := size - needed // largest size in use at which a defragmentation is due
+	kept := size - needed // maximum bytes in use at which a defragmentation is due
 	left, _ := space(dir)
 	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.estimator.expected(kept) > k.options.MaxPause {
 		return 0
@@ -164,17 +163,17 @@ func (k *Maintainer) AtStart(dir string, size int64) uint {
 	return uint(max(1, (needed+mebibyte-1)/mebibyte))
 }
 
-// StartProgress describes the progress of etcd's defragmentation at its start, or returns "" if none is running.
+// StartProgress describes the progress of etcd's defragmentation at startup, or returns "" if none is running.
 func StartProgress(dir string) string {
 	if done := copySize(dir); done > 0 {
-		return "defragments its database before it serves: " + formatSize(done) + " are copied"
+		return "defragmenting the database before serving clients: " + formatSize(done) + " copied"
 	}
 	return ""
 }
 
 const mebibyte = 1 << 20
 
-// formatSize returns a size with its unit.
+// formatSize formats a number of bytes.
 func formatSize(count int64) string {
 	switch {
 	case count < mebibyte:
@@ -186,14 +185,14 @@ func formatSize(count int64) string {
 	}
 }
 
-// defaultPace is the assumed number of bytes per second until a defragmentation was measured: half of what two slow
-// cores and an average cloud disk achieve.
+// defaultPace is the assumed speed in bytes per second until the first measurement: half the speed of two slow cores
+// with an average cloud disk.
 const defaultPace = 100 * mebibyte
 
-// minMeasured is the minimum size, in bytes, of a copy whose duration is measured.
+// minMeasured is the minimum number of bytes in use for a measurement.
 const minMeasured = 16 * mebibyte
 
-// estimator measures how fast this member defragments, in bytes in use per second.
+// estimator measures the speed of defragmentations, in bytes in use per second.
 type estimator struct{ measured atomic.Int64 }
 
 func (p *estimator) perSecond() int64 {
@@ -203,7 +202,7 @@ func (p *estimator) perSecond() int64 {
 	return defaultPace
 }
 
-// expected returns the expected duration of a defragmentation with the given bytes in use.
+// expected returns the expected duration of a defragmentation with inUse bytes of data.
 func (p *estimator) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }

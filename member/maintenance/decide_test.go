@@ -18,7 +18,7 @@ const gibibyte = 1 << 30
 // usual is the default threshold.
 var usual = Threshold{Free: 0.45, Min: 100 * mebibyte}
 
-// healthy returns the facts of a healthy follower in a cluster of three, whose database is half empty.
+// healthy returns the facts of a healthy follower in a cluster of three members. Half of its database is free.
 func healthy() facts {
 	return facts{
 		size: gibibyte, inUse: gibibyte / 2, quota: 8 * gibibyte, room: 100 * gibibyte, self: 1, leader: 2,
@@ -31,11 +31,11 @@ func TestReason(t *testing.T) {
 		change func(*facts)
 		worth  string
 	}{
-		"half of it":                      {func(*facts) {}, "512.0 MiB of its 1.0 GiB are free"},
-		"exactly the part":                {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of its 1000.0 MiB are free"},
+		"half of it":                      {func(*facts) {}, "512.0 MiB of the 1.0 GiB database is free"},
+		"exactly the part":                {func(f *facts) { f.size, f.inUse = 1000*mebibyte, 550*mebibyte }, "450.0 MiB of the 1000.0 MiB database is free"},
 		"not the part":                    {func(f *facts) { f.inUse = 700 * mebibyte }, ""},
 		"not the bytes":                   {func(f *facts) { f.size, f.inUse = 150*mebibyte, 51*mebibyte }, ""},
-		"the quota, and it would help":    {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the alarm NOSPACE can be lifted once the free 124.0 MiB of its 1.0 GiB are returned to the volume"},
+		"the quota, and it would help":    {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 900*mebibyte }, "the NOSPACE alarm can be disarmed after defragmentation frees 124.0 MiB of the 1.0 GiB database"},
 		"the quota, and it would not":     {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, gibibyte, 930*mebibyte }, ""},
 		"the quota is another member's":   {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self + 1}, gibibyte, 900*mebibyte }, ""},
 		"the quota, and it is room again": {func(f *facts) { f.full, f.quota, f.inUse = []types.ID{f.self}, 2*gibibyte, 900*mebibyte }, ""},
@@ -50,16 +50,16 @@ func TestReason(t *testing.T) {
 func TestBlockReason(t *testing.T) {
 	for obstacle, change := range map[string]func(*facts){
 		"": func(*facts) {},
-		"it is expected to take 20s, longer than the pause= of --defrag-threshold allows, which is 15s": func(f *facts) { f.inUse = 2000 * mebibyte },
-		"the volume has 500.0 MiB left, and the copy needs 544.0 MiB":                                   func(f *facts) { f.room = 500 * mebibyte },
-		"the alarm CORRUPT is raised": func(f *facts) { f.corrupt = true },
+		"the defragmentation is expected to take 20s, longer than pause=15s in --defrag-threshold": func(f *facts) { f.inUse = 2000 * mebibyte },
+		"the volume has only 500.0 MiB free and the copy needs 544.0 MiB":                          func(f *facts) { f.room = 500 * mebibyte },
+		"the CORRUPT alarm is raised": func(f *facts) { f.corrupt = true },
 		"the cluster has no leader":   func(f *facts) { f.leader = 0 },
-		"without this member the others would be no quorum: there is no connection to etcd-2": func(f *facts) {
+		"the other members would have no quorum without this one: no connection to etcd-2": func(f *facts) {
 			f.members[2].active = false
 		},
-		"a cluster of 2 voting members has no quorum without this one": func(f *facts) { f.members[2].learner = true },
-		"a snapshot is on its way to a member that lags behind":        func(f *facts) { f.sending = true },
-		"the database is being read: wait for the end of the backup (since 10:00:00Z)": func(f *facts) {
+		"a cluster of 2 voting members has no quorum without this member": func(f *facts) { f.members[2].learner = true },
+		"a snapshot is being sent to another member":                      func(f *facts) { f.sending = true },
+		"the database is being read: wait for the backup (since 10:00:00Z) to finish": func(f *facts) {
 			f.readers = []state.DatabaseReader{{Name: "the backup", Since: time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)}}
 		},
 	} {
@@ -127,9 +127,9 @@ func TestAtStart(t *testing.T) {
 }
 
 func TestStartProgress(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data[1]") // the name must not be interpreted as a pattern
+	dir := filepath.Join(t.TempDir(), "data[1]") // the path must not be interpreted as a pattern
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	assert.Empty(t, StartProgress(dir))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db.tmp.1234"), make([]byte, 3*mebibyte), 0o600))
-	assert.Equal(t, "defragments its database before it serves: 3.0 MiB are copied", StartProgress(dir))
+	assert.Equal(t, "defragmenting the database before serving clients: 3.0 MiB copied", StartProgress(dir))
 }

@@ -9,18 +9,18 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// request is a request to defragment the database.
+// request describes a requested defragmentation.
 type request struct {
 	origin   string
-	schedule schedule     // coordinates turns; nil if there is nothing to coordinate
-	do       func() error // defragments; nil for etcd's own method
+	schedule schedule     // coordinates turns; nil if no coordination is needed
+	do       func() error // defragments the database; nil means etcd's Defragment
 }
 
-// failure is the error of a defragmentation that was started and whose result is recorded.
+// failure is the error of a defragmentation that was started and whose result is already recorded.
 type failure struct{ error }
 
-// defragment defragments the database while nothing reads it and no other member defragments. If the error is not a
-// failure, nothing was done, and the error names the condition to wait for.
+// defragment defragments the database while there are no readers and no other member defragments. If the error is
+// not a failure, the defragmentation was not started, and the error describes what to wait for.
 func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	cluster := k.serving.Load().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
@@ -33,8 +33,8 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 			return err
 		}
 	}
-	k.enter(HandingOff, "clients are sent to other members", f)
-	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may start the next defragmentation
+	k.enter(HandingOff, "redirecting clients to other members", f)
+	defer func() { k.enter(Idle, "", f) }() // runs last, because a waiting caller may then start the next defragmentation
 	defer open()
 	if r.schedule != nil {
 		defer r.schedule.release(ctx)
@@ -52,8 +52,8 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	return k.runDefragmentation(ctx, cluster, f, r)
 }
 
-// handOff transfers the leadership, or gives running requests time to finish. A client's request does not transfer
-// the leadership: the client chose the member, possibly because it is the leader.
+// handOff transfers leadership, or gives running requests time to finish. A defragmentation requested by a client
+// does not transfer leadership, because the client may have chosen the leader on purpose.
 func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r request) error {
 	switch {
 	case f.isSingle():
@@ -63,9 +63,9 @@ func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r re
 	}
 	to, ok := cluster.successor()
 	if !ok {
-		return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
+		return errors.New("this member is the leader, and no other member is up to date enough to take over")
 	}
-	k.enter(HandingOff, "leadership is moved to "+to.name, f)
+	k.enter(HandingOff, "transferring leadership to "+to.name, f)
 	if r.schedule != nil {
 		if err := r.schedule.proposeTransfer(ctx); err != nil {
 			return err
@@ -74,19 +74,19 @@ func (k *Maintainer) handOff(ctx context.Context, cluster cluster, f facts, r re
 	if err := cluster.handOver(ctx, to); err != nil {
 		return err
 	}
-	k.options.Log.Info().Str("to", to.name).Msg("leadership was moved before the defragmentation")
+	k.options.Log.Info().Str("to", to.name).Msg("transferred leadership before the defragmentation")
 	return nil
 }
 
-// runDefragmentation defragments the database, which blocks reads and writes.
+// runDefragmentation defragments the database, which blocks all reads and writes.
 func (k *Maintainer) runDefragmentation(ctx context.Context, cluster cluster, f facts, r request) error {
 	do := r.do
 	if do == nil {
 		do = cluster.Defragment
 	}
-	k.enter(Running, "etcd copies what is in use of its database", f)
+	k.enter(Running, "copying the data in use to a new database file", f)
 	k.options.Log.Info().Int64("size", f.size).Int64("in_use", f.inUse).Str("origin", r.origin).
-		Stringer("expected", k.estimator.expected(f.inUse).Round(time.Millisecond)).Msg("the database is defragmented")
+		Stringer("expected", k.estimator.expected(f.inUse).Round(time.Millisecond)).Msg("defragmenting the database")
 	began := time.Now()
 	err := do()
 	took := time.Since(began)
@@ -99,11 +99,11 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, cluster cluster, f 
 	}
 	k.estimator.record(f.inUse, took)
 	k.record(outcome)
-	k.enter(CatchingUp, "what was committed meanwhile is applied", after)
+	k.enter(CatchingUp, "applying entries that were committed during the defragmentation", after)
 	within, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	if err := cluster.waitApplied(within); err != nil {
-		k.options.Log.Warn().Err(err).Msg("the member has not caught up after its defragmentation; clients are no longer redirected")
+		k.options.Log.Warn().Err(err).Msg("the member has not caught up after the defragmentation; no longer redirecting clients")
 	}
 	return nil
 }
@@ -115,13 +115,13 @@ func (k *Maintainer) record(o state.Defragmentation) {
 	k.state.LastDefragmentation = &o
 	if o.Error != "" {
 		k.state.Failed++
-		k.options.Log.Warn().Str("origin", o.Origin).Str("error", o.Error).Msg("the database was not defragmented")
+		k.options.Log.Warn().Str("origin", o.Origin).Str("error", o.Error).Msg("cannot defragment the database")
 		return
 	}
 	k.state.Completed++
 	k.state.FreedBytes += max(0, o.BytesBefore-o.BytesAfter)
 	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.BytesBefore).Int64("after", o.BytesAfter).Float64("took_ms", 1000*o.Seconds).
-		Msgf("the database was defragmented: %s are %s now", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
+		Msgf("defragmented the database: %s before, %s after", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
 }
 
 // enter sets the phase and logs when the member starts to wait.
@@ -135,7 +135,7 @@ func (k *Maintainer) enter(phase, reason string, f facts) {
 	k.state.ExpectedSeconds = k.estimator.expected(f.inUse).Seconds()
 	k.mu.Unlock()
 	if phase == Waiting && before != Waiting {
-		k.options.Log.Info().Msg("the database should be defragmented: " + reason)
+		k.options.Log.Info().Msg("waiting to defragment the database: " + reason)
 	}
 }
 
@@ -151,8 +151,8 @@ func (k *Maintainer) State() state.Maintenance {
 	return current
 }
 
-// progress estimates the progress from the size of the copy, which etcd writes in steps of ten thousand keys, and
-// from the time between these steps.
+// progress estimates the progress from the size of the copy, which grows in steps of ten thousand keys, and from the
+// elapsed time.
 func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	expected := max(running.ExpectedSeconds, 0.001)
 	written := float64(copied) / (expected * float64(k.estimator.perSecond()))

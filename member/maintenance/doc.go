@@ -1,60 +1,63 @@
-// Package maintenance keeps the database of a member small: it defragments the database when that is worth the pause,
-// one member of the cluster at a time, and disarms the alarm NOSPACE once there is room again.
+// Package maintenance keeps the database of a member small. A Maintainer defragments the database when this is worth
+// the pause, one member of the cluster at a time, and disarms the NOSPACE alarm once there is enough space.
 //
-// # The idea
+// # Overview
 //
-// bbolt never returns pages to the volume. After many deletes or compactions the file consists mostly of free pages,
-// and etcd compares the size of the file, not its content, with the quota. Defragmentation copies what is in use to a
-// new file, a few seconds per gigabyte. Until it ends, every read and write of that member blocks. A Maintainer
-// therefore answers four questions, in this order:
+// bbolt never returns pages to the file system. After many deletes or compactions, the file consists mostly of free
+// pages, and etcd compares the size of the file, not of its content, with the quota. A defragmentation copies the data
+// in use to a new file, which takes a few seconds per gigabyte and blocks all reads and writes of the member. Before
+// each defragmentation, a Maintainer therefore answers four questions:
 //
-//  1. Is it worth it, and is anything in the way? (decide.go) The Threshold, the expected pause, the room on the volume, the alarms and
-//     the quorum of the other members decide.
-//  2. Does anything read the whole database? (gate.go) A defragmentation holds all locks of the database while it waits for open read
-//     transactions, so one slow reader would block the member. Readers and defragmentations exclude each other with a Gate.
-//  3. Is it this member's turn? (claims.go) Members take turns with leases that have reserved IDs.
-//  4. Can another member lead? (handover.go) The leader moves leadership before it defragments, so that the cluster keeps a leader.
+//  1. Is a defragmentation worthwhile and possible? (decide.go) The decision depends on the Threshold, the expected pause, the free
+//     space on the volume, the alarms, and the quorum of the other members.
+//  2. Is the whole database being read? (gate.go) A defragmentation holds all locks of the database while it waits for open read
+//     transactions, so a single slow reader would block the member. A Gate prevents readers and defragmentations from overlapping.
+//  3. Is it this member's turn? (claims.go) Members take turns by means of leases with reserved IDs.
+//  4. Can another member become the leader? (handover.go) A leader transfers leadership before it is defragmented.
 //
-// While the database blocks, the member is not ready, and clients that retry on their own are redirected to another
-// member (requests.go). A defragmentation that a client requests takes the same way, without the questions that are
-// the client's to answer: whether it is worth it, and which member leads.
+// While the database is blocked, the member is not ready, and clients that support retries are redirected to another
+// member (requests.go). A defragmentation that a client requests skips the first and the last question: the client
+// decides whether it is worthwhile, and leadership is not transferred.
 //
 // # Claims
 //
-// Members have no channel of their own: they talk through the raft log. A claim is a lease without keys whose ID holds
-// a kind, a nonce and the end of the member's ID. It reaches every member in the same order, expires on its own when
-// its owner dies, changes no revision, wakes no watcher and needs no user. The interceptors reject clients' requests
-// with these IDs, except an administrator's that marks a learner for promotion.
+// Members communicate only through the raft log. A claim is a lease without keys. The lease ID of a claim contains a
+// kind, a nonce and the end of the member ID. Claims reach all members in the same order and expire automatically if
+// a member crashes. Unlike a key, a claim changes no revision, triggers no watch and needs no user. The interceptors
+// reject client requests with reserved lease IDs, except those of administrators that mark a learner for promotion.
 //
 // # Invariants
 //
-//   - At most one member defragments at a time. A member grants its claim of the turn first and then checks for others: of two
-//     members that claim it together, at least one sees the other and revokes its own claim.
-//   - No defragmentation runs while the database is read, or while a snapshot is sent to another member.
-//   - For the threshold or on command, a defragmentation starts only if the other members have a quorum without this one.
-//   - Writes are held for at most two seconds while leadership moves, whether it moves or not.
-//   - Run returns only after a running defragmentation has ended: nothing can interrupt it, and etcd must not be closed under it.
+//   - At most one member defragments at a time. A member first claims the turn and then checks for other claims. If two members
+//     claim the turn at the same time, at least one of them sees the other claim and revokes its own.
+//   - No defragmentation runs while the database is being read, or while a snapshot is being sent to another member.
+//   - A defragmentation for the threshold or by command starts only if the other members have a quorum without this one.
+//   - Writes are paused for at most two seconds during a leadership transfer, even if the transfer fails.
+//   - Run does not return during a defragmentation, because a defragmentation cannot be interrupted and etcd must not be closed
+//     before it ends.
 //
-// NOSPACE is the exception to the first: etcd grants no lease while the alarm is raised. The members that raised it
-// take turns by the clock instead. Two of them may overlap when clocks differ, which costs little while writes are
-// refused anyway.
+// The NOSPACE alarm is an exception to the first invariant, because etcd grants no leases while the alarm is raised.
+// The members that raised it take turns in time slots instead. If their clocks differ, two defragmentations may
+// overlap, which is acceptable because writes are rejected anyway.
 //
 // # Example
 //
-// A cluster has members 1, 2 and 3, and 1 leads. After a large compaction all three files are 8 GiB with 2 GiB in use,
-// and the threshold asks for half. Each member requests a turn. Member 1 leads, so it gives the others two intervals
-// to go first. Of 2 and 3, the one with the lower ID goes first: 2 acquires the turn, redirects its clients, waits 250
-// ms for their requests and defragments. It renews its claim meanwhile; if it crashed, the claim would expire after 10
-// s. When it has applied what was committed in the meantime, it releases the turn, and 3 follows. Then 1 picks the
-// member whose log is most complete, for example 2, and announces the handover. Each member holds new writes, waits
-// for its own running ones and confirms. Leadership moves, the writes continue with 2, and 1 defragments as a
-// follower.
+// A cluster has members 1, 2 and 3, and member 1 is the leader. After a large compaction, each database file has 8 GiB
+// with 2 GiB in use, and the threshold is one half. Each member requests a turn. Member 1 lets the other members go
+// first and waits for two intervals. Member 2 goes before member 3 because its ID is lower. Member 2 acquires the
+// turn, redirects its clients, waits 250 ms for running requests and defragments its database. Meanwhile, it renews its
+// claim; if it crashed, the claim would expire after 10 s. Once member 2 has applied the entries that were committed in
+// the meantime, it releases the turn, and member 3 follows. Then member 1 announces a handover to the member with the
+// most complete log, for example member 2. Each member pauses new writes, waits for its running writes and confirms the
+// pause. When leadership has been transferred, writes resume with member 2 as the leader, and member 1 defragments its
+// database as a follower.
 //
-// # What it does not do
+// # Limitations
 //
-// It does not compact: that is for etcd's auto-compaction or the API server. It does not raise the quota. It never
-// disarms CORRUPT. It does not retry a failed defragmentation before the next check.
+// The package does not compact; etcd's auto-compaction or the API server must do this. The package neither raises
+// the quota nor disarms the CORRUPT alarm. After a failed defragmentation, a Maintainer does nothing until the next
+// check.
 //
-// Package member creates one Maintainer for each etcd, hands its interceptors to etcd, and calls Run once the member
-// is ready.
+// Package member creates a Maintainer for each etcd, adds its interceptors to etcd's gRPC server, and calls Run once
+// the member is ready.
 package maintenance

@@ -23,18 +23,18 @@ import (
 // cluster is the part of etcd that a Maintainer uses.
 type cluster interface {
 	facts() facts
-	Defragment() error // blocks until the defragmentation is done
+	Defragment() error // blocks until the defragmentation has finished
 	copySize() int64   // returns the number of bytes that a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
 	waitApplied(ctx context.Context) error             // returns once all committed entries are applied
-	disarm(ctx context.Context, member types.ID) error // disarms the NOSPACE alarm of the member
-	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and move the leadership
+	disarm(ctx context.Context, member types.ID) error // disarms the NOSPACE alarm of a member
+	isAdmin(ctx context.Context) bool                  // reports whether the client may defragment and transfer leadership
 }
 
-// embedded is the etcd in this process. It is called directly, without certificates or authentication. It uses the
-// Defragment method of the server, not of the backend, because only the former locks out a leader's snapshot, which
-// replaces the database.
+// embedded implements cluster with direct calls to the etcd in this process, which need no certificates or
+// authentication. Defragment is the method of the server, not of the backend, because only the server's method
+// prevents a snapshot from the leader from replacing the database at the same time.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -57,8 +57,8 @@ func (e embedded) facts() facts {
 	}
 	slices.Sort(f.full)
 	if f.noSpace() {
-		// Pages that a reader held during a compaction count as in use until the next commit, which nothing else
-		// triggers while the alarm blocks writes.
+		// Pages that a reader held during a compaction count as in use until the next commit, and while the alarm
+		// blocks writes, nothing else triggers a commit.
 		e.Backend().ForceCommit()
 	}
 	f.size, f.inUse = e.Backend().Size(), e.Backend().SizeInUse()
@@ -74,7 +74,8 @@ func (e embedded) members() (all []peer) {
 	return all
 }
 
-// space returns the free bytes and the size of the volume that contains dir, or negative numbers if unknown.
+// space returns the free space and the size of the volume that contains dir in bytes, or negative numbers if they
+// are unknown.
 func space(dir string) (free, size int64) {
 	free, size, err := disk.Space(dir)
 	if err != nil {
@@ -85,7 +86,7 @@ func space(dir string) (free, size int64) {
 
 func (e embedded) copySize() int64 { return copySize(e.Cfg.SnapDir()) }
 
-// copySize returns the size of the file to which etcd copies the database during a defragmentation.
+// copySize returns the size of the temporary file to which etcd copies the database during a defragmentation.
 func copySize(dir string) (size int64) {
 	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is valid
 	for _, file := range files {
@@ -96,21 +97,21 @@ func copySize(dir string) (size int64) {
 	return size
 }
 
-// maxBacklog is the number of committed entries that a caught-up member may still have to apply, because under load
-// there are always some.
+// maxBacklog is the maximum number of unapplied entries of a member that counts as caught up. Under load there are
+// always some.
 const maxBacklog = 50
 
 func (e embedded) waitApplied(ctx context.Context) error {
 	isApplied := func() bool { return e.AppliedIndex()+maxBacklog >= e.CommittedIndex() }
 	if err := poll(ctx, appliedPoll, e.StopNotify(), isApplied); err != nil {
-		return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), err)
+		return fmt.Errorf("%d committed entries are not applied yet: %w", e.CommittedIndex()-e.AppliedIndex(), err)
 	}
 	return nil
 }
 
 const (
 	appliedPoll = 10 * time.Millisecond
-	// pollInterval is the pause between two polls for an event that is expected soon.
+	// pollInterval is the interval for polling for an event that is expected soon.
 	pollInterval = time.Millisecond
 )
 
@@ -142,11 +143,11 @@ func (e embedded) isAdmin(ctx context.Context) bool {
 	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
-// maxMissingEntries is the number of log entries that a successor may lack, to account for entries in flight. raft
-// sends the missing entries before the transfer and drops new proposals in the meantime.
+// maxMissingEntries is the maximum number of log entries that the new leader may lack, because some entries are
+// always in flight. raft sends the missing entries before the transfer and drops new proposals in the meantime.
 const maxMissingEntries = 100
 
-// successor returns the best member to lead: a connected voter with the most complete log.
+// successor returns the best candidate for leadership: the connected voting member with the most complete log.
 func (e embedded) successor() (best peer, ok bool) {
 	followers := RaftStatus(e.EtcdServer).Progress
 	own := followers[uint64(e.MemberID())].Match
@@ -161,8 +162,8 @@ func (e embedded) successor() (best peer, ok bool) {
 	return best, ok
 }
 
-// RaftStatus returns raft's status of an etcd in this process, or the zero value if another etcd started later. etcd
-// exports it only as an expvar (raft.go in etcdserver).
+// RaftStatus returns the raft status of a server in this process, or the zero value if another server was started
+// later. etcd exports the status only as an expvar (raft.go in etcdserver).
 func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	if published, ok := expvar.Get("raft.status").(expvar.Func); ok {
 		status, _ = published.Value().(raft.Status)
@@ -173,8 +174,8 @@ func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	return status
 }
 
-// handOver transfers the leadership to another member, unless it was already transferred, and returns once that
-// member is the leader.
+// handOver transfers leadership to another member and returns once that member is the leader. handOver does nothing
+// if this member is not the leader.
 func (e embedded) handOver(ctx context.Context, to peer) error {
 	if e.Leader() != e.MemberID() {
 		return nil
@@ -183,7 +184,7 @@ func (e embedded) handOver(ctx context.Context, to peer) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one election timeout
 	defer cancel()
 	if err := e.MoveLeader(ctx, e.Lead(), uint64(to.id)); err != nil {
-		return fmt.Errorf("leadership could not be moved to %s: %w", to.name, err)
+		return fmt.Errorf("cannot transfer leadership to %s: %w", to.name, err)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-// fake is a cluster whose facts and defragmentations a test controls.
+// fake is a cluster with facts and defragmentations that are controlled by a test.
 type fake struct {
 	mu       sync.Mutex
 	now      facts
@@ -26,7 +26,7 @@ type fake struct {
 	began    []time.Time
 	lifted   int
 	handed   []string
-	stranger bool          // the client lacks the permission because authentication is enabled
+	stranger bool          // the client lacks permission
 	lagging  time.Duration // time that the member takes to catch up
 	readable *Gate
 }
@@ -60,13 +60,13 @@ func (c *fake) isAdmin(context.Context) bool { return !c.stranger }
 
 func (c *fake) copySize() int64 { return c.facts().inUse / 4 }
 
-// gaveTo returns the members to which leadership was moved.
+// gaveTo returns the members to which leadership was transferred.
 func (c *fake) gaveTo() (names []string) {
 	c.change(func(*facts) { names = slices.Clone(c.handed) })
 	return names
 }
 
-// liftedTimes returns how often the alarm was disarmed.
+// liftedTimes returns how often alarms were disarmed.
 func (c *fake) liftedTimes() (times int) {
 	c.change(func(*facts) { times = c.lifted })
 	return times
@@ -95,17 +95,17 @@ func (c *fake) disarm(_ context.Context, of types.ID) error {
 	return nil
 }
 
-// table implements schedule. The test acts as the other members.
+// table implements schedule. The test plays the role of the other members.
 type table struct {
 	mu      sync.Mutex
 	turn    string
 	waiting []peer
 	mine    bool
 	ended   int
-	ending  time.Duration // time that returning a turn takes
+	ending  time.Duration // duration of a release
 
 	announced int
-	deaf      error // error of announcing a change of leadership
+	deaf      error // error of proposeTransfer
 }
 
 func (s *table) request(context.Context) error { return nil }
@@ -133,7 +133,7 @@ func (s *table) proposeTransfer(context.Context) error {
 	return s.deaf
 }
 
-// now reports whether it is this member's turn, and returns how often it has announced a change of leadership.
+// now reports whether this member has the turn, and how often it has announced a leadership transfer.
 func (s *table) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *table) seats(turn string) {
 	s.turn, s.waiting = turn, nil
 }
 
-// stand is a Maintainer of a fake cluster.
+// stand is a Maintainer with a fake cluster.
 type stand struct {
 	*Maintainer
 	cluster *fake
@@ -171,7 +171,7 @@ type stand struct {
 	busy    bool // a defragmentation is running
 }
 
-// runStand runs a Maintainer while do is running. do advances the fake clock by sleeping.
+// runStand runs a Maintainer while do is running. do can advance the fake clock by sleeping.
 func runStand(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

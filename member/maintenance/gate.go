@@ -12,31 +12,31 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// Gate separates readers of the whole database from its defragmentation. A defragmentation holds every lock of the
-// database while it waits for open read transactions. One slow reader, such as a snapshot that its client does not
-// fetch, would therefore block all reads and writes of the member.
+// Gate prevents defragmentations while the whole database is being read, and vice versa. A defragmentation holds all
+// locks of the database while it waits for open read transactions. A single slow reader, such as a snapshot that the
+// client does not fetch, would therefore block all reads and writes of the member.
 //
-// Callers that hold a read transaction for longer than a request call Acquire: client snapshots, backups and
-// verifications. A defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero
-// Gate is open. Its methods are safe for concurrent use.
+// Client snapshots, backups and verifications call Acquire, because they hold a read transaction for a long time. A
+// defragmentation calls Close. Any number of readers may hold the Gate at the same time. The zero Gate is open. The
+// methods of Gate are safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
 	readers []*state.DatabaseReader
 	closed  *period // nil while the gate is open
 }
 
-// describeReaders describes the readers of the database, which a caller must wait for.
+// describeReaders describes the readers for which a defragmentation must wait.
 func describeReaders(readers []state.DatabaseReader) string {
 	names := make([]string, len(readers))
 	for i, reader := range readers {
 		names[i] = fmt.Sprintf("%s (since %s)", reader.Name, reader.Since.UTC().Format("15:04:05Z"))
 	}
-	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
+	return "the database is being read: wait for " + strings.Join(names, " and ") + " to finish"
 }
 
-// Acquire admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once
-// its read transaction is closed, and should not wait for a network before that. end may be called more than once.
-// If ctx is done first, the error contains the reason given to Close.
+// Acquire admits a reader and blocks while the gate is closed. what describes the reader in a noun phrase. The
+// reader must call end once its read transaction is closed, and should not wait for the network before that. end may
+// be called more than once. If ctx is done first, the error contains the reason passed to Close.
 func (g *Gate) Acquire(ctx context.Context, what string) (end func(), err error) {
 	for {
 		reader, closed := g.enter(what)
@@ -46,7 +46,7 @@ func (g *Gate) Acquire(ctx context.Context, what string) (end func(), err error)
 		select {
 		case <-closed.over:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%s had to wait for %s, and gave up: %w", what, closed.why, ctx.Err())
+			return nil, fmt.Errorf("%s gave up waiting for %s: %w", what, closed.why, ctx.Err())
 		}
 	}
 }
@@ -68,15 +68,15 @@ func (g *Gate) leave(reader *state.DatabaseReader) {
 	g.readers = slices.DeleteFunc(g.readers, func(r *state.DatabaseReader) bool { return r == reader })
 }
 
-// Close closes the gate if it is open and has no readers. It never blocks. why is a noun phrase such as "a
-// defragmentation". The caller must call open, which may be called more than once. The error describes what to wait
-// for.
+// Close closes the gate if it is open and has no readers. Close never blocks. why is a noun phrase such as "a
+// defragmentation". The caller must call open afterwards, and may do so more than once. The error describes what to
+// wait for.
 func (g *Gate) Close(why string) (open func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.closed != nil:
-		return nil, fmt.Errorf("%s is under way: wait for its end", g.closed.why)
+		return nil, fmt.Errorf("%s is in progress; wait for it to finish", g.closed.why)
 	case len(g.readers) > 0:
 		return nil, errors.New(describeReaders(g.inside()))
 	}

@@ -19,7 +19,7 @@ func TestGate_readers(t *testing.T) {
 
 	_, err = g.Close("a defragmentation")
 	require.Error(t, err)
-	require.Regexp(t, `^the database is being read: wait for the end of the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\)$`, err.Error())
+	require.Regexp(t, `^the database is being read: wait for the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\) to finish$`, err.Error())
 
 	endFirst()
 	endFirst()
@@ -28,7 +28,7 @@ func TestGate_readers(t *testing.T) {
 	open, err := g.Close("a defragmentation")
 	require.NoError(t, err)
 	_, err = g.Close("another one")
-	require.EqualError(t, err, "a defragmentation is under way: wait for its end")
+	require.EqualError(t, err, "a defragmentation is in progress; wait for it to finish")
 	open()
 	open()
 	_, err = g.Close("another one")
@@ -58,7 +58,7 @@ func TestGate_canceledReader(t *testing.T) {
 		defer cancel()
 		_, err = g.Acquire(ctx, "the backup")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.ErrorContains(t, err, "the backup had to wait for the defragmentation of etcd-main-0, and gave up")
+		require.ErrorContains(t, err, "the backup gave up waiting for the defragmentation of etcd-main-0")
 		open()
 		require.Empty(t, g.Inside())
 	})

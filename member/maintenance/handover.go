@@ -16,22 +16,20 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// leaveTimeout bounds the time for which a stopping member tries to transfer its leadership before its clients are
-// disconnected.
+// leaveTimeout bounds the leadership transfer of a stopping member before clients are disconnected.
 const leaveTimeout = 2 * time.Second
 
-// maxWritePause bounds the time for which writes are held back during a change of leadership.
+// maxWritePause bounds how long writes are paused for a leadership transfer.
 const maxWritePause = 2 * time.Second
 
-// confirmTimeout bounds the time for which the leader waits for confirmations from the members. Plain etcd never
-// confirms.
+// confirmTimeout bounds how long the leader waits for confirmations from other members. Plain etcd never confirms.
 const confirmTimeout = time.Second
 
-// leave transfers the leadership if this member is the leader. raft drops proposals that reach a leader during a
-// transfer, so all members hold back their writes. If the transfer fails, etcd transfers the leadership at the end
-// of its close, when this member has no clients.
+// leave transfers leadership if this member is the leader. raft drops proposals that reach the leader during a
+// transfer, so all members pause their writes. If the transfer fails, etcd transfers leadership at the end of its
+// close, when this member has no clients.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
-	if k.busy() { // during a client's defragmentation, reading facts would block
+	if k.busy() { // reading facts blocks during a client's defragmentation
 		return
 	}
 	f := s.cluster.facts()
@@ -47,22 +45,22 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	turns, started := s.newSchedule(), time.Now()
 	defer turns.release(ctx)
 	var err error
-	if !f.leasesDisabled() { // otherwise etcd rejects all writes anyway
+	if !f.leasesDisabled() { // if leases are disabled, etcd rejects writes anyway
 		err = turns.proposeTransfer(ctx)
 	}
 	if err == nil {
 		err = s.cluster.handOver(ctx, to)
 	}
 	if err != nil {
-		k.options.Log.Info().Err(err).Msg("leadership stays with this member until its clients are disconnected")
+		k.options.Log.Info().Err(err).Msg("cannot transfer leadership yet; etcd retries after clients are disconnected")
 		return
 	}
-	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(started)).Msg("leadership was moved before the stop")
+	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(started)).Msg("transferred leadership before stopping")
 }
 
-// pauseWritesForClient makes all members hold back their writes until done is called, because a client transfers
-// the leadership. If that fails, the leadership is transferred anyway. Requests that etcd will reject do not hold
-// back writes.
+// pauseWritesForClient makes all members pause their writes while a client transfers leadership, until done is
+// called. If the writes cannot be paused, the transfer takes place anyway. A request that etcd is going to reject
+// does not pause writes.
 func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (done func()) {
 	s := k.serving.Load()
 	to, ok := message.(*etcdserverpb.MoveLeaderRequest)
@@ -73,11 +71,11 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
-		return func() {} // another client is moving the leadership, so writes are already held back
+		return func() {} // writes are already paused for a transfer by another client
 	}
 	turns := s.newSchedule()
 	if err := turns.proposeTransfer(ctx); err != nil {
-		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the other members do not hold their writes; a write may time out")
+		k.options.Log.Info().Err(err).Msg("cannot pause writes on other members while a client transfers leadership; writes may time out")
 	}
 	return func() {
 		turns.release(ctx)
@@ -85,17 +83,17 @@ func (k *Maintainer) pauseWritesForClient(ctx context.Context, message any) (don
 	}
 }
 
-// canLead reports whether id is another voting member that is connected to this one.
+// canLead reports whether id is another voting member that is connected to this member.
 func (f facts) canLead(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
-// proposeTransfer makes all members hold back their writes until the leader changes. It returns once every member
-// has confirmed that none of its writes is running, or after confirmTimeout, because plain etcd never confirms.
+// proposeTransfer makes all members pause their writes until the leader changes. proposeTransfer returns once every
+// member has confirmed that it has no write in progress, or after confirmTimeout.
 func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	announced := p.newClaim(handover)
 	if err := p.grant(ctx, announced, maxWritePause); err != nil {
-		return fmt.Errorf("cannot announce the change of leadership: %w", err)
+		return fmt.Errorf("cannot announce the leadership transfer: %w", err)
 	}
 	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
@@ -106,14 +104,14 @@ func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			p.log.Info().Int("members", len(active)-i).Msg("not all members hold their writes back while leadership moves; a write may be delayed")
+			p.log.Info().Int("members", len(active)-i).Msg("some members did not confirm that they paused writes for the leadership transfer; writes may be delayed")
 			return nil
 		}
 	}
 	return nil
 }
 
-// activeMembers returns the members that may write: this member and all connected voters.
+// activeMembers returns this member and all connected voting members, which may have clients that write.
 func (p *claimSchedule) activeMembers() (all []types.ID) {
 	self := p.server.MemberID()
 	active := p.active(self)
@@ -125,21 +123,21 @@ func (p *claimSchedule) activeMembers() (all []types.ID) {
 	return all
 }
 
-// writes lists the requests that members forward to the leader. During a transfer, raft silently drops those that
-// reach the old leader, and the client then waits for its timeout, 7 s with etcd's defaults.
+// writes lists the requests that members forward to the leader. During a transfer, raft silently drops requests that
+// reach the old leader, and the client waits for its timeout (7 s by default).
 var writes = []string{
 	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
 	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
 }
 
 const (
-	// listenInterval is the pause between two polls for an announced handover.
+	// listenInterval is the interval for polling for an announced handover.
 	listenInterval = 10 * time.Millisecond
-	// idleListenInterval is the pause while clients are not writing.
+	// idleListenInterval is the polling interval while clients are not writing.
 	idleListenInterval = 100 * time.Millisecond
 )
 
-// listen polls for handovers that the leader announces, and holds back this member's writes for each of them.
+// listen polls for handovers announced by the leader and pauses the writes of this member for each of them.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	leases, heard, applied := claims{server}, []claim{}, uint64(0)
 	for pause := listenInterval; clock.Sleep(ctx, pause) == nil; {
@@ -149,22 +147,22 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 			continue
 		}
 		pause = listenInterval
-		changed := server.LeaderChangedNotify() // called before reading the leader, so that no change is missed
+		changed := server.LeaderChangedNotify() // must be called before Leader, so that no change is missed
 		known := heard
 		heard = leases.list(handover)
-		for _, announced := range heard { // each announcement once, and only those of the leader
+		for _, announced := range heard { // handle each announcement of the leader once
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
 				k.pauseWrites(ctx, changed, func(ctx context.Context) {
 					confirmed := leases.newClaim(quiet)
 					confirmed.nonce = announced.nonce
-					_ = leases.propose(ctx, confirmed, maxWritePause) // if the response is lost, the leader continues after confirmTimeout
+					_ = leases.propose(ctx, confirmed, maxWritePause) // without this confirmation, the leader continues after confirmTimeout
 				})
 			}
 		}
 	}
 }
 
-// pauseWrites holds back writes until the leader changes, and calls confirm once no write is running.
+// pauseWrites pauses writes until the leader changes, and calls confirm once no write is in progress.
 func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, maxWritePause)
 	var watching sync.WaitGroup
@@ -177,25 +175,25 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		case <-ctx.Done():
 		}
 	})
-	started, end := time.Now(), k.writePause.begin("leadership moves")
+	started, end := time.Now(), k.writePause.begin("leadership is being transferred")
 	defer func() {
 		end()
-		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("writes were held back while leadership moved")
+		k.options.Log.Debug().Dur("took_ms", time.Since(started)).Msg("paused writes during the leadership transfer")
 	}()
 	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
 		confirm(ctx) // the old leader may drop the proposal
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes continue, and one may be delayed")
+		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("the leadership transfer did not finish in time; resuming writes, which may be delayed")
 	}
 }
 
-// startWrite waits while writes are held back, and counts the write as running until finishWrite is called. It
-// returns the context's error as a gRPC status.
+// startWrite waits while writes are paused, and then counts a write as running until finishWrite is called. If ctx
+// is done first, startWrite returns the error of ctx as a gRPC status.
 func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
-		k.writes.Add(1) // incremented before the check, so that pauseWrites counts every write
+		k.writes.Add(1) // must happen before the check, so that pauseWrites counts every write
 		over := k.writePause.endNotify()
 		if over == nil {
 			return nil

@@ -36,7 +36,7 @@ func TestLeave(t *testing.T) {
 		announced int
 	}{
 		"it leads": {func(*stand) {}, true, 1},
-		// While an alarm is raised, etcd grants no leases and clients cannot write.
+		// etcd grants no leases and rejects writes while an alarm is raised.
 		"NOSPACE is raised":       {func(s *stand) { s.cluster.now.full = []types.ID{2} }, true, 0},
 		"CORRUPT is raised":       {func(s *stand) { s.cluster.now.corrupt = true }, true, 0},
 		"another one leads":       {func(s *stand) { s.cluster.now.leader = 2 }, false, 0},
@@ -54,7 +54,7 @@ func TestLeave(t *testing.T) {
 			continue
 		}
 		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo(), why)
-		assert.Contains(t, s.log.String(), "leadership was moved before the stop")
+		assert.Contains(t, s.log.String(), "transferred leadership before stopping")
 	}
 }
 

@@ -18,49 +18,50 @@ import (
 )
 
 const (
-	// defaultInterval is the interval between two checks of the database's size.
+	// defaultInterval is the interval between two checks of the database size.
 	defaultInterval = 10 * time.Second
-	// waitingFactor divides the interval between checks while a member waits for its turn.
+	// waitingFactor divides the check interval while a member is waiting for its turn.
 	waitingFactor = 5
-	// drainTime is the time for running requests to finish before the database is blocked.
+	// drainTime is the time that running requests get to finish before the database is blocked.
 	drainTime = 250 * time.Millisecond
-	// catchUpTimeout bounds the time for which clients are redirected after a defragmentation.
+	// catchUpTimeout bounds how long clients are redirected after a defragmentation.
 	catchUpTimeout = time.Minute
 )
 
-// Options configure a Maintainer. All fields but Interval and Gate are required.
+// Options configure a Maintainer. All fields except Interval and Gate are required.
 type Options struct {
 	Threshold Threshold
-	MaxPause  time.Duration // longer pauses occur only on a client's request
+	MaxPause  time.Duration // maximum expected duration of a defragmentation, unless a client requests it
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all other readers of the whole database; may be nil if only clients' snapshots read it
-	Name      string                                // name of the member
-	Quota     int64                                 // quota of the database in bytes; 0 if there is none
-	Active    func(self types.ID) map[types.ID]bool // returns the connected members from memory
+	Gate      *Gate                                 // shared with all other readers of the whole database; may be nil if client snapshots are the only readers
+	Name      string                                // member name
+	Quota     int64                                 // database quota in bytes; 0 if there is no limit
+	Active    func(self types.ID) map[types.ID]bool // returns the members to which self is connected; must not block
 	Interval  time.Duration                         // time between two checks; 0 means 10 s
-	Sending   func() bool                           // reports from memory whether a snapshot is being sent to another member
+	Sending   func() bool                           // reports whether a snapshot is being sent to another member; must not block
 }
 
-// Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; while Run is not
-// running, they pass all requests through. State, RedirectReason and Trigger are safe for concurrent use.
+// Maintainer keeps the database of one member small. The interceptors of a Maintainer are for etcd's gRPC server,
+// and pass all requests through unless Run is running. State, RedirectReason and Trigger are safe for concurrent
+// use.
 type Maintainer struct {
 	options     Options
 	estimator   estimator
 	asked       chan struct{} // buffered, capacity 1
 	redirecting pause         // set while clients are redirected to other members
-	writePause  pause         // set while leadership moves
+	writePause  pause         // set while leadership is being transferred
 	writes      atomic.Int64  // number of running client writes
-	moving      atomic.Bool   // a client is moving leadership
+	moving      atomic.Bool   // a client is transferring leadership
 
 	serving atomic.Pointer[service] // nil while Run is not running
-	volume  atomic.Pointer[Volume]  // volume as of the last check
+	volume  atomic.Pointer[Volume]  // result of the last check
 
 	mu          sync.Mutex
 	state       state.Maintenance
-	size, inUse int64 // as last returned by Sizes
+	size, inUse int64 // last values returned by Sizes
 }
 
-// service gives access to a serving etcd.
+// service provides access to a serving etcd.
 type service struct {
 	cluster     cluster
 	newSchedule func() schedule // returns a new schedule
@@ -72,9 +73,9 @@ func New(options Options) *Maintainer {
 	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
-// Run maintains the database of a server that has joined its cluster until ctx is done, then transfers its
-// leadership. It must be called once and must return before etcd is closed, because a running defragmentation
-// cannot be interrupted.
+// Run maintains the database of a server that has joined its cluster until ctx is done, and then transfers
+// leadership. Run must be called only once, and must return before etcd is closed, because a defragmentation cannot
+// be interrupted.
 func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	hearing, deaf := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
@@ -106,14 +107,14 @@ func (k *Maintainer) run(ctx context.Context, s *service) {
 	}
 }
 
-// Reasons why a defragmentation cannot be triggered.
+// Errors of Trigger.
 var (
-	errNotServing = errors.New("etcd does not serve")
-	errUnderWay   = errors.New("a defragmentation of this member is under way: wait for its end")
+	errNotServing = errors.New("etcd is not serving")
+	errUnderWay   = errors.New("a defragmentation of this member is in progress; wait for it to finish")
 )
 
 // Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows the result.
-// It returns an error if a defragmentation cannot run now.
+// Trigger returns an error if a defragmentation cannot start now.
 func (k *Maintainer) Trigger() error {
 	s := k.serving.Load()
 	if s == nil {
@@ -127,13 +128,13 @@ func (k *Maintainer) Trigger() error {
 	}
 	select {
 	case k.asked <- struct{}{}:
-	default: // the defragmentation is already requested but has not started
+	default: // a defragmentation is already requested
 	}
 	return nil
 }
 
-// Sizes returns the size of a server's database and the bytes in use. During a defragmentation, it returns the
-// sizes from before.
+// Sizes returns the size of a server's database and the number of bytes in use. During a defragmentation, it returns
+// the sizes before the defragmentation.
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,11 +144,11 @@ func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	return k.size, k.inUse
 }
 
-// Volume describes the volume of the database as of the last check, in bytes: its free space, its size, and the
-// space that a copy of the database needs. All fields are 0 if unknown, as before the first check.
+// Volume describes the data volume as of the last check, in bytes: its free space, its size, and the space needed
+// for a copy of the database. All fields are 0 if unknown, for example before the first check.
 type Volume struct{ Free, Size, Copy int64 }
 
-// Volume returns the result of the last check.
+// Volume returns the state of the data volume as of the last check.
 func (k *Maintainer) Volume() Volume {
 	if volume := k.volume.Load(); volume != nil {
 		return *volume
@@ -155,14 +156,14 @@ func (k *Maintainer) Volume() Volume {
 	return Volume{}
 }
 
-// busy reports whether a defragmentation is running, which blocks calls that read the database.
+// busy reports whether a defragmentation is in progress, during which calls that read the database block.
 func (k *Maintainer) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.Busy()
 }
 
-// blockReason returns why a defragmentation that was not requested by a client cannot start now, or "".
+// blockReason returns why a defragmentation cannot start now unless a client requests it, or "" if it can.
 func (k *Maintainer) blockReason(f facts) string {
 	return f.blockReason(k.estimator.expected(f.inUse), k.options.MaxPause)
 }
@@ -170,9 +171,9 @@ func (k *Maintainer) blockReason(f facts) string {
 // Phases of a Maintainer, in order.
 const (
 	Idle       = "idle"
-	Waiting    = "waiting"     // a defragmentation is due, but blocked
-	HandingOff = "handing off" // clients are redirected and, on the leader, leadership is moved
-	Running    = "running"     // etcd defragments
+	Waiting    = "waiting"     // a defragmentation is due but blocked
+	HandingOff = "handing off" // clients are being redirected and, on the leader, leadership is being transferred
+	Running    = "running"     // etcd is defragmenting the database
 	CatchingUp = "catching up" // committed entries are being applied
 )
 
@@ -183,15 +184,15 @@ const (
 	ByClient    = "client"
 )
 
-// worker is the state of the goroutine of Run.
+// worker is the state of Run.
 type worker struct {
 	*Maintainer
 	*service
 	schedule schedule
-	since    time.Time // time since which a defragmentation has been due and possible on this member; otherwise zero
+	since    time.Time // time since which a defragmentation has been due and not blocked; zero if it is not
 }
 
-// check defragments the database if that is worthwhile and possible. It returns the pause before the next check.
+// check defragments the database if it is worthwhile and possible. check returns the pause before the next check.
 func (w *worker) check(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
 	w.volume.Store(&Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse})
@@ -218,8 +219,8 @@ func (w *worker) check(ctx context.Context) time.Duration {
 	return w.nextCheck(w.options.Interval/waitingFactor, f)
 }
 
-// nextCheck returns the pause before the next check. It is short while writes are rejected, because this member's
-// slot is short.
+// nextCheck returns the pause before the next check. The pause is short while the NOSPACE alarm is raised, so that
+// the member does not miss its time slot.
 func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	if f.noSpace() {
 		return min(usual, shortestSlot/3)
@@ -227,22 +228,22 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	return usual
 }
 
-// setIdle releases the member's claims, because a defragmentation is not due or is blocked.
+// setIdle releases the claims of this member because no defragmentation is due or it is blocked.
 func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.schedule.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// tryDefragment defragments the database if it is this member's turn. Otherwise the error describes what it is
-// waiting for.
+// tryDefragment defragments the database if it is this member's turn. Otherwise, the error describes what the member
+// is waiting for.
 func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	r := request{origin: ByThreshold}
 	switch {
 	case f.isSingle():
 	case f.noSpace():
 		if !byClock(time.Now(), f) {
-			return errors.New("it waits for its turn, which goes by the clock while no turn can be claimed")
+			return errors.New("this member is waiting for its time slot because turns cannot be claimed while an alarm is raised")
 		}
 	default:
 		if err := w.schedule.request(ctx); err != nil {
@@ -256,12 +257,12 @@ func (w *worker) tryDefragment(ctx context.Context, f facts) error {
 	return w.defragment(ctx, f, r)
 }
 
-// checkPrecedence returns an error if another member should go first. Other members may notice slightly later that
-// they should defragment.
+// checkPrecedence returns an error if another member should go first. The leader also waits a little, because other
+// members may notice later that they should defragment.
 func (w *worker) checkPrecedence(f facts) error {
 	leads := f.leader == f.self
 	if leads && time.Since(w.since) < 2*w.options.Interval {
-		return errors.New("this member leads, and gives the others time to go first")
+		return errors.New("this member is the leader and lets the other members go first")
 	}
 	var names []string
 	for _, p := range w.schedule.candidates(f.members) {
@@ -273,13 +274,13 @@ func (w *worker) checkPrecedence(f facts) error {
 	case len(names) == 0:
 		return nil
 	case leads:
-		return fmt.Errorf("this member leads, and %s goes first", strings.Join(names, ", "))
+		return fmt.Errorf("this member is the leader, so %s goes first", strings.Join(names, ", "))
 	default:
 		return fmt.Errorf("%s goes first", strings.Join(names, ", "))
 	}
 }
 
-// runCommand runs a defragmentation that a user requested, and records any error as its result.
+// runCommand runs a defragmentation requested by Trigger, and records any error as its result.
 func (w *worker) runCommand(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
@@ -297,19 +298,19 @@ func (w *worker) runCommand(ctx context.Context) {
 	}
 }
 
-// disarmAlarms disarms this member's NOSPACE alarm once its file is small enough, and returns the updated facts.
-// The leader also disarms the alarms of members that left or that recovery replaced. etcd compares the quota with
+// disarmAlarms disarms the NOSPACE alarm of this member once its database file is small enough, and returns the
+// updated facts. The leader also disarms alarms of members that have left the cluster. etcd compares the quota with
 // the size of the file, not with the bytes in use, so a compaction alone is not sufficient.
 func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if !f.noSpace() {
 		return f
 	}
 	if f.raisedNoSpace() && f.canDisarm(f.size) {
-		w.disarm(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", formatSize(f.size), 100*reliefRatio, formatSize(f.quota)))
+		w.disarm(ctx, f.self, fmt.Sprintf("the database size is %s, below %.0f%% of the %s quota", formatSize(f.size), 100*reliefRatio, formatSize(f.quota)))
 	}
 	for _, id := range f.full {
 		if f.leader == f.self && !f.isMember(id) {
-			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no longer a member", id))
+			w.disarm(ctx, id, fmt.Sprintf("member %s, which raised the alarm, has left the cluster", id))
 		}
 	}
 	return w.cluster.facts()
@@ -320,11 +321,11 @@ func (w *worker) disarm(ctx context.Context, member types.ID, why string) {
 	defer cancel()
 	switch err := w.cluster.disarm(within, member); {
 	case err == nil:
-		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
+		w.options.Log.Info().Msg("disarmed the NOSPACE alarm: " + why)
 		w.mu.Lock()
 		w.state.NoSpaceDisarmed++
 		w.mu.Unlock()
 	case ctx.Err() == nil:
-		w.options.Log.Warn().Err(err).Msg("the alarm NOSPACE could not be lifted, although " + why)
+		w.options.Log.Warn().Err(err).Msg("cannot disarm the NOSPACE alarm, although " + why)
 	}
 }

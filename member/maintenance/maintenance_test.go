@@ -59,24 +59,24 @@ func TestMaintainer_nextAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A member waits for what its reason names, and defragments once that has ended.
+// A member defragments once the condition in the reason has ended.
 func TestMaintainer_waits(t *testing.T) {
 	for reason, c := range map[string]struct {
 		change func(*stand)
 		ends   func(*stand)
 		gaveTo []string
 	}{
-		"this member leads, and etcd-1 goes first": {func(s *stand) {
+		"this member is the leader, so etcd-1 goes first": {func(s *stand) {
 			s.cluster.now.leader, s.table.waiting = 1, []peer{{id: 2, name: "etcd-1"}}
 		}, func(s *stand) { s.table.seats("") }, []string{"etcd-2"}},
-		"but etcd-0 goes first": {func(s *stand) { // and the leader does not
+		"but etcd-0 goes first": {func(s *stand) { // the leader does not go first
 			s.cluster.now.self, s.cluster.now.leader = 2, 3
 			s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
 		}, func(s *stand) { s.table.seats("") }, nil},
-		"member etcd-1 is being defragmented: wait for its end": {
+		"member etcd-1 is being defragmented; wait for it to finish": {
 			func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) { s.table.seats("") }, nil,
 		},
-		"no other one is up to date enough": {
+		"no other member is up to date enough": {
 			func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true },
 			func(s *stand) { s.cluster.change(func(*facts) { s.cluster.nobody = false }) },
 			[]string{"etcd-2"},
@@ -85,7 +85,7 @@ func TestMaintainer_waits(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			runStand(t, c.change, func(s *stand) {
 				leads := s.cluster.facts().leader == s.cluster.facts().self
-				assert.Equal(t, leads, strings.Contains(s.State().Reason, "gives the others time to go first"))
+				assert.Equal(t, leads, strings.Contains(s.State().Reason, "lets the other members go first"))
 				time.Sleep(time.Minute)
 				assert.Zero(t, s.State().Completed)
 				assert.Equal(t, Waiting, s.State().Phase)
@@ -108,9 +108,9 @@ func TestMaintainer_reader(t *testing.T) {
 	runStand(t, func(s *stand) { end, _ = s.gate.Acquire(context.Background(), "the backup") }, func(s *stand) {
 		time.Sleep(time.Hour)
 		assert.Zero(t, s.State().Completed)
-		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
-		assert.Equal(t, 1, strings.Count(s.log.String(), "should be defragmented"))
-		require.ErrorContains(t, s.Trigger(), "wait for the end of the backup")
+		assert.Contains(t, s.State().Reason, "512.0 MiB of the 1.0 GiB database is free, but the database is being read: wait for the backup")
+		assert.Equal(t, 1, strings.Count(s.log.String(), "waiting to defragment the database"))
+		require.ErrorContains(t, s.Trigger(), "wait for the backup")
 		end()
 		time.Sleep(30 * time.Second)
 		assert.Equal(t, 1, s.State().Completed)
@@ -134,7 +134,7 @@ func TestMaintainer_failure(t *testing.T) {
 		assert.Equal(t, 1, current.Failed)
 		assert.Equal(t, "no space left on device", current.LastDefragmentation.Error)
 		assert.Empty(t, s.RedirectReason())
-		assert.Contains(t, s.log.String(), "the database was not defragmented")
+		assert.Contains(t, s.log.String(), "cannot defragment the database")
 	})
 }
 
@@ -146,7 +146,7 @@ func TestTrigger(t *testing.T) {
 		s.table.seats("etcd-2")
 		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().LastDefragmentation.Error)
+		assert.Equal(t, "member etcd-2 is being defragmented; wait for it to finish", s.State().LastDefragmentation.Error)
 		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
 		require.ErrorContains(t, s.Trigger(), "--defrag-threshold")
 	})
@@ -168,7 +168,7 @@ func TestNoSpace_fileSize(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		assert.Equal(t, 1, s.State().Completed, "when its slot comes")
 		assert.Equal(t, 1, s.State().NoSpaceDisarmed)
-		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
+		assert.Contains(t, s.log.String(), "disarmed the NOSPACE alarm: the database size is 870.4 MiB, below 90% of the 1.0 GiB quota")
 	})
 }
 
@@ -182,7 +182,7 @@ func TestNoSpace_removedMember(t *testing.T) {
 	runStand(t, leads, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, 1, s.cluster.liftedTimes())
-		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: member dead, which had raised it, is no longer a member")
+		assert.Contains(t, s.log.String(), "disarmed the NOSPACE alarm: member dead, which raised the alarm, has left the cluster")
 	})
 }
 
@@ -206,7 +206,7 @@ func TestMaintainer_lateSnapshot(t *testing.T) {
 		s.cluster.change(func(f *facts) { f.sending = true })
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, s.State().Completed)
-		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().LastDefragmentation.Error)
+		assert.Equal(t, "a snapshot is being sent to another member", s.State().LastDefragmentation.Error)
 		assert.Empty(t, s.RedirectReason())
 	})
 }

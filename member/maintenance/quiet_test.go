@@ -52,7 +52,7 @@ func TestPauseWrites_timeout(t *testing.T) {
 	})
 }
 
-// slow performs a write that takes the given time.
+// slow performs a write that takes the given duration.
 func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 	t.Helper()
 	_, err := k.Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: writes[0]}, func(context.Context, any) (any, error) {
@@ -71,7 +71,7 @@ func TestPauseWrites_confirmation(t *testing.T) {
 		synctest.Wait()
 		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(start) })
 		synctest.Wait()
-		go slow(t, k, 0) // held back, so the pause does not wait for it
+		go slow(t, k, 0) // not started yet, so the pause does not wait for it
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait() // synchronizes access to confirmed

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Requests that the interceptors treat specially.
+// Methods that the interceptors handle specially.
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
@@ -24,7 +24,7 @@ const (
 	keepAliveMethod  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
-// Stream is an interceptor for etcd's gRPC server. It makes a client's snapshot acquire the Gate, which blocks
+// Stream is an interceptor for etcd's gRPC server. Stream makes client snapshots acquire the Gate, which blocks them
 // during a defragmentation.
 func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
@@ -42,8 +42,8 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 	return handler(service, stream)
 }
 
-// Unary is an interceptor for etcd's gRPC server. It rejects a client's defragmentation that would block etcd for
-// long. While the database is blocked, it redirects clients that retry on their own.
+// Unary is an interceptor for etcd's gRPC server. Unary coordinates defragmentations and leadership transfers
+// requested by clients, and redirects clients while the database is blocked.
 func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if err := k.checkReserved(ctx, message); err != nil {
 		return nil, err
@@ -68,15 +68,15 @@ func (k *Maintainer) Unary(ctx context.Context, message any, info *grpc.UnarySer
 	return handler(ctx, message)
 }
 
-// defragmentForClient runs a client's defragmentation. The client decides whether it is worthwhile and whether the
-// other members can do without this one. Requests that would block etcd for long, or two members at the same time,
-// are rejected.
+// defragmentForClient runs a defragmentation requested by a client, who decides whether it is worthwhile and whether
+// the other members have a quorum. A request is rejected while the database is being read or another member is being
+// defragmented.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
-		return handle() // etcd rejects the request, or there is nothing to coordinate yet
+		return handle() // etcd rejects the request, or no coordination is needed yet
 	}
-	if k.busy() { // reading facts would block
+	if k.busy() { // reading facts blocks
 		return nil, waitError(errUnderWay)
 	}
 	f := s.cluster.facts()
@@ -95,9 +95,9 @@ func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any
 	return nil, waitError(outcome)
 }
 
-// waitError returns the error for a client that has to wait.
+// waitError returns an error that tells a client what to wait for.
 func waitError(why error) error {
-	return status.Error(codes.FailedPrecondition, "etcd-wrapper: not defragmented: "+why.Error())
+	return status.Error(codes.FailedPrecondition, "etcd-wrapper: cannot defragment: "+why.Error())
 }
 
 func client(ctx context.Context) string {
@@ -107,24 +107,25 @@ func client(ctx context.Context) string {
 	return "a client"
 }
 
-// isRequest reports whether a method accesses the database.
+// isRequest reports whether a method may be redirected to another member.
 func isRequest(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
-// redirectAfter delays the redirection of a client. etcd's client retries a hundred times, so a client without
-// another endpoint gives up only after 20 s.
+// redirectAfter delays each redirection. etcd's client retries a hundred times, so a client without another endpoint
+// gives up only after 20 s.
 const redirectAfter = 200 * time.Millisecond
 
 // errElsewhere makes etcd's client, and therefore every API server, retry immediately on another endpoint: code
-// Unavailable with this message means that nothing was done. The client retries a write after no other error.
+// Unavailable with this message means that the request had no effect. After any other error, the client does not
+// retry writes.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// pause is a period in which requests wait or are redirected. Every request reads it, so reads are lock-free. Only
-// one goroutine at a time may set it.
+// pause is a period in which requests wait or are redirected. Reads are lock-free, because every request reads it.
+// Only one goroutine at a time may set it.
 type pause struct{ period atomic.Pointer[period] }
 
-// period is a time span in which requests or readers wait; why gives the reason.
+// period is a time span in which requests or readers wait.
 type period struct {
 	why  string
 	over chan struct{}
@@ -139,7 +140,7 @@ func (a *pause) begin(why string) (end func()) {
 	}
 }
 
-// endNotify returns a channel that is closed when the pause ends, or nil if there is none.
+// endNotify returns a channel that is closed when the current pause ends, or nil if there is no pause.
 func (a *pause) endNotify() <-chan struct{} {
 	if p := a.period.Load(); p != nil {
 		return p.over
@@ -147,8 +148,8 @@ func (a *pause) endNotify() <-chan struct{} {
 	return nil
 }
 
-// redirect returns errElsewhere to clients that are known to retry on another endpoint. All other clients wait, as
-// with plain etcd.
+// redirect returns errElsewhere for clients that are known to retry on another endpoint. Other clients wait, as with
+// plain etcd.
 func (a *pause) redirect(ctx context.Context) error {
 	over := a.endNotify()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
@@ -164,7 +165,7 @@ func (a *pause) redirect(ctx context.Context) error {
 	}
 }
 
-// RedirectReason returns why clients should use other members now, or "".
+// RedirectReason returns why clients are being redirected to other members, or "" if they are not.
 func (k *Maintainer) RedirectReason() string {
 	if p := k.redirecting.period.Load(); p != nil {
 		return p.why

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// put sends a client request; knowing adds the metadata that etcd's own client sends.
+// put sends a client request. If knowing is set, it adds the metadata of etcd's own client.
 func put(k *Maintainer, method string, knowing bool) error {
 	ctx := context.Background()
 	if knowing {
@@ -49,7 +49,7 @@ func TestRedirect(t *testing.T) {
 	})
 }
 
-// asked sends a defragmentation request of a client.
+// asked sends a defragmentation request like a client.
 func asked(s *stand, handle func() error) error {
 	_, err := s.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: defragmentMethod}, func(context.Context, any) (any, error) {
 		return "done", handle()
@@ -60,10 +60,10 @@ func asked(s *stand, handle func() error) error {
 func refusal(t *testing.T, err error, why string) {
 	t.Helper()
 	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
-	assert.ErrorContains(t, err, "etcd-wrapper: not defragmented: "+why)
+	assert.ErrorContains(t, err, "etcd-wrapper: cannot defragment: "+why)
 }
 
-// full makes the database contain no free pages.
+// full returns facts without free pages.
 func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
 
 func TestDefragmentForClient(t *testing.T) {
@@ -72,7 +72,7 @@ func TestDefragmentForClient(t *testing.T) {
 			assert.Equal(t, Running, s.State().Phase)
 			assert.True(t, s.table.isMine())
 			assert.NotEmpty(t, s.RedirectReason())
-			refusal(t, asked(s, nil), "a defragmentation of this member is under way: wait for its end")
+			refusal(t, asked(s, nil), "a defragmentation of this member is in progress; wait for it to finish")
 			return s.cluster.Defragment()
 		}))
 		assert.Equal(t, ByClient, s.State().LastDefragmentation.Origin)
@@ -82,7 +82,7 @@ func TestDefragmentForClient(t *testing.T) {
 		assert.Empty(t, s.cluster.gaveTo(), "and leadership stays")
 
 		s.table.seats("etcd-2")
-		refusal(t, asked(s, nil), "member etcd-2 is being defragmented: wait for its end")
+		refusal(t, asked(s, nil), "member etcd-2 is being defragmented; wait for it to finish")
 		s.cluster.change(func(f *facts) { f.leader = 0 })
 		require.NoError(t, asked(s, s.cluster.Defragment), "without a leader there are no turns, and etcd allows it")
 	})
@@ -92,10 +92,10 @@ func TestDefragmentForClient_reader(t *testing.T) {
 	runStand(t, full, func(s *stand) {
 		end, err := s.gate.Acquire(context.Background(), "the backup")
 		require.NoError(t, err)
-		refusal(t, asked(s, nil), "the database is being read: wait for the end of the backup")
+		refusal(t, asked(s, nil), "the database is being read: wait for the backup")
 		end()
 		s.cluster.change(func(f *facts) { f.sending = true })
-		refusal(t, asked(s, nil), "a snapshot is on its way to a member that lags behind")
+		refusal(t, asked(s, nil), "a snapshot is being sent to another member")
 		s.cluster.change(func(f *facts) { f.sending = false })
 		require.NoError(t, asked(s, s.cluster.Defragment))
 	})
@@ -109,7 +109,7 @@ func TestDefragmentForClient_error(t *testing.T) {
 	})
 }
 
-// opened is a server stream that only has a context.
+// opened is a server stream that has only a context.
 type opened struct {
 	grpc.ServerStream
 	ctx context.Context

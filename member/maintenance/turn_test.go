@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// running starts an etcd and returns it once it is the leader.
+// running starts etcd and returns its server once it is the leader.
 func running(t *testing.T) *etcdserver.EtcdServer {
 	t.Helper()
 	config := embed.NewConfig()

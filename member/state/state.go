@@ -1,24 +1,24 @@
-// Package state defines the published state of a member: its cluster, the maintenance of its database, the version
-// of its data, and its leases. The packages below member fill it in, and the status document, the metrics, the page
-// and the terminal show it unchanged. It contains no logic and imports no other package of this module.
+// Package state defines the published state of a member: the cluster, database maintenance, the data version and the
+// leases. The packages under member fill it in, and the status document, the metrics, the page and the terminal show
+// it unchanged. The package contains no logic and imports no other package of this module.
 package state
 
 import "time"
 
-// Member is a member's cluster as the member sees it, and its own database. IDs are hexadecimal.
+// Member describes the cluster as this member knows it, and the member's own database. IDs are hexadecimal.
 type Member struct {
 	Name       string `json:"member_name,omitempty"`
 	ClusterID  string `json:"cluster_id,omitempty"`
 	Leader     string `json:"leader,omitempty"` // ID of the leader; empty if unknown
 	Term       uint64 `json:"term,omitempty"`
-	Revision   int64  `json:"revision,omitempty"`  // newest revision in its database
+	Revision   int64  `json:"revision,omitempty"`  // newest revision in the database
 	DBSize     int64  `json:"db_size,omitempty"`   // size of the database file in bytes
-	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of the file that a defragmentation would keep
+	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes in use, which a defragmentation would keep
 	Quota      int64  `json:"quota,omitempty"`     // limit in bytes; 0 if there is none
 	VolumeFree int64  `json:"volume_free,omitempty"`
-	VolumeSize int64  `json:"volume_size,omitempty"` // size in bytes of the volume with the database
-	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster on an empty data directory
-	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster by name, including this one
+	VolumeSize int64  `json:"volume_size,omitempty"` // size of the data volume in bytes
+	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster in an empty data directory
+	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster, including this one, sorted by name
 }
 
 // Peer is a member of the cluster.
@@ -31,8 +31,8 @@ type Peer struct {
 	Learner bool     `json:"learner"` // the peer cannot vote yet
 }
 
-// Requests counts the successful requests of a member's clients since etcd was created, and their total duration.
-// The duration includes raft, the disk and all waiting, but not the network.
+// Requests counts successful client requests since etcd was started, and their total duration. The duration includes
+// raft and the disk, but not the network.
 type Requests struct {
 	Count int64
 	Took  time.Duration
@@ -41,54 +41,54 @@ type Requests struct {
 // DataVersion describes whether an older etcd can read the data.
 type DataVersion struct {
 	Wanted   string `json:"wanted"`   // 3.5 or 3.6
-	Cluster  string `json:"cluster"`  // a version such as 3.5, or unknown
-	Storage  string `json:"storage"`  // version of this member's database, in the same form
+	Cluster  string `json:"cluster"`  // version such as 3.5, or unknown
+	Storage  string `json:"storage"`  // version of this member's database, such as 3.5, or unknown
 	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
-	Reason   string `json:"reason"`   // reason for the phase, as a clause
-	Readable bool   `json:"readable"` // etcd of the wanted version could read the data
+	Reason   string `json:"reason"`   // reason for the phase
+	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
 }
 
-// Maintenance describes the defragmentations of the database.
+// Maintenance describes the maintenance of the database.
 type Maintenance struct {
 	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
 	Since               time.Time        `json:"since"`            // start of the phase
-	Reason              string           `json:"reason,omitempty"` // reason for the phase, as a clause
+	Reason              string           `json:"reason,omitempty"` // reason for the phase
 	ExpectedSeconds     float64          `json:"expected_seconds"` // expected duration of a defragmentation
 	Progress            float64          `json:"progress"`         // progress of the running defragmentation, from 0 to 1
 	Readers             []DatabaseReader `json:"readers,omitempty"`
-	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // last one since the process started
+	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // last defragmentation since the process started
 	Completed           int              `json:"completed"`                      // completed defragmentations since the process started
-	Failed              int              `json:"failed"`                         // defragmentations that were requested or started, but not completed
-	FreedBytes          int64            `json:"freed_bytes"`                    // in total
-	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // number of times the NOSPACE alarm was disarmed
+	Failed              int              `json:"failed"`                         // defragmentations that were requested or started but not completed
+	FreedBytes          int64            `json:"freed_bytes"`                    // total number of bytes freed
+	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // number of times that the NOSPACE alarm was disarmed
 }
 
-// Busy reports whether a defragmentation is running.
+// Busy reports whether a defragmentation is in progress.
 func (m *Maintenance) Busy() bool { return m != nil && m.Phase != "idle" && m.Phase != "waiting" }
 
 // DatabaseReader is a reader of the whole database, which delays defragmentation.
 type DatabaseReader struct {
-	Name  string    `json:"name"` // a noun phrase, such as "the snapshot for 10.0.0.7:40312"
+	Name  string    `json:"name"` // noun phrase, such as "the snapshot for 10.0.0.7:40312"
 	Since time.Time `json:"since"`
 }
 
 // Defragmentation describes a completed or failed defragmentation.
 type Defragmentation struct {
 	At          time.Time `json:"at"`
-	Seconds     float64   `json:"seconds"`      // time for which the database was blocked
+	Seconds     float64   `json:"seconds"`      // duration for which the database was blocked
 	Origin      string    `json:"origin"`       // threshold, command or client
-	BytesBefore int64     `json:"bytes_before"` // size of the file in bytes
+	BytesBefore int64     `json:"bytes_before"` // size of the database file in bytes
 	BytesAfter  int64     `json:"bytes_after"`
-	Error       string    `json:"error,omitempty"` // reason of a failure
+	Error       string    `json:"error,omitempty"` // cause of a failure
 }
 
 // Lease is a Kubernetes lease that the member renews.
 type Lease struct {
 	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
 	Name    string        `json:"name"`              // name of the lease in the pod's namespace
-	Holder  string        `json:"holder"`            // content of the lease; empty until it was renewed
-	Renewed time.Time     `json:"renewed,omitzero"`  // when it was last renewed or found correct
-	Problem *LeaseProblem `json:"problem,omitempty"` // absent if there is none
+	Holder  string        `json:"holder"`            // holder of the lease; empty until the first renewal
+	Renewed time.Time     `json:"renewed,omitzero"`  // time of the last renewal or check
+	Problem *LeaseProblem `json:"problem,omitempty"` // nil if there is none
 }
 
 // LeaseProblem describes why a lease is not renewed.

@@ -1,9 +1,9 @@
-// Package certificates checks the certificate files in use. It reads them every few seconds, because they are renewed
-// while the program runs, and warns before one expires. Once etcd serves, it also verifies etcd's own listeners by a
-// TLS handshake, like a client: dates alone do not reveal a certificate that lacks the advertised names, is for
-// clients only, or was issued by another CA.
+// Package certificates checks the certificate files in use. The package rereads the files every few seconds, because
+// they can be renewed at any time, and warns before a certificate expires. Once etcd is serving, it also performs a
+// TLS handshake with each of etcd's listeners, to detect certificates that do not cover the advertised names, are
+// for clients only, or were issued by another CA.
 //
-// The command names the files when it starts and once etcd's configuration is known. The status document shows them.
+// The command adds files when it starts and when etcd's configuration is known. The status document lists them.
 package certificates
 
 import (
@@ -24,61 +24,60 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// rereadAfter is the age at which the content of the files is read again.
+// rereadAfter is the age at which the files are read again.
 const rereadAfter = 3 * time.Second
 
-// The purposes of certificate files.
+// Purposes of certificate files.
 const (
 	SidecarCA    = "sidecar_ca" // verifies the sidecar's certificate
 	EtcdClient   = "etcd_client"
 	EtcdServer   = "etcd_server"
-	EtcdServerCA = "etcd_server_ca" // verifies clients' certificates
+	EtcdServerCA = "etcd_server_ca" // verifies client certificates
 	EtcdPeer     = "etcd_peer"
 	EtcdPeerCA   = "etcd_peer_ca"
 )
 
-// Files are the certificate files in use. Its methods may be called from any goroutine.
+// Files are the certificate files in use. The methods of Files are safe for concurrent use.
 type Files struct {
 	log zerolog.Logger
 
-	reading    sync.Mutex        // held while files are read; guards the three fields below
-	warned     map[string]string // last logged reason by purpose
-	verified   fingerprint       // fingerprint of the files at the last handshakes
-	nextVerify time.Time         // time at which failed handshakes are repeated
+	reading    sync.Mutex        // held while reading files; guards the three fields below
+	warned     map[string]string // last logged problem by purpose
+	verified   fingerprint       // fingerprint of the files at the time of the last handshakes
+	nextVerify time.Time         // time of the next handshakes after a failure
 
 	mu     sync.Mutex        // never held during I/O
-	paths  map[string]string // paths by purpose; empty if there is no such file
+	paths  map[string]string // paths by purpose; an empty path means no file
 	files  []file            // sorted by purpose
-	pools  map[string]file   // CA bundles as etcd read them at its start, because etcd does not reread them
+	pools  map[string]file   // CA bundles as loaded by etcd at startup
 	readAt time.Time         // start of the last read
 
 	listeners []Listener // listeners of the running etcd
-	rejected  []string   // reasons why clients or members that verify etcd's certificates cannot connect
+	rejected  []string   // reasons why clients or members cannot connect
 }
 
 // file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   period // validity of the first certificate, which is the one presented to clients
-	any    period // time in which at least one certificate is valid
+	leaf   period // validity of the first certificate, which is presented to clients
+	any    period // period in which at least one certificate is valid
 	digest [sha256.Size]byte
 }
 
 type period struct{ start, end time.Time }
 
-// isPool reports whether a file is a CA bundle that etcd verifies others with.
+// isPool reports whether etcd uses the file as a CA bundle.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns the files that are in use from the start: paths by purpose, with "" if there is no such file. It starts
-// reading them in the background. Each later call that finds the content older than 3 s does so again.
+// New returns the Files with the given paths by purpose; an empty path means no file. New starts reading the files
+// in the background. Later calls read the files again if they were last read more than 3 s ago.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]string{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
 
-// refresh starts reading the files in the background if that is due. It returns within a second even if a mount
-// hangs.
+// refresh starts reading the files in the background if they were not read recently. refresh does not wait for them.
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +87,7 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Add adds the files of an etcd that is about to start and reads all files, which takes up to a second.
+// Add adds etcd's files before etcd starts, and reads all files. Add takes up to a second.
 func (f *Files) Add(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
@@ -103,8 +102,7 @@ func (f *Files) Add(paths map[string]string) {
 	}
 }
 
-// List returns the content of the files as last read, sorted by purpose. It answers from memory and omits files that
-// cannot be read.
+// List returns the certificates as last read, sorted by purpose. List does not block and omits unreadable files.
 func (f *Files) List() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -116,7 +114,7 @@ func (f *Files) List() []status.Certificate {
 	return all
 }
 
-// read reads all files in parallel. A file on a mount that hangs keeps its previous content.
+// read reads all files in parallel. If reading a file hangs, the previous content is kept.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -137,7 +135,7 @@ func (f *Files) read() {
 			}
 		})
 	}
-	reading.Wait() // blocks for up to a second
+	reading.Wait() // takes up to a second
 	close(results)
 	var files []file
 	for content := range results {
@@ -151,7 +149,7 @@ func (f *Files) read() {
 	f.verifyListeners(files, time.Now())
 }
 
-// warn logs once that a certificate is not valid or about to expire.
+// warn logs a certificate that is not valid or about to expire. warn logs each problem once.
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
@@ -161,7 +159,7 @@ func (f *Files) warn(c file, now time.Time) {
 	f.warned[c.Name] = reason
 }
 
-// parse reads a PEM file with the validity of its certificates.
+// parse reads the validity of the certificates in a PEM file.
 func parse(path string) (f file, err error) {
 	content, err := disk.ReadCertificates(path)
 	if err != nil {
@@ -174,7 +172,7 @@ func parse(path string) (f file, err error) {
 		}
 	}
 	if len(starts) == 0 {
-		return f, errors.New("it has no certificate")
+		return f, errors.New("the file contains no certificate")
 	}
 	f.digest, f.leaf = sha256.Sum256(content), period{starts[0], ends[0]}
 	slices.SortFunc(starts, time.Time.Compare)
@@ -184,14 +182,13 @@ func parse(path string) (f file, err error) {
 	return f, nil
 }
 
-// Check returns the problems of the files at now, from memory. ended is the reason why no client can connect to etcd:
-// the certificate of its client listener is not valid, or none of the CAs that it verifies clients with is. soon
-// lists all other problems: files that are not valid now or expire within 72 hours, CA bundles that etcd has not read
-// yet, and listeners whose certificates others reject. Expired CAs of peers are not in ended, because established
-// connections continue, and linearizable reads fail once they close.
+// Check returns the problems of the files at now. Check does not block. ended is the reason why no client can
+// connect to etcd: the certificate of the client listener, or every CA for client certificates, is not valid. soon
+// lists all other problems: files that are not valid or expire within 72 hours, CA bundles that changed after etcd
+// loaded them, and listener certificates that fail verification. Expired peer CAs are in soon, because established
+// connections continue; when these close, linearizable reads fail.
 //
-// etcd reads its own certificate and key for each connection, so Check uses the files. etcd reads CA bundles once, at
-// its start.
+// etcd reads its certificates and keys for each connection, but CA bundles only at startup.
 func (f *Files) Check(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -209,27 +206,27 @@ func (f *Files) Check(now time.Time) (ended, soon string) {
 }
 
 const (
-	renew   = "renew it in its Secret, the file is read again by itself"
-	restart = "renew it in its Secret, and restart this member: etcd reads it once, at its start"
-	reissue = "set this machine's clock, or have it issued again"
+	renew   = "renew it in its Secret; no restart is needed"
+	restart = "renew it in its Secret and restart this member, because etcd reads it only at startup"
+	reissue = "correct this machine's clock or reissue the certificate"
 )
 
-// check returns the problem of a file and whether it excludes clients. For a CA bundle, read is the content that etcd
-// read.
+// check returns the problem of a file, and whether the problem prevents all clients from connecting. read is the
+// content of a CA bundle that etcd loaded at startup.
 func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {
 	case isLoaded && hasChanged:
-		advice = "restart this member: the file is renewed already"
+		advice = "restart this member to load the renewed file"
 	case f.isPool():
 		advice = restart
 	}
 	leaf, authorities := f.leaf.checkTime(now, advice), read.any.checkTime(now, advice)
 	switch {
 	case isLoaded && authorities != "":
-		return fmt.Sprintf("no %s can connect: %s %s, as etcd read it at its start, %s", peers[f.Name], f.Name, f.Path, authorities), f.Name == EtcdServerCA
+		return fmt.Sprintf("no %s can connect: %s %s, which etcd loaded at startup, %s", peers[f.Name], f.Name, f.Path, authorities), f.Name == EtcdServerCA
 	case isLoaded && hasChanged:
-		return fmt.Sprintf("%s %s has changed since etcd read it at its start: restart this member", f.Name, f.Path), false
+		return fmt.Sprintf("%s %s has changed since etcd loaded it: restart this member", f.Name, f.Path), false
 	case f.Name == EtcdServer && leaf != "":
 		return fmt.Sprintf("no client can connect: etcd's server certificate %s %s", f.Path, leaf), true
 	}
@@ -243,11 +240,11 @@ func (f file) check(read file, now time.Time) (reason string, excludesClients bo
 	return problem, false
 }
 
-// checkTime returns why certificates are not valid at now, with advice, or "".
+// checkTime returns why the period does not contain now, with advice, or "" if it does.
 func (v period) checkTime(now time.Time, advice string) string {
 	switch {
 	case !now.Before(v.end):
-		return fmt.Sprintf("has expired on %s; %s", date(v.end), advice)
+		return fmt.Sprintf("expired on %s; %s", date(v.end), advice)
 	case now.Before(v.start):
 		return fmt.Sprintf("is not valid before %s; %s", date(v.start), reissue)
 	default:
@@ -255,7 +252,7 @@ func (v period) checkTime(now time.Time, advice string) string {
 	}
 }
 
-// peers describes the clients that a CA bundle admits.
+// peers describes who is authenticated with a CA bundle.
 var peers = map[string]string{EtcdServerCA: "client with a certificate", EtcdPeerCA: "other member"}
 
 func date(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 MST") }

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// bundle writes a file of certificates that expire at the given times.
+// bundle writes a file with certificates that expire at the given times.
 func bundle(t *testing.T, ends ...time.Time) (path string) {
 	authority := issuer.NewAuthority(t, "ca")
 	var content []byte
@@ -50,11 +50,11 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	assert.Equal(t, certificates.EtcdServer, found[1].Name)
 	assert.Equal(t, past.Unix(), found[1].NotAfter.Unix())
 	assert.Equal(t, soon.Unix(), found[2].NotAfter.Unix(), "the first of a bundle")
-	assert.Equal(t, 1, strings.Count(log.String(), "has expired"), log.String())
+	assert.Equal(t, 1, strings.Count(log.String(), " expired on "), log.String())
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running returns files that have been read once. It must run in a synctest bubble.
+// running returns Files that have been read once. running must be called in a synctest bubble.
 func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
@@ -85,12 +85,12 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 			after       time.Duration
 			ended, soon string
 		}{
-			{-25 * time.Hour, "^no client can connect: etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC; set this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; set "},
+			{-25 * time.Hour, "^no client can connect: etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC; correct this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; correct "},
 			{0, "^$", "^$"},
-			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC; renew it in its Secret, the file is read again by itself$`},
-			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; renew it .*; etcd_server .* has expired on .* UTC; renew it "},
-			{80 * time.Hour, "^no client can connect: etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC; renew it", "^etcd_peer .* expires"},
-			{81 * time.Hour, "^no client can connect: etcd's server certificate", "^etcd_peer .* has expired"},
+			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC; renew it in its Secret; no restart is needed$`},
+			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; renew it .*; etcd_server .* expired on .* UTC; renew it "},
+			{80 * time.Hour, "^no client can connect: etcd's server certificate " + server + " expired on 2000-01-04 08:00 UTC; renew it", "^etcd_peer .* expires"},
+			{81 * time.Hour, "^no client can connect: etcd's server certificate", "^etcd_peer .* expired"},
 		} {
 			ended, soon := files.Check(now.Add(c.after))
 			assert.Regexp(t, c.ended, ended, "after %v", c.after)
@@ -99,8 +99,7 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	})
 }
 
-// etcd reads a CA bundle only at its start, so an old bundle that has expired still excludes clients after it was
-// renewed on disk.
+// etcd reads CA bundles only at startup, so an expired bundle still excludes clients after the file was renewed.
 func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -111,7 +110,7 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 		ended, soon := files.Check(now)
 		assert.Empty(t, ended)
 		assert.Regexp(t, "^etcd_server_ca .* expires on ", soon)
-		assert.Contains(t, log.String(), "restart this member: etcd reads it once, at its start")
+		assert.Contains(t, log.String(), "restart this member, because etcd reads it only at startup")
 
 		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
 		time.Sleep(11 * time.Second)
@@ -119,12 +118,12 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 		synctest.Wait()
 		ended, soon = files.Check(now)
 		assert.Empty(t, ended)
-		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd read it at its start: restart this member", soon)
+		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd loaded it: restart this member", soon)
 		ended, _ = files.Check(now.Add(90 * time.Hour))
-		assert.Regexp(t, "^no client with a certificate can connect: .* has expired on .*; restart this member: the file is renewed already$", ended)
+		assert.Regexp(t, "^no client with a certificate can connect: .* expired on .*; restart this member to load the renewed file$", ended)
 		ended, _ = files.Check(now.Add(-25 * time.Hour))
-		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", as etcd read it at its start, is not valid before 1999-12-31 00:00 UTC; "+
-			"set this machine's clock, or have it issued again", ended)
+		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", which etcd loaded at startup, is not valid before 1999-12-31 00:00 UTC; "+
+			"correct this machine's clock or reissue the certificate", ended)
 
 		files.Add(nil) // simulates a restart of etcd
 		ended, soon = files.Check(now.Add(90 * time.Hour))
@@ -141,12 +140,12 @@ func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 		files.Add(map[string]string{certificates.EtcdPeerCA: peers})
 		ended, soon := files.Check(now.Add(90 * time.Hour))
 		assert.Empty(t, ended)
-		assert.Equal(t, "no other member can connect: etcd_peer_ca "+peers+", as etcd read it at its start, has expired on 2000-01-04 18:00 UTC; "+
-			"renew it in its Secret, and restart this member: etcd reads it once, at its start", soon)
+		assert.Equal(t, "no other member can connect: etcd_peer_ca "+peers+", which etcd loaded at startup, expired on 2000-01-04 18:00 UTC; "+
+			"renew it in its Secret and restart this member, because etcd reads it only at startup", soon)
 	})
 }
 
-// The path of a certificate may be a pipe without a writer.
+// A certificate path may be a pipe without a writer, so that reading it blocks.
 func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))

@@ -18,25 +18,25 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyInterval   = 30 * time.Second // pause after failed handshakes if the files do not change
+	verifyInterval   = 30 * time.Second // interval between handshakes after a failure
 )
 
-// Listener describes a TLS listener of etcd.
+// Listener is a TLS listener of etcd.
 type Listener struct {
 	Name    string   // EtcdServer or EtcdPeer
 	Address string   // host and port
-	Hosts   []string // hosts of its advertised URLs
+	Hosts   []string // hosts in the advertised URLs
 
-	Cert, Key             string // its certificate files
-	CA                    string // CA bundle that the listener and its clients trust; empty if there is none
-	ClientCert, ClientKey string // the client certificate for the handshake
+	Cert, Key             string // certificate files of the listener
+	CA                    string // CA bundle of the listener and its clients; empty if there is none
+	ClientCert, ClientKey string // client certificate for the handshake
 }
 
-// A fingerprint identifies the content of files.
+// A fingerprint identifies the content of a set of files.
 type fingerprint [sha256.Size]byte
 
-// Serve adds the listeners of an etcd that has started to serve. Their certificates are verified by a handshake now
-// and after each change of the files.
+// Serve sets the listeners once etcd is serving. Serve starts a handshake with each listener to verify its
+// certificate; the handshakes are repeated after each change of the files.
 func (f *Files) Serve(listeners []Listener) {
 	f.mu.Lock()
 	f.listeners = listeners
@@ -44,8 +44,8 @@ func (f *Files) Serve(listeners []Listener) {
 	go f.read()
 }
 
-// verifyListeners verifies the listeners' certificates if the files have changed, or if the last attempt failed 30
-// s ago. The caller holds f.reading.
+// verifyListeners verifies the certificates of the listeners if the files have changed, or 30 s after a failure. The
+// caller must hold f.reading.
 func (f *Files) verifyListeners(files []file, now time.Time) {
 	f.mu.Lock()
 	listeners, failed := f.listeners, len(f.rejected) > 0
@@ -82,30 +82,30 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns the reason why clients that verify the listener's certificate cannot connect. It accepts expired
-// certificates, because Check reports them.
+// verify returns an error if clients that verify the listener's certificate cannot connect. verify ignores expiry,
+// which Check reports.
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()
 	if err != nil {
-		return fmt.Errorf("a TLS handshake with etcd's own listener %s failed: %w; check that %s and %s are a pair", l.Address, err, l.Cert, l.Key)
+		return fmt.Errorf("the TLS handshake with etcd's listener %s failed: %w; check that %s and %s match", l.Address, err, l.Cert, l.Key)
 	}
-	subject, effect := "etcd's server certificate "+l.Cert, "clients that verify it cannot connect"
+	subject, effect := "etcd's server certificate "+l.Cert, "clients that verify the certificate cannot connect"
 	if l.Name == EtcdPeer {
 		subject, effect = "etcd's peer certificate "+l.Cert, "other members cannot connect"
 	}
 	leaf := certificates[0]
 	unnamed := slices.DeleteFunc(slices.Clone(l.Hosts), func(host string) bool { return leaf.VerifyHostname(host) == nil })
 	if len(unnamed) > 0 {
-		return fmt.Errorf("%s is not valid for %s, which etcd advertises, so %s; issue it for this name as well", subject, strings.Join(unnamed, ", "), effect)
+		return fmt.Errorf("%s is not valid for the advertised host %s: %s; reissue it with this name", subject, strings.Join(unnamed, ", "), effect)
 	}
 	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now}
 	for _, each := range certificates[1:] {
 		options.Intermediates.AddCert(each)
 	}
-	if l.CA == "" { // verify only the key usage
+	if l.CA == "" { // without a CA, verify only the key usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.ReadCertificates(l.CA); err != nil || !options.Roots.AppendCertsFromPEM(content) {
-		return nil // etcd could not have started with such a file, so it is being replaced and will be read again
+		return nil // the file is being replaced and will be read again: etcd would not have started with it
 	}
 	_, err = leaf.Verify(options)
 	var invalid x509.CertificateInvalidError
@@ -114,17 +114,17 @@ func (l Listener) verify(now time.Time) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return nil
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return fmt.Errorf("%s is not for servers by its extended key usage, so %s; issue it with the usage \"server auth\"", subject, effect)
+		return fmt.Errorf("%s does not have the extended key usage \"server auth\": %s; reissue it", subject, effect)
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%s is not signed by the authorities in %s, so %s with these; issue it from them, or correct trusted-ca-file", subject, l.CA, effect)
+		return fmt.Errorf("%s is not signed by a CA in %s: %s; reissue it or correct trusted-ca-file", subject, l.CA, effect)
 	case err != nil:
 		return fmt.Errorf("%s cannot be verified, so %s: %w", subject, effect, err)
 	}
 	return nil
 }
 
-// handshake returns the certificates of the listener. The handshake need not succeed: with TLS 1.2, a listener
-// sends its own certificate before it rejects the client's.
+// handshake returns the certificates of the listener. The handshake may fail afterwards: with TLS 1.2, a listener
+// sends its certificate before it rejects that of the client.
 func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
@@ -138,7 +138,7 @@ func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(l.ClientCert, l.ClientKey)
 			if err != nil {
-				return &tls.Certificate{}, nil //nolint:nilerr // the client has no certificate then
+				return &tls.Certificate{}, nil //nolint:nilerr // connect without a client certificate
 			}
 			return &pair, nil
 		},

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/certificates"
 )
 
-// serve listens with a certificate and key that it reads for each connection, like etcd.
+// serve starts a listener that rereads its certificate and key for each connection, like etcd.
 func serve(t *testing.T, pair testcerts.Pair) (address string) {
 	t.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
@@ -57,10 +57,10 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 	}{
 		"as it should be":         {good, "127.0.0.1", authority.Bundle(), ""},
 		"without an authority":    {good, "localhost", "", ""},
-		"for another host":        {good, "etcd.example.org", authority.Bundle(), "is not valid for etcd.example.org, which etcd advertises"},
-		"for clients only":        {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "is not for servers by its extended key usage"},
-		"for clients, no CA":      {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "is not for servers by its extended key usage"},
-		"from another authority":  {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by the authorities in"},
+		"for another host":        {good, "etcd.example.org", authority.Bundle(), "is not valid for the advertised host etcd.example.org"},
+		"for clients only":        {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "does not have the extended key usage \"server auth\""},
+		"for clients, no CA":      {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "does not have the extended key usage \"server auth\""},
+		"from another authority":  {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by a CA in"},
 		"with the key of another": {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "check that"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,8 +1,8 @@
-// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of
-// notable events. It ends with the process; Prometheus keeps more.
+// Package history keeps the recent history of a member in memory: time series of measurements (trends.go) and a
+// timeline of events. The history covers a few hours and is lost when the process exits.
 //
-// The watcher of package report owns a History and passes it each document. The status document publishes the
-// trends and the timeline.
+// Package report passes each status document to a History and publishes the trends and the timeline in the status
+// document.
 package history
 
 import (
@@ -19,22 +19,23 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// History is the history of one run. One goroutine calls Record; Trends and Timeline are safe for concurrent use.
+// History is the history of one process. Only one goroutine may call Record. Trends and Timeline are safe for
+// concurrent use.
 type History struct {
 	fsyncs prometheus.Metric
 
 	// Only Record uses these fields.
 	previous status.Document
 	taken    reading
-	due      time.Time // time of the next point; zero until etcd has run
+	due      time.Time // time of the next point; zero until etcd has started
 
 	mu       sync.Mutex
 	trends   *status.Trends
 	timeline []status.TimelineEvent
 }
 
-// New returns an empty history. etcd is the registry of etcd's metrics, which returns a histogram only when an
-// equal one is registered.
+// New returns an empty history. etcd is the registry of etcd's metrics. The only way to get a registered histogram
+// from Prometheus is to register an equal one.
 func New(etcd prometheus.Registerer) *History {
 	equal := prometheus.NewHistogram(fsyncs)
 	if existing, ok := errors.AsType[prometheus.AlreadyRegisteredError](etcd.Register(equal)); ok {
@@ -43,8 +44,8 @@ func New(etcd prometheus.Registerer) *History {
 	return &History{fsyncs: equal}
 }
 
-// Record compares a document with the previous one and returns the new events. It calls requests when a measurement
-// is due.
+// Record compares a document with the previous one and returns the new events. If a measurement is due, Record calls
+// requests.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
 	h.recordTrends(d, now, requests)
@@ -52,31 +53,31 @@ func (h *History) Record(d status.Document, now time.Time, requests func() (writ
 	return events
 }
 
-// Trends returns the series, or nil before the first measurement. Callers must not change them.
+// Trends returns the time series, or nil before the first measurement. Callers must not modify them.
 func (h *History) Trends() *status.Trends {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trends
 }
 
-// Timeline returns the latest events of each kind, the oldest first. Callers must not change them.
+// Timeline returns the latest events of each kind, oldest first. Callers must not modify them.
 func (h *History) Timeline() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.timeline
 }
 
-// maxPerKind is the number of events of a kind that are kept, so that a flapping condition does not displace other
-// events.
+// maxPerKind is the maximum number of events of a kind. The limit prevents a flapping condition from displacing
+// other events.
 const maxPerKind = 10
 
-// note adds the events between the previous document and this one, and returns them.
+// note adds the events since the previous document to the timeline and returns them.
 func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent {
 	events := append(checkEvents(h.previous, d, now), changes(eventsOf(h.previous, now), eventsOf(d, now), now)...)
 	if len(events) == 0 {
 		return nil
 	}
-	all := append(slices.Clone(h.Timeline()), events...) // cloned, because readers keep the old slice
+	all := append(slices.Clone(h.Timeline()), events...) // cloned, because readers may still use the old slice
 	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
 	kept := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
@@ -90,7 +91,7 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	return events
 }
 
-// An eventWithKey is an event that a document shows. Documents show the same event under the same key.
+// An eventWithKey is an event with a key that is the same in all documents.
 type eventWithKey struct {
 	status.TimelineEvent
 	key string
@@ -106,7 +107,7 @@ func (all eventList) has(e eventWithKey) bool {
 	return slices.ContainsFunc(all, func(other eventWithKey) bool { return other.Kind == e.Kind && other.key == e.key })
 }
 
-// changes returns the new events, and the end of each problem.
+// changes returns the events that are new in after, and an event for each problem that is only in before.
 func changes(before, after eventList, now time.Time) (events []status.TimelineEvent) {
 	for _, e := range after {
 		if !before.has(e) {
@@ -121,15 +122,15 @@ func changes(before, after eventList, now time.Time) (events []status.TimelineEv
 	return events
 }
 
-// eventsOf returns the events that a document shows. It shows an event until another one replaces it.
+// eventsOf returns the events in a document.
 func eventsOf(d status.Document, now time.Time) (all eventList) {
 	all.addRun(d, now)
 	all.addBackups(d)
 	if m := d.Maintenance; m != nil && m.LastDefragmentation != nil {
 		if last := m.LastDefragmentation; last.Error != "" {
-			all.add(*last, last.At, "defragmentation", status.HealthDegraded, "not defragmented, by "+last.Origin+": "+last.Error)
+			all.add(*last, last.At, "defragmentation", status.HealthDegraded, "defragmentation triggered by "+last.Origin+" failed: "+last.Error)
 		} else {
-			all.add(*last, last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmented by %s in %.1f s", last.Origin, last.Seconds))
+			all.add(*last, last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmentation triggered by %s took %.1f s", last.Origin, last.Seconds))
 		}
 	}
 	switch r := d.Recovery; {
@@ -145,12 +146,12 @@ func eventsOf(d status.Document, now time.Time) (all eventList) {
 	return all
 }
 
-// addRun adds the start of the process, including how the last one ended, the readiness, and the leader.
+// addRun adds the start of the process with the previous exit, the readiness, and the leader.
 func (all *eventList) addRun(d status.Document, now time.Time) {
 	if !d.Started.IsZero() {
 		health, last := status.HealthOK, ""
 		if slices.Contains([]string{status.ExitCrash, status.ExitFailed, status.ExitKilled}, d.LastExit) {
-			health, last = status.HealthDegraded, "; the last run: "+d.LastExit
+			health, last = status.HealthDegraded, "; previous exit: "+d.LastExit
 			if d.LastExitReason != "" {
 				last += ": " + d.LastExitReason
 			}
@@ -158,8 +159,8 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 		all.add("process", d.Started, "start", health, "the process started"+last)
 	}
 	at := cmp.Or(d.ReadySince, now)
-	if d.NewCluster { // without recovery, a lost volume results in a new cluster
-		all.add("cluster", at, "start", status.HealthOK, "new cluster: the data directory was empty")
+	if d.NewCluster { // may be the result of a lost volume
+		all.add("cluster", at, "start", status.HealthOK, "created a new cluster because the data directory was empty")
 	}
 	if d.Ready {
 		all.add(true, at, "readiness", status.HealthOK, "ready")
@@ -167,7 +168,7 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 		all.add(false, at, "readiness", status.HealthFailed, d.Headline.Summary)
 	}
 	if d.Leader == "" {
-		all.add("", now, "leader", status.HealthFailed, "no leader is known")
+		all.add("", now, "leader", status.HealthFailed, "the cluster has no leader")
 		return
 	}
 	name := d.Leader
@@ -176,11 +177,12 @@ func (all *eventList) addRun(d status.Document, now time.Time) {
 			name = cmp.Or(peer.Name, name)
 		}
 	}
-	// If the leader wins an election again, only the term changes.
-	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s leads, term %d", name, d.Term))
+	// The key contains the term, because the same leader may win an election again.
+	all.add(fmt.Sprint(d.Leader, d.Term), now, "leader", status.HealthOK, fmt.Sprintf("%s is the leader in term %d", name, d.Term))
 }
 
-// addBackups adds the full snapshot and the restore test of this run. Times from the store are in seconds.
+// addBackups adds the last full snapshot and the last restore test if they are from this run. The store truncates
+// times to seconds.
 func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
@@ -206,8 +208,8 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// addErrors adds lasting errors of the lifecycle, the backups and the leases. Their messages may change while they
-// last.
+// addErrors adds current errors of the lifecycle, the backups and the leases. The key of an event does not contain
+// the error's message, which may change.
 func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
@@ -225,7 +227,7 @@ func (all *eventList) addErrors(d status.Document) {
 	}
 }
 
-// checkEvents returns etcd's alarms, and the checks that failed or recovered while the member serves.
+// checkEvents returns an event for each alarm or check that has changed while the member is serving.
 func checkEvents(before, after status.Document, now time.Time) (events []status.TimelineEvent) {
 	if after.State != "Serving" || before.State != "Serving" || status.CommonReason(after.Checks) != "" {
 		return nil
@@ -252,7 +254,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 	return events
 }
 
-// level orders the statuses of checks. An unknown one counts as ok.
+// level returns the severity of a check's status. An unknown status counts as ok.
 func level(health string) int {
 	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
 }

@@ -91,7 +91,7 @@ func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
-	e.is.Revision = 40 // the member received this revision in a snapshot from another leader
+	e.is.Revision = 40 // a snapshot from another leader replaced the data
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
 	assert.Zero(t, e.Trends().Revisions[1])
@@ -164,10 +164,10 @@ func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 	at := began.Add(time.Second)
 	for message, change := range map[string]func(*status.Document){
 		"readiness ok ready": func(d *status.Document) { d.Ready, d.ReadySince = true, at },
-		"leader ok main-1 leads, term 7": func(d *status.Document) {
+		"leader ok main-1 is the leader in term 7": func(d *status.Document) {
 			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []state.Peer{{ID: "b", Name: "main-1"}}
 		},
-		"start ok new cluster: the data directory was empty": func(d *status.Document) { d.NewCluster = true },
+		"start ok created a new cluster because the data directory was empty": func(d *status.Document) { d.NewCluster = true },
 		"full_snapshot ok full snapshot of revision 80: schedule": func(d *status.Document) {
 			d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: at, Reason: "schedule"}}
 		},
@@ -186,14 +186,14 @@ func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 		"problem failed sidecar: no answer": func(d *status.Document) {
 			d.LastError = &status.Error{Since: at, Class: "sidecar", Message: "no answer"}
 		},
-		"defragmentation ok defragmented by threshold in 2.4 s": func(d *status.Document) {
+		"defragmentation ok defragmentation triggered by threshold took 2.4 s": func(d *status.Document) {
 			d.Maintenance = &state.Maintenance{LastDefragmentation: &state.Defragmentation{At: at, Seconds: 2.4, Origin: "threshold"}}
 		},
-		"defragmentation degraded not defragmented, by client: no room": func(d *status.Document) {
+		"defragmentation degraded defragmentation triggered by client failed: no room": func(d *status.Document) {
 			d.Maintenance = &state.Maintenance{LastDefragmentation: &state.Defragmentation{At: at, Origin: "client", Error: "no room"}}
 		},
-		"alarm degraded alarm NOSPACE: writes are refused": func(d *status.Document) {
-			d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+		"alarm degraded alarm NOSPACE: writes are rejected": func(d *status.Document) {
+			d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are rejected"}}
 		},
 		"problem failed quorum: no leader": func(d *status.Document) {
 			d.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}}
@@ -210,7 +210,7 @@ func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 	} {
 		assert.Equal(t, []string{message}, added(t, change))
 	}
-	assert.Equal(t, []string{"start ok new cluster: the data directory was empty", "readiness ok ready"}, added(t, func(d *status.Document) {
+	assert.Equal(t, []string{"start ok created a new cluster because the data directory was empty", "readiness ok ready"}, added(t, func(d *status.Document) {
 		d.NewCluster, d.Ready, d.ReadySince = true, true, began.Add(time.Second/2)
 	}), "a cluster is new before it is ready")
 	assert.Len(t, added(t, func(d *status.Document) {
@@ -221,7 +221,7 @@ func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(-time.Hour)}, LastVerification: &facts.Verification{At: began.Add(-time.Hour)}}
 	}), "that was before the process started")
 	assert.Empty(t, added(t, func(d *status.Document) {
-		d.State, d.Checks = "Terminating", []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}}
+		d.State, d.Checks = "Terminating", []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd is not running"}}
 	}), "that etcd does not run is no event of its own")
 }
 
@@ -250,12 +250,12 @@ func TestLostLeaderIsAnEventOnlyAfterALeader(t *testing.T) {
 	e.is.Leader = ""
 	e.after(time.Second)
 	require.Len(t, e.Timeline(), 3)
-	assert.Equal(t, "no leader is known", e.Timeline()[2].Message)
+	assert.Equal(t, "the cluster has no leader", e.Timeline()[2].Message)
 }
 
 func TestChecksBeforeEtcdRunsAreNoEvents(t *testing.T) {
 	e := newEtcd(t)
-	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"}}
+	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd is not running"}, {Name: "space", Status: "failed", Reason: "etcd is not running"}}
 	e.after(0)
 	e.after(time.Second)
 	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}}
@@ -266,7 +266,7 @@ func TestChecksBeforeEtcdRunsAreNoEvents(t *testing.T) {
 
 func TestFullSnapshotIsOneEventWhetherListedOrMade(t *testing.T) {
 	e := newEtcd(t)
-	// The last one is a different snapshot of the same revision.
+	// The last snapshot has the same revision as the previous one but a different time.
 	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} {
 		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)
@@ -286,7 +286,7 @@ func TestProblemStartsAndIsResolved(t *testing.T) {
 	e.is.Backup, e.is.Checks = &facts.Backups{}, []status.Check{{Name: "no_corrupt_alarm", Status: "ok"}}
 	e.after(time.Second)
 	assert.Equal(t, []string{
-		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: resolved", "backups: resolved",
+		"the process started; previous exit: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: resolved", "backups: resolved",
 	}, e.messages())
 }
 
@@ -300,7 +300,7 @@ func TestFlappingEventsLeaveRoomForOthers(t *testing.T) {
 	all := e.Timeline()
 	assert.Len(t, all, 1+maxPerKind)
 	assert.Equal(t, "start", all[0].Kind)
-	assert.Equal(t, "99 leads, term 99", all[len(all)-1].Message)
+	assert.Equal(t, "99 is the leader in term 99", all[len(all)-1].Message)
 
 	handed := slices.Clone(all)
 	e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(time.Millisecond)}}

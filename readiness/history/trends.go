@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// capacity is the maximum number of points in a series. When it is reached, adjacent points are merged in pairs,
-	// which doubles the interval; at the longest interval the oldest point is dropped instead. A series therefore
-	// covers seconds at first and 160 minutes later, in 3 KiB.
+	// capacity is the maximum number of points in a series. A full series is halved by merging pairs of points,
+	// which doubles the interval. At the longest interval, the oldest point is dropped instead. A series covers up
+	// to 160 minutes.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
 )
 
-// fsyncs names etcd's histogram of the flushes of its log.
+// fsyncs describes etcd's histogram of WAL fsyncs.
 var fsyncs = prometheus.HistogramOpts{
 	Namespace: "etcd", Subsystem: "disk", Name: "wal_fsync_duration_seconds",
 	Help: "The latency distributions of fsync called by WAL.",
 }
 
-// reading is a snapshot of counters, which only grow until etcd restarts.
+// reading is a snapshot of counters.
 type reading struct {
 	at            time.Time
 	writes, reads state.Requests
@@ -41,7 +41,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	}
 	taken := h.read(is, now, requests)
 	defer func() { h.taken = taken }()
-	if h.due.IsZero() { // the first reading has no predecessor
+	if h.due.IsZero() { // a point needs two readings
 		h.due = now.Add(shortest)
 		return
 	}
@@ -52,7 +52,7 @@ func (h *History) recordTrends(is status.Document, now time.Time, requests func(
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // appends beyond the end of the slices that readers hold
+		*next.series = append(*next.series, float32(next.point)) // readers never see elements beyond the length of their slices
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -90,7 +90,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []s
 	}
 }
 
-// shorten makes room for more points.
+// shorten reduces the number of points in each series.
 func shorten(of *status.Trends, all []sample) {
 	shortened := func(p status.Points) status.Points { return p[1:] }
 	if of.Interval < longest.Seconds() {
@@ -102,7 +102,7 @@ func shorten(of *status.Trends, all []sample) {
 	}
 }
 
-// downsample merges points in pairs into their mean. It ignores missing points.
+// downsample replaces each pair of points with its mean. downsample ignores missing points.
 func downsample(p status.Points) status.Points {
 	half := make(status.Points, len(p)/2)
 	for i := range half {
@@ -122,11 +122,11 @@ func downsample(p status.Points) status.Points {
 func (h *History) read(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) reading {
 	writes, reads := requests()
 	var fsyncs dto.Metric
-	_ = h.fsyncs.Write(&fsyncs) // missing metrics result in missing points
+	_ = h.fsyncs.Write(&fsyncs) // without metrics, the points are missing
 	return reading{at: now, writes: writes, reads: reads, fsyncs: fsyncs.GetHistogram(), revision: d.Revision}
 }
 
-// average returns the mean duration of requests between two readings, or NaN if there were none.
+// average returns the mean duration of the requests between two readings, or NaN if there were none.
 func average(from, to state.Requests) float64 {
 	if to.Count <= from.Count {
 		return math.NaN()
@@ -134,8 +134,8 @@ func average(from, to state.Requests) float64 {
 	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
 }
 
-// p99 returns the 99th percentile between two readings, as Prometheus' histogram_quantile computes it, or NaN if
-// there were none.
+// p99 returns the 99th percentile of the observations between two readings, like Prometheus' histogram_quantile, or
+// NaN if there were none.
 func p99(from, to *dto.Histogram) float64 {
 	counted := map[float64]uint64{}
 	for _, bucket := range from.GetBucket() {

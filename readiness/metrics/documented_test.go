@@ -57,7 +57,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 	}
 }
 
-// rowOf returns the row of a metric. A row for "`a_`, `b_` and `c_seconds`" documents three metrics that share a
+// rowOf returns the row for a metric. A row for "`a_`, `b_` and `c_seconds`" documents three metrics with the same
 // suffix.
 func rowOf(rows []docs.Row, name string) docs.Row {
 	for _, row := range rows {

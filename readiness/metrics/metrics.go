@@ -1,8 +1,8 @@
-// Package metrics serves GET /metrics. It has its own registry: etcd registers its metrics in the global one and
-// serves them itself.
+// Package metrics serves GET /metrics. The package uses its own registry, because etcd registers its metrics in the
+// global one and serves them itself.
 //
-// Most metrics are made from the status document at each scrape. Only events that the document does not contain, such
-// as calls to the sidecar, are counted here; package runtime reports them. No label has an unbounded number of
+// Most metrics are derived from the status document at each scrape. The package only counts events that are not in
+// the document, such as calls to the sidecar; package runtime reports them. No label has an unbounded number of
 // values.
 package metrics
 
@@ -29,17 +29,17 @@ const namespace = "etcd_wrapper"
 // Result is the outcome of an initialization.
 type Result string
 
-// The results.
+// Results of an initialization.
 const (
 	Successful Result = "successful"
 	Failed     Result = "failed"
 	Lost       Result = "lost" // the sidecar restarted and forgot the initialization
 )
 
-// Unrequested is the mode of an initialization that an earlier run requested.
+// Unrequested is the mode of an initialization that this process did not request.
 const Unrequested = "unrequested"
 
-// Metrics counts events and serves all metrics. It is safe for concurrent use.
+// Metrics counts events and serves all metrics. Metrics is safe for concurrent use.
 type Metrics struct {
 	registry        *prometheus.Registry
 	requests        *prometheus.HistogramVec
@@ -62,26 +62,26 @@ func New() *Metrics {
 		registry: registry,
 		requests: all.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "sidecar_request_duration_seconds",
-			Help:    "How long calls to the backup-restore sidecar took, by call (status, trigger, config) and outcome (ok, timeout, error).",
+			Help:    "Duration of calls to the backup-restore sidecar in seconds, by call (status, trigger, config) and outcome (ok, timeout, error).",
 			Buckets: []float64{.005, .025, .1, .5, 1, 2.5, 5, 10, 15, 30, 60},
 		}, []string{"call", "outcome"}),
 		initializations: all.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "initializations_total",
-			Help: "Initializations that ended, by mode (sanity, full, unrequested) and verdict (successful, failed, lost).",
+			Help: "Number of completed initializations, by mode (sanity, full, unrequested) and verdict (successful, failed, lost).",
 		}, []string{"mode", "verdict"}),
 		recoveries: all.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "recoveries_total",
-			Help: "Recoveries that ended, by cause (the state of the volume, requested, unfinished) and outcome (restored, rejoined, refused).",
+			Help: "Number of completed recoveries, by cause (the state of the volume, requested, unfinished) and outcome (restored, rejoined, refused).",
 		}, []string{"cause", "outcome"}),
-		lost:  gauge("recovery_lost_revisions", "Revisions that the last restore since the process started is known to have lost."),
-		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),
-		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
-		drain: gauge("etcd_drain_duration_seconds", "How long clients' streams took to end when etcd closed."),
+		lost:  gauge("recovery_lost_revisions", "Number of revisions known to be lost in the last restore since the process started."),
+		start: gauge("etcd_start_duration_seconds", "Time from the start of etcd until it joined the cluster, in seconds."),
+		stop:  gauge("etcd_stop_duration_seconds", "Time that etcd took to stop, in seconds."),
+		drain: gauge("etcd_drain_duration_seconds", "Time that client streams took to end when etcd stopped, in seconds."),
 	}
 }
 
-// Handler serves the counted metrics and those of the document that now returns. states lists all states of the
-// lifecycle. Call it once.
+// Handler serves the counted metrics and the metrics of the document returned by now. states lists all states of the
+// lifecycle. Handler must be called only once.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	m.registry.MustRegister(collector{now, states})
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -97,7 +97,7 @@ func (m *Metrics) Initialization(mode string, result Result) {
 	m.initializations.WithLabelValues(mode, string(result)).Inc()
 }
 
-// Recovered counts a completed recovery, and the revisions that it is known to have lost.
+// Recovered counts a completed recovery and records the number of revisions known to be lost.
 func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 	m.recoveries.WithLabelValues(cause, outcome).Inc()
 	m.lost.Set(float64(lost))
@@ -106,7 +106,7 @@ func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 // EtcdStarted records how long etcd took to become ready.
 func (m *Metrics) EtcdStarted(took time.Duration) { m.start.Set(took.Seconds()) }
 
-// EtcdStopped records how long etcd took to close and, as part of that, to drain its clients' streams.
+// EtcdStopped records how long etcd took to stop, and how much of that time it took to end client streams.
 func (m *Metrics) EtcdStopped(took, drain time.Duration) {
 	m.stop.Set(took.Seconds())
 	m.drain.Set(drain.Seconds())
@@ -124,14 +124,15 @@ func outcome(err error) string {
 	}
 }
 
-// A collector collects metrics from the status document at each scrape, so that the two cannot disagree. Unknown
-// values are absent, so that no alert mistakes them for 0.
+// A collector derives metrics from the status document at each scrape, so that they are always consistent. Unknown
+// values are absent, so that alerts do not mistake them for 0.
 type collector struct {
 	document func() status.Document
 	states   []string
 }
 
-// Describe implements prometheus.Collector. It describes nothing, because the document decides which metrics there are.
+// Describe implements prometheus.Collector. Describe sends no descriptors, because the set of metrics depends on the
+// document.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -142,15 +143,15 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	m.addBackups(d)
 	m.addMaintenance(d.Maintenance)
 	for _, lease := range d.Leases {
-		m.addTime("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", lease.Renewed, "kind", lease.Kind)
-		m.addIf("lease_problem", "1 while a Kubernetes lease cannot be renewed.", lease.Problem != nil, "kind", lease.Kind)
+		m.addTime("lease_renewed_timestamp_seconds", "Unix time of the last renewal of the Kubernetes lease.", lease.Renewed, "kind", lease.Kind)
+		m.addIf("lease_problem", "1 if the Kubernetes lease cannot be renewed.", lease.Problem != nil, "kind", lease.Kind)
 	}
 }
 
 // A sink receives the metrics of one scrape.
 type sink chan<- prometheus.Metric
 
-// add adds a metric: a counter if its name ends in "_total", otherwise a gauge. labels alternates names and values.
+// add adds a counter if the name ends in "_total", otherwise a gauge. labels contains alternating names and values.
 func (m sink) add(name, help string, value float64, labels ...string) {
 	pairs, kind := prometheus.Labels{}, prometheus.GaugeValue
 	for i := 0; i < len(labels); i += 2 {
@@ -162,7 +163,7 @@ func (m sink) add(name, help string, value float64, labels ...string) {
 	m <- prometheus.MustNewConstMetric(prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, nil, pairs), kind, value)
 }
 
-// addIf adds 1 if a condition holds, and 0 otherwise.
+// addIf adds a gauge that is 1 if the condition holds and 0 otherwise.
 func (m sink) addIf(name, help string, holds bool, labels ...string) {
 	m.add(name, help, float64(count(holds)), labels...)
 }
@@ -193,15 +194,15 @@ func (m sink) addMember(d status.Document) {
 	if d.Backup != nil {
 		owner = d.Backup.Owner
 	}
-	m.add("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", 1,
+	m.add("info", "Versions of etcd-wrapper, etcd and Go, and the cluster ID and owner if known; always 1.", 1,
 		"version", d.Versions.Wrapper, "etcd_version", d.Versions.Etcd, "go_version", d.Versions.Go, "cluster_id", d.ClusterID, "cluster_name", owner)
-	m.addIf("ready", "1 if the member is ready, as /readyz reports.", d.Ready)
+	m.addIf("ready", "1 if the member is ready according to /readyz.", d.Ready)
 	for _, class := range status.ExitClasses() {
-		m.addIf("last_exit", "1 for the way in which the previous run ended.", class == d.LastExit, "class", class)
+		m.addIf("last_exit", "1 for the class of the previous exit, 0 for all others.", class == d.LastExit, "class", class)
 	}
 	for _, check := range d.Checks {
-		m.addIf("readiness_check", "1 if the check does not make the member unready.", check.Status != status.HealthFailed, "check", check.Name)
-		m.addIf("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.",
+		m.addIf("readiness_check", "1 if the readiness check is ok or degraded, 0 if it has failed.", check.Status != status.HealthFailed, "check", check.Name)
+		m.addIf("readiness_check_degraded", "1 if the readiness check is degraded.",
 			check.Status == status.HealthDegraded, "check", check.Name)
 	}
 	voters, connected := int64(0), int64(0)
@@ -210,23 +211,23 @@ func (m sink) addMember(d status.Document) {
 		connected += count(!peer.Learner && peer.Active)
 	}
 	if voters > 0 {
-		m.add("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run.", float64(voters))
-		m.add("voters_connected", "Voting members that this member is connected to, itself included.", float64(connected))
+		m.add("voters", "Number of voting members in the cluster; absent while etcd is not running.", float64(voters))
+		m.add("voters_connected", "Number of voting members that this member is connected to, including itself.", float64(connected))
 	}
 	for _, file := range d.Certificates {
-		m.addTime("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", file.NotAfter, "certificate", file.Name)
+		m.addTime("certificate_expiry_timestamp_seconds", "Unix time at which the first certificate in the file expires.", file.NotAfter, "certificate", file.Name)
 	}
 	if d.VolumeSize > 0 {
-		m.add("volume_free_bytes", "Free bytes of the volume with the database.", float64(d.VolumeFree))
-		m.add("volume_size_bytes", "Size of the volume with the database.", float64(d.VolumeSize))
+		m.add("volume_free_bytes", "Free space on the data volume in bytes.", float64(d.VolumeFree))
+		m.add("volume_size_bytes", "Size of the data volume in bytes.", float64(d.VolumeSize))
 	}
 	if v := d.DataVersion; v != nil {
-		m.addIf("data_version_readable", "1 if an etcd of the wanted version can read the data.", v.Readable, "wanted", v.Wanted)
+		m.addIf("data_version_readable", "1 if etcd of the wanted version can read the data.", v.Readable, "wanted", v.Wanted)
 	}
 }
 
-// addSteps adds the states and steps of the state machines. Steps are counted by from, to and event, regardless of
-// the guard.
+// addSteps adds the states and the transitions of the state machines. Transitions are counted by from, to and event,
+// regardless of the guard.
 func (m sink) addSteps(d status.Document, states []string) {
 	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // time in the current state
 	times := map[[3]string]int{}
@@ -235,70 +236,70 @@ func (m sink) addSteps(d status.Document, states []string) {
 		times[[3]string{string(edge.From), string(edge.To), string(edge.Event)}] += edge.Count
 	}
 	for _, state := range states {
-		m.addIf("state", "1 for the state that the lifecycle is in, 0 for the others.", state == d.State, "state", state)
-		m.add("state_seconds_total", "Time spent in each state since the process started.", seconds[state], "state", state)
+		m.addIf("state", "1 for the current lifecycle state, 0 for all others.", state == d.State, "state", state)
+		m.add("state_seconds_total", "Time spent in each lifecycle state since the process started, in seconds.", seconds[state], "state", state)
 	}
 	for edge, count := range times {
-		m.add("state_transitions_total", "Steps of the state machine since the process started.", float64(count),
+		m.add("state_transitions_total", "Number of lifecycle state transitions since the process started.", float64(count),
 			"from", edge[0], "to", edge[1], "event", edge[2])
 	}
 	if d.Recovery != nil {
-		m.add("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", 1, "state", d.Recovery.State)
+		m.add("recovery_state", "1 for the current recovery state; absent without a recovery.", 1, "state", d.Recovery.State)
 	}
 }
 
 func (m sink) addBackups(d status.Document) {
 	b := d.Backup
 	if d.Standalone {
-		m.addIf("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them.", b != nil)
+		m.addIf("backup_configured", "1 if --backup-store is set; absent if another container makes the backups.", b != nil)
 	}
 	if b == nil {
 		return
 	}
 	if b.Cluster != "" {
-		m.add("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", 1,
+		m.add("cluster_info", "The cluster in the backup store that the data belongs to, with its owner and generation; always 1.", 1,
 			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
-	if b.Role == facts.Writer && b.Revision > 0 { // a standby would report 0, which looks like an up-to-date store
-		m.add("backup_lag_revisions", "Revisions that are not in the store yet.", float64(b.LagRevisions))
-		m.add("backup_lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", b.LagSeconds)
+	if b.Role == facts.Writer && b.Revision > 0 { // a lag of 0 from a standby would look like an up-to-date store
+		m.add("backup_lag_revisions", "Number of revisions that are not in the backup store yet.", float64(b.LagRevisions))
+		m.add("backup_lag_seconds", "Age in seconds of the oldest revision that is not in the backup store yet; 0 if there is none.", b.LagSeconds)
 	}
-	m.addKnown("backup_revision", "The newest revision in the store.", b.Revision)
-	m.addIf("backup_writer", "1 for the member that makes the backups.", b.Role == facts.Writer)
-	m.addIf("backup_problem", "1 while backups fail or are incomplete.", b.Problem != nil)
+	m.addKnown("backup_revision", "Newest revision in the backup store.", b.Revision)
+	m.addIf("backup_writer", "1 if this member writes the backups.", b.Role == facts.Writer)
+	m.addIf("backup_problem", "1 if backups are failing or incomplete.", b.Problem != nil)
 	if b.Problem != nil {
-		m.addTime("backup_next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", b.Problem.NextRetry)
+		m.addTime("backup_next_retry_timestamp_seconds", "Unix time of the next retry of a failed backup.", b.Problem.NextRetry)
 	}
 	if full := b.LastFullSnapshot; full != nil {
-		m.addTime("backup_last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", full.At)
-		m.add("backup_last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", float64(full.Bytes))
+		m.addTime("backup_last_full_snapshot_timestamp_seconds", "Unix time of the newest full snapshot.", full.At)
+		m.add("backup_last_full_snapshot_bytes", "Size of the newest full snapshot in the backup store in bytes.", float64(full.Bytes))
 	}
 	if test := b.LastVerification; test != nil {
-		m.addTime("backup_last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", test.At)
-		m.addIf("backup_last_verification_passed", "1 if the data of the last restore test equalled etcd's.", test.Passed)
+		m.addTime("backup_last_verification_timestamp_seconds", "Unix time of the last restore test.", test.At)
+		m.addIf("backup_last_verification_passed", "1 if the last restore test passed.", test.Passed)
 	}
 	if b.Window != nil {
-		m.addTime("backup_window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", b.Window.From)
+		m.addTime("backup_window_start_timestamp_seconds", "Unix time of the earliest restore point.", b.Window.From)
 	}
-	m.addKnown("backup_stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", b.StoredBytes)
-	m.add("backup_spool_bytes", "Bytes queued on the volume for the store.", float64(b.SpoolBytes))
-	m.add("backup_spool_limit_bytes", "Maximum number of bytes queued there.", float64(b.SpoolLimit))
-	m.add("backup_uploaded_bytes_total", "Bytes that this process has uploaded.", float64(b.UploadedBytes))
+	m.addKnown("backup_stored_bytes", "Total size of the cluster's objects in the backup store in bytes, as of the last listing.", b.StoredBytes)
+	m.add("backup_spool_bytes", "Size of the backups queued on the data volume in bytes.", float64(b.SpoolBytes))
+	m.add("backup_spool_limit_bytes", "Maximum size of the backups queued on the data volume in bytes.", float64(b.SpoolLimit))
+	m.add("backup_uploaded_bytes_total", "Number of bytes uploaded since the process started.", float64(b.UploadedBytes))
 }
 
 func (m sink) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return
 	}
-	m.addIf("defragmentation_running", "1 while the database is being defragmented, or clients are redirected for it.", u.Busy())
-	m.addIf("defragmentation_waiting", "1 while a necessary defragmentation of the database is blocked.", u.Phase == "waiting")
+	m.addIf("defragmentation_running", "1 while the database is being defragmented or clients are being redirected for a defragmentation.", u.Busy())
+	m.addIf("defragmentation_waiting", "1 while a defragmentation is due but blocked.", u.Phase == "waiting")
 	for outcome, times := range map[string]int{"done": u.Completed, "failed": u.Failed} {
-		m.add("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", float64(times), "outcome", outcome)
+		m.add("defragmentations_total", "Number of completed defragmentations, by outcome (done, failed).", float64(times), "outcome", outcome)
 	}
 	if last := u.LastDefragmentation; last != nil && last.Error == "" {
-		m.add("defragmentation_last_duration_seconds", "How long the last defragmentation blocked the database.", last.Seconds)
+		m.add("defragmentation_last_duration_seconds", "Time for which the last defragmentation blocked the database, in seconds.", last.Seconds)
 	}
-	m.add("defragmentation_freed_bytes_total", "Bytes that defragmentations have freed.", float64(u.FreedBytes))
-	m.add("nospace_disarmed_total", "How often this member's alarm NOSPACE was disarmed.", float64(u.NoSpaceDisarmed))
-	m.add("database_readers", "Snapshots and backups that read the whole database now.", float64(len(u.Readers)))
+	m.add("defragmentation_freed_bytes_total", "Number of bytes freed by defragmentation.", float64(u.FreedBytes))
+	m.add("nospace_disarmed_total", "Number of times that this member's NOSPACE alarm was disarmed.", float64(u.NoSpaceDisarmed))
+	m.add("database_readers", "Number of snapshots and backups that are reading the whole database.", float64(len(u.Readers)))
 }

@@ -118,8 +118,7 @@ func TestAllMetricsAreServed(t *testing.T) {
 	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
 }
 
-// Alerts on the age of backups must not fire just because the age is unknown, nor stay silent because an unknown
-// age counts as 0.
+// An unknown backup age must not trigger an alert, and must not count as 0 either.
 func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()

@@ -38,10 +38,10 @@ func newBrowser(t *testing.T) browser {
 	return b
 }
 
-// forTest returns the same browser for use in a subtest.
+// forTest returns the browser for use in a subtest.
 func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
 
-// do runs a script and stores its value in result, unless result is nil.
+// do runs a script and stores its value in result if result is not nil.
 func (b browser) do(script string, result any) {
 	b.t.Helper()
 	b.Run(chromedp.Evaluate(script, result))
@@ -67,7 +67,7 @@ func (b browser) text(selector string) (text string) {
 	return text
 }
 
-// tabTo presses the Tab key until each of the elements, in this order, has received the focus.
+// tabTo presses the Tab key until all elements have received the focus in the given order.
 func (b browser) tabTo(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {
@@ -97,8 +97,8 @@ const (
 	dark  = "dark"
 )
 
-// setWindow sets the window size and color scheme. It disables animations, because colors are undefined while they
-// run.
+// setWindow sets the window size and the color scheme, and disables animations, because colors change during an
+// animation.
 func (b browser) setWindow(window size, preference string) {
 	b.t.Helper()
 	b.Run(chromedp.EmulateViewport(window.width, window.height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
@@ -106,8 +106,8 @@ func (b browser) setWindow(window size, preference string) {
 	}))
 }
 
-// screenshot saves the whole page in a desktop and a phone window, in light and dark, to the directory given by
-// -screenshots, if any.
+// screenshot saves images of the page in desktop and phone windows and in both color schemes, if -screenshots is
+// set.
 func (b browser) screenshot(name string) {
 	if *screenshots == "" {
 		return
@@ -132,7 +132,7 @@ func (b browser) save(name string) {
 	}))
 }
 
-// compress reduces a PNG to its 256 most frequent colors, which saves two thirds of the size without a visible
+// compress reduces a PNG to its 256 most frequent colors, which saves two thirds of its size without a visible
 // difference.
 func compress(shot []byte) ([]byte, error) {
 	full, err := png.Decode(bytes.NewReader(shot))
@@ -156,7 +156,7 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed testdata/contrast.js
 var contrast string
 
-// unreadableText returns the texts whose contrast is below 4.5:1, the minimum of WCAG level AA.
+// unreadableText returns texts with a contrast below 4.5:1, the minimum for WCAG level AA.
 func (b browser) unreadableText() (texts []string) {
 	b.t.Helper()
 	b.do(contrast, &texts)

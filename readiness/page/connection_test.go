@@ -20,7 +20,7 @@ func greyAndLiveAgain(b browser) {
 	b.waitForText("#link", "as of ")
 	b.waitForText("#ready", "was ready")
 	b.WaitFor(`/^\? etcd-wrapper · as of (.* )?\d\d:\d\d:\d\d$/.test(document.title)`)
-	b.waitForText("#news", "No connection.")
+	b.waitForText("#news", "Connection lost.")
 	require.True(b.t, b.evaluate(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
 		const colours = getComputedStyle(shown)[shown.matches("rect") ? "fill" : "color"].match(/\d+/g).map(Number);
 		return Math.max(...colours) - Math.min(...colours) < 40 })`),

@@ -1,11 +1,11 @@
 
 const table = JSON.parse($("table").textContent);
 
-// What the reader has chosen: {from} for a state, {from, to} for a way, or nothing.
+// The user's selection: {from} for a state, {from, to} for a transition, or undefined.
 let chosen;
 let opener;
 
-// gone tells how often and when last something happened: the edges that hold.
+// gone returns the count and the time of the last transition of the matching edges.
 function gone(now, holds) {
   const edges = now.transition_counts.filter(holds);
   return {
@@ -21,7 +21,7 @@ const entered = (now, state) => gone(now, (edge) => edge.to === state && edge.fr
 const times = (count) => count === 1 ? "once" : count + " times";
 const short = (count) => "×" + (count < 1000 ? count : (count / 1000).toPrecision(2) + "k");
 
-// light marks the current state and every way that was gone.
+// light marks the current state and all transitions that have occurred.
 function light(now) {
   for (const node of document.querySelectorAll("#diagram .node")) lightState(node, node.dataset.from, now);
   for (const edge of document.querySelectorAll("#diagram .edge")) lightWay(edge, gone(now, way(edge.dataset.from, edge.dataset.to)));
@@ -50,7 +50,7 @@ function lightWay(edge, { times: count }) {
   box.setAttribute("x", -width / 2);
 }
 
-// showDetails follows the current state as long as nothing is chosen.
+// showDetails shows details of the selection, or of the current state if nothing is selected.
 function showDetails(now) {
   const { from, to } = chosen ?? { from: now.state };
   document.body.classList.toggle("chosen", Boolean(chosen));
@@ -68,7 +68,7 @@ function aboutState(now, name) {
   const { spent } = gone(now, (edge) => edge.from === name);
   const whole = () => spent + (now.state === name ? Math.ceil(since(now.since)) : 0);
   const parts = [make("p", "", info.meaning), make("p", "quiet", "time limit: " + info.deadline)];
-  parts.push(make("p", "quiet", ...(count ? ["entered " + times(count) + ", ", ticking(() => lasting(whole())), " in all"] : ["not entered in this run"])));
+  parts.push(make("p", "quiet", ...(count ? ["entered " + times(count) + ", ", ticking(() => lasting(whole())), " in total"] : ["not entered in this run"])));
   const targets = new Set(table.transitions.filter((is) => is.from === name).map((is) => is.to));
   for (const to of [...targets].sort((a, b) => (a === name) - (b === name))) {
     parts.push(make("h4", "", to === name ? "stays" : "→ " + to), ...rows(now, name, to));
@@ -76,7 +76,7 @@ function aboutState(now, name) {
   return parts;
 }
 
-// rows are the reasons of a way, those that were really taken lit.
+// rows returns a row for each reason of a transition and marks those that have occurred.
 function rows(now, from, to) {
   const list = make("ul", "rows");
   for (const is of table.transitions.filter((each) => each.from === from && each.to === to)) list.append(rowItem(now, is));
@@ -103,7 +103,7 @@ function choose(part) {
   uncover(part);
 }
 
-// uncover scrolls so far that the details, where they come up from below, do not hide what they are about.
+// uncover scrolls the selection out from under the details, which cover the bottom of a narrow window.
 function uncover(part) {
   const details = $("details");
   if (getComputedStyle(details).position !== "fixed") return;

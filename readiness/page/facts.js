@@ -1,8 +1,8 @@
 
-// called is the name of the pod, or of the member.
+// called returns the name of the pod or the member.
 const called = (now) => now.pod || now.member_name || "etcd-wrapper";
 
-// showHeader names the cluster and leads to the other members: by a link, or from loopback, where none would work, by the command.
+// showHeader shows the cluster and links to the other members. On loopback, links would not work, so it shows the command instead.
 function showHeader(now) {
   const b = now.backup ?? {};
   const about = [b.owner && "cluster " + b.owner, !b.owner && now.cluster_id && "cluster " + now.cluster_id, b.generation && "generation " + b.generation].filter(Boolean).join(", ");
@@ -45,7 +45,7 @@ function nextStep(at) {
   return left > 0 ? "within " + lasting(Math.ceil(left)) : "now";
 }
 
-// currentError is red while the error lasts. It does not repeat the reason of the state.
+// currentError returns the last error, without a message that the reason of the state contains.
 function currentError(now) {
   const { at, class: kind, message, over, ended } = now.last_error;
   const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), ...(now.reason.includes(message) ? [] : [": ", ...sentence(message)])];
@@ -58,7 +58,7 @@ function identity(now) {
   const named = (id) => now.peers?.find((peer) => peer.id === id)?.name || id;
   return [
     (now.member_name || now.member_id) && ["member", [[now.member_name, now.member_id].filter(Boolean).join(", ")]],
-    now.cluster_id && ["cluster", [now.cluster_id + (now.new_cluster ? "; new: created by this run on an empty data directory" : "")]],
+    now.cluster_id && ["cluster", [now.cluster_id + (now.new_cluster ? "; created by this run in an empty data directory" : "")]],
     now.leader && ["leader", [named(now.leader) + (now.term ? ", term " + now.term : "")]],
     now.db_size && ["database", [database(now)]],
     now.volume_size && ["volume", [bytes(now.volume_free ?? 0) + " of " + bytes(now.volume_size) + " free"]],
@@ -71,7 +71,7 @@ function database(now) {
   return bytes(now.db_size) + used + quota;
 }
 
-// recovery is what came back from the store, or comes, or why it does not.
+// recovery returns the state of the recovery and what was restored.
 function recovery(now) {
   const r = now.recovery;
   if (!r) return [];
@@ -82,7 +82,7 @@ function recovery(now) {
   ];
 }
 
-// maintenance is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+// maintenance returns the current and the last defragmentation, and the readers of the whole database.
 function maintenance(u) {
   if (!u) return [];
   const last = u.last_defragmentation, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
@@ -95,18 +95,18 @@ function maintenance(u) {
   ].filter(Boolean);
 }
 
-// backups is how far the store is, what it can give back, and what is wrong with it.
+// backups returns the state of the store, the restore points and errors.
 function backups(now) {
   const b = now.backup;
-  if (!b) return now.standalone && !recovers(now) ? [["backups", ["none (no --backup-store)"]]] : []; // else they are the sidecar's
+  if (!b) return now.standalone && !recovers(now) ? [["backups", ["none (no --backup-store)"]]] : []; // otherwise a sidecar makes the backups
   const full = b.last_full_snapshot, run = b.running_full_snapshot, proof = b.last_verification, range = b.window;
   return [
     ["backups", [b.store + ", this member is " + ({ writer: "the writer", standby: "on standby" }[b.role] ?? b.role)]],
     b.cluster && ["backups of", [b.cluster + (b.owner ? " of " + b.owner : "") + (b.generation ? ", generation " + b.generation : "")]],
     b.problem && ["backups fail", ["since ", moment(b.problem.since), ", " + b.problem.count + (b.problem.count === 1 ? " attempt" : " attempts") + ", next retry ",
       ticking(() => b.problem.next_retry ? nextStep(b.problem.next_retry) : "with the next change")], "problem"],
-    b.revision && ["in the store", [(b.lag_revisions ? "up to revision " + b.revision + "; " + b.lag_revisions + " behind, for " + lasting(b.lag_seconds)
-      : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
+    b.revision && ["in the store", [(b.lag_revisions ? "revisions up to " + b.revision + "; " + b.lag_revisions + " behind for " + lasting(b.lag_seconds)
+      : "all revisions up to " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in total" : "")]],
     ...(b.windows ?? (range ? [range] : [])).map((span) => ["restore points", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
     full && ["last full snapshot", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
     run && ["running full snapshot", [run.step + (run.total_bytes ? ", " + bytes(run.sent_bytes) + " of " + bytes(run.total_bytes) : "")
@@ -118,7 +118,7 @@ function backups(now) {
   ].filter(Boolean);
 }
 
-// renewed are the leases that the member renews, and what keeps it from that.
+// renewed returns the leases that the member renews.
 function renewed(leases) {
   return leases.map((lease) => {
     const says = lease.renewed ? [lease.name + ": " + lease.holder + ", renewed ", ticking(() => ago(lease.renewed))] : [lease.name + ", not renewed yet"];
@@ -126,7 +126,7 @@ function renewed(leases) {
   });
 }
 
-// ending is the certificates that are worth a look.
+// ending returns the certificates that have expired or expire soon.
 function ending(certificates) {
   return certificates.filter((file) => -since(file.not_after) < 72 * 3600).map((file) => {
     const words = () => since(file.not_after) < 0 ? " expires in " + lasting(-since(file.not_after)) + ", " : " has expired, ";
@@ -134,7 +134,7 @@ function ending(certificates) {
   });
 }
 
-// checkItems are one line where every check fails for the same reason: etcd does not run.
+// checkItems returns a line for each check, or a single line if all checks fail for the same reason.
 function checkItems(now) {
   const { status, reason } = now.checks[0] ?? {};
   const alike = now.state !== "Serving" && reason && now.checks.every((check) => check.status === status && check.reason === reason);
@@ -142,7 +142,7 @@ function checkItems(now) {
   return now.checks.map((check, i) => checkItem(now, check, now.checks[i + 1]));
 }
 
-// checkItem shows a reason once for checks that share it, unless a condition has it, and has no colour before etcd runs.
+// checkItem shows a reason only once, and not if a condition contains it. Checks have no colour before etcd is running.
 function checkItem(now, check, next) {
   const item = make("li", now.state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
   if (check.reason && check.reason !== next?.reason && !conditions(now).some(({ message }) => message === check.reason)) item.append(make("span", "why", ...sentence(check.reason)));

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// These tests share one real browser.
+// All tests in this file share one browser.
 func TestInABrowserThePage(t *testing.T) {
 	shared := newBrowser(t)
 	for _, story := range []struct {
@@ -61,7 +61,7 @@ func TestInABrowserThePage(t *testing.T) {
 	}
 }
 
-// open opens the page of a process in the browser.
+// open opens the page of a process.
 func (b browser) open(first status.Document) *process {
 	b.t.Helper()
 	p := newProcess(b.t, first)
@@ -117,7 +117,7 @@ func alarmWhileItLasts(b browser) {
 	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
-// show makes the page show its newest document with changed fields.
+// show makes the page show its latest document with changed fields.
 func (b browser) show(fields string) {
 	b.t.Helper()
 	b.do(`show({ ...latest, `+fields+` })`, nil)
@@ -166,7 +166,7 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 func tellOfMaintenance(b browser) {
 	p := b.open(defragmenting())
 	for _, text := range []string{
-		"running (42%): etcd copies what is in use of its database", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
+		"running (42%): copying the data in use to a new database file", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
 		"the snapshot for 10.0.0.7:40312, since",
 	} {
 		b.waitForText("#facts", text)
@@ -185,8 +185,8 @@ func tellOfBackups(b browser) {
 	p := b.open(behind())
 	b.WaitForElements("dd.problem")
 	for _, text := range []string{
-		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "its hash matches etcd's", "5.00 MiB of 1.00 GiB",
-		"for 42 s; 900 MiB in all", "next full snapshot",
+		"s3://backups/main, this member is the writer", "revisions up to 41200; 312 behind for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "its hash matches etcd's", "5.00 MiB of 1.00 GiB",
+		"for 42 s; 900 MiB in total", "next full snapshot",
 	} {
 		b.waitForText("#facts", text)
 	}
@@ -195,8 +195,8 @@ func tellOfBackups(b browser) {
 		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
 		d.Backup = &well
 	})
-	b.waitForText("#facts", "everything up to revision 41200")
-	b.waitForText("#facts", "revisions 1 to 41200") // the text of an older version of the wrapper
+	b.waitForText("#facts", "all revisions up to 41200")
+	b.waitForText("#facts", "revisions 1 to 41200") // text of an older wrapper
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
@@ -216,7 +216,7 @@ func beAmber(b browser) {
 	require.True(b.t, b.evaluate(`document.getElementById("icon").href.includes("b47400")`))
 	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
 	p.update(func(d *status.Document) {
-		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
+		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected"}
 	})
 	b.WaitForElements("#ready.failed", "#now.failed", "#cause.failed", "#conditions .failed")
 	p.update(func(d *status.Document) {
@@ -237,7 +237,7 @@ func showTiles(b browser) {
 		failed.LastVerification = &facts.Verification{At: before(time.Hour), Reason: "the hash differs"}
 		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []state.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
 		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
-		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
+		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected"}
 	})
 	b.WaitForElements("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
 	b.waitForText("#tiles", "read-only")
@@ -290,7 +290,7 @@ func copyTheWayOut(b browser) {
 	d := waiting()
 	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to have it back, or see etcdctl member list on another member"
 	d.Checks = checksOf("ok", "")
-	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until a user promotes it with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
+	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it is not promoted automatically: run etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
 	p := b.open(d)
 	b.WaitFor(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
 		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)

@@ -21,26 +21,25 @@ import (
 //go:embed *.js page.html page.css
 var files embed.FS
 
-// scripts lists the parts of the page's script in order.
+// scripts lists the files of the page's script in order.
 var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timeline.js", "recovery.js", "restore.js", "diagram.js", "watch.js"}
 
-// comments matches the lines of a script that are comments, which no browser needs.
+// comments matches comment lines in a script, which are removed.
 var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
 
-// docs is the address of the documentation, with a trailing slash. A release sets it when it links the program. If it
-// is empty, the page names pages of the documentation without linking to them.
+// docs is the URL of the documentation with a trailing slash. Release builds set it with the linker. If it is empty,
+// the page does not link to the documentation.
 var docs string
 
-// Handler serves the page. overview is an SVG in which states have the id "state_NAME" and arrows the id
-// "edge_FROM_TO"; table is the transition table as JSON, with the reasons for each arrow. The page is assembled once,
-// by this call.
+// Handler serves the page. overview is an SVG in which states have the ID "state_NAME" and arrows have the ID
+// "edge_FROM_TO". table is the transition table as JSON. Handler assembles the page once.
 func Handler(overview, table string) http.Handler {
 	var script strings.Builder
 	for _, name := range scripts {
 		script.WriteString(comments.ReplaceAllString(file(name), ""))
 	}
 	style := file("page.css")
-	var inert bytes.Buffer // escaped, so that no text in the table can close the element around it
+	var inert bytes.Buffer // escaped, so that text in the table cannot close the enclosing element
 	json.HTMLEscape(&inert, []byte(table))
 	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail: all fields are strings
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
@@ -48,7 +47,7 @@ func Handler(overview, table string) http.Handler {
 	return document("text/html; charset=utf-8", policy(script.String(), style), body)
 }
 
-// file returns an embedded file.
+// file returns the content of an embedded file.
 func file(name string) string {
 	text, err := files.ReadFile(name)
 	if err != nil {
@@ -57,13 +56,12 @@ func file(name string) string {
 	return string(text)
 }
 
-// Diagram serves the SVG of the whole state machine, which the page links to as statemachine.svg.
+// Diagram serves the SVG of the state machine, to which the page links as statemachine.svg.
 func Diagram(svg string) http.Handler {
 	return document("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
-// policy returns a content security policy that allows the browser to run this script, use this style and connect to
-// this server, and nothing else.
+// policy returns a content security policy that allows only this script, this style and connections to this server.
 func policy(script, style string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
@@ -82,7 +80,7 @@ func source(inline string) string {
 	return fmt.Sprintf("'sha256-%s'", base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// document serves a text that never changes. A browser may cache it, but must revalidate it for each request.
+// document serves an immutable text. Browsers may cache the text but must revalidate it for each request.
 func document(contentType, policy, text string) http.Handler {
 	header := map[string]string{
 		"Content-Security-Policy": policy,

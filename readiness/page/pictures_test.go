@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// cluster changes a document into that of a cluster of three members whose backups have an owner.
+// cluster changes a document to that of a member in a cluster of three with an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
 	d.Member = state.Member{
@@ -31,7 +31,7 @@ func cluster(d status.Document) status.Document {
 	return d
 }
 
-// healthy changes a document into that of an upgraded member without problems. The README shows it.
+// healthy changes a document to that of an upgraded member without problems. The README shows it.
 func healthy(d *status.Document) {
 	d.LastExit, d.Validation = "terminated", &status.Validation{Mode: "sanity", Reason: "the last run was stopped in order"}
 	d.Transitions = slices.DeleteFunc(d.Transitions, func(t status.Transition) bool { return t.Count == 3 })
@@ -61,14 +61,14 @@ func states() map[string]status.Document {
 		"degraded": cluster(behind()),
 		"nospace": with(well(), func(d *status.Document) {
 			d.DBSize = 8 << 30
-			d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+			d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected: compact, delete keys or raise quota-backend-bytes"}
 		}),
 		"testfailed": with(well(), func(d *status.Document) {
 			d.Backup.LastVerification = &facts.Verification{Revision: 40100, At: before(time.Hour), Reason: "the hash of the restored database differs from etcd's own"}
 		}),
 		"quorum": with(well(), func(d *status.Document) {
 			d.Ready, d.Leader, d.Peers[1].Leader, d.Peers[1].Active, d.Peers[2].Active = false, "", false, false, false
-			d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"}
+			d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check that each is running and reachable; etcd-wrapper status shows what it is waiting for"}
 		}),
 		"waiting":  waiting(),
 		"recovery": with(recovering(), closed),
@@ -85,8 +85,8 @@ func states() map[string]status.Document {
 	}
 }
 
-// In every state, the page must not overflow and all texts must be readable, in desktop and phone windows, in both
-// themes, live and after the process has ended.
+// In all states, windows and color schemes, the page must not overflow and all texts must be readable, even after
+// the process has ended.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
 	shared := newBrowser(t)
 	for name, d := range states() {
@@ -115,8 +115,7 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	}
 }
 
-// repeated returns long texts that the page shows more than once. It ignores the timeline and the steps, which may
-// repeat texts.
+// repeated returns long texts that the page shows more than once, except in the timeline and the steps.
 func repeated(b browser) (texts []string) {
 	b.do(`(() => {
 		const seen = new Map();

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A process is a wrapper whose document is set by the test. It can end and restart on the same address.
+// A process is a fake wrapper that can stop and restart on the same address. The test sets its document.
 type process struct {
 	t       *testing.T
 	address string
@@ -76,7 +76,7 @@ func (p *process) change() <-chan struct{} {
 func (p *process) update(how func(*status.Document)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now.Checks = slices.Clone(p.now.Checks) // copy, because earlier documents may still be read
+	p.now.Checks = slices.Clone(p.now.Checks) // copied, because earlier documents may still be in use
 	how(&p.now)
 	close(p.changed)
 	p.changed = make(chan struct{})

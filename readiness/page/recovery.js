@@ -1,5 +1,5 @@
 
-// The end of the process: this one reports it in its last steps, and for an earlier one its successor does.
+// The end of the process, as reported in its last transitions or by the next process.
 const lastStep = (now) => now.transitions.findLast((step) => step.to === "Terminating" && step.from !== step.to)?.reason;
 
 function endedWith(why) {
@@ -7,7 +7,7 @@ function endedWith(why) {
   if (fresh("ended", why)) $("ended").replaceChildren(...sentence(why));
 }
 
-let watched = ""; // how the process ended that this page showed before this one
+let watched = ""; // how the previously shown process ended
 
 function showEnd(before, now) {
   if (before && before.started !== now.started) {
@@ -17,7 +17,7 @@ function showEnd(before, now) {
   endedWith(now.state === "Terminated" ? "The process has ended: " + [lastStep(now), now.reason].filter(Boolean).join("; ") + "." : watched);
 }
 
-// While recovery works, its steps replace the state machine. A restore and a rejoin have their steps; others are shown once they were seen.
+// During a recovery, its steps replace the state machine. The steps depend on the kind of recovery; other steps appear once they have occurred.
 const steps = JSON.parse($("steps-of-recovery").textContent);
 const restoring = ["Examine", "Decide", "AskStore", "Build", "Prove", "Claim", "SetAside", "Install"];
 const rejoining = ["Examine", "Decide", "AskPeers", "Leave", "Enter"];
@@ -25,7 +25,7 @@ const passed = new Set();
 const restores = (state) => ["AskStore", "MakeRoom", "Build", "Prove", "Claim", "SetAside", "Install"].includes(state);
 const recovers = (now) => Boolean(now.recovery) && steps.some(({ state }) => state === now.recovery.state) && phase(now).startsWith("Recovery: ");
 
-// stepsFor are the steps of a recovery that is in a state, in order.
+// stepsFor returns the steps of a recovery in the given state, in order.
 function stepsFor(current) {
   const path = restores(current) ? restoring : ["Leave", "Enter"].includes(current) ? rejoining : [];
   return steps.filter(({ state }) => state === current || passed.has(state) || path.includes(state));

@@ -1,6 +1,6 @@
 
-// Restore points along time: a bar for each window, in the colour of its generation, with full snapshots as ticks. A mark above a tick
-// is a passed restore test, one below it a failed one.
+// Restore points on a time axis: a bar for each window in the colour of its generation, with ticks for full snapshots. A mark above a
+// tick is a passed restore test; a mark below is a failed one.
 const past = { from: 0, to: 1, spans: [] };
 
 const drawn = (name, attributes, className) => {
@@ -41,7 +41,7 @@ function tests(spans, generation) {
     (count("failed") ? ", " + count("failed") + " failed" : "");
 }
 
-// sayHow shows the flags that restore the chosen time. A time between two windows moves to the end of the earlier one.
+// sayHow shows the flags for restoring the selected time. A time between two windows is moved to the end of the earlier one.
 function sayHow() {
   const wanted = past.from + $("back-to").value / 1000 * (past.to - past.from);
   const begun = past.spans.filter((span) => new Date(span.from) <= wanted).at(-1) ?? past.spans[0];

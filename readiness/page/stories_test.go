@@ -25,7 +25,7 @@ func checksOf(word, reason string) []status.Check {
 	return all
 }
 
-// waiting returns a run whose sidecar has failed and no longer responds.
+// waiting returns a run in which the sidecar has failed and no longer responds.
 func waiting() status.Document {
 	refused := "cannot ask the sidecar for the status of the initialization: dial tcp 127.0.0.1:8080: connect: connection refused"
 	return status.Document{
@@ -34,7 +34,7 @@ func waiting() status.Document {
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
 		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarStatus: "Failed",
 		Validation: &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
-		Checks:     checksOf("failed", "etcd does not run"),
+		Checks:     checksOf("failed", "etcd is not running"),
 		Transitions: []status.Transition{
 			{At: before(26 * time.Hour), From: "Query", Event: "started", To: "Query", Count: 1, Reason: "querying the initialization status"},
 			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "Failed", To: "Wait", Count: 1, AfterSeconds: .012, Reason: "the initialization failed and is being retried; check the log of the backup-restore container"},
@@ -50,7 +50,7 @@ func waiting() status.Document {
 	}
 }
 
-// serving returns a run that serves after the sidecar was unreachable and a full validation has passed.
+// serving returns a run that is serving after an outage of the sidecar and a full validation.
 func serving() status.Document {
 	step := func(
 		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
@@ -90,10 +90,10 @@ func serving() status.Document {
 		d.TransitionCounts[at].Seconds += t.AfterSeconds * float64(t.Count)
 	}
 	d.Timeline = []status.TimelineEvent{
-		{At: before(255 * time.Second), Kind: "start", Health: "degraded", Message: "the process started; the last run: crash"},
+		{At: before(255 * time.Second), Kind: "start", Health: "degraded", Message: "the process started; previous exit: crash"},
 		{At: before(252 * time.Second), Kind: "problem", Health: "failed", Message: "sidecar: cannot ask the sidecar for the status of the initialization: connection refused"},
 		{At: before(250 * time.Second), Kind: "problem", Health: "ok", Message: "sidecar: resolved"},
-		{At: before(194 * time.Second), Kind: "leader", Health: "ok", Message: "etcd-main-1 leads, term 7"},
+		{At: before(194 * time.Second), Kind: "leader", Health: "ok", Message: "etcd-main-1 is the leader in term 7"},
 		{At: before(194 * time.Second), Kind: "readiness", Health: "ok", Message: "ready"},
 	}
 	d.Trends = lastHours()
@@ -118,7 +118,7 @@ func lastHours() *status.Trends {
 	return t
 }
 
-// recovering returns a run that restores its data from the store.
+// recovering returns a run that is restoring data from the store.
 func recovering() status.Document {
 	d := waiting()
 	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
@@ -132,14 +132,14 @@ func recovering() status.Document {
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &state.Maintenance{
-		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, ExpectedSeconds: 4,
+		Phase: "running", Since: before(2 * time.Second), Reason: "copying the data in use to a new database file", Progress: 0.42, ExpectedSeconds: 4,
 		Readers:             []state.DatabaseReader{{Name: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
 		LastDefragmentation: &state.Defragmentation{At: before(24 * time.Hour), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
 	}
 	return d
 }
 
-// behind returns a run whose store is unreachable.
+// behind returns a run with an unreachable store.
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
@@ -168,7 +168,7 @@ func behind() status.Document {
 	return d
 }
 
-// well returns a run whose store has every revision.
+// well returns a run in which the store has all revisions.
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup

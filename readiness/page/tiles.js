@@ -1,16 +1,16 @@
 
 // health is ok, degraded or failed.
 const health = (now) => !now.ready ? "failed" : now.headline?.health === "degraded" ? "degraded" : "ok";
-// worst is the health of the worst condition: a member that refuses writes is ready, and shown in red.
+// worst returns the worst health of all conditions, because a member that rejects writes is ready but shown in red.
 const worst = (now) => conditions(now).some((each) => each.health === "failed") ? "failed" : health(now);
 const readyWord = (now) => ({ ok: "ready", degraded: "degraded", failed: "not ready" })[health(now)];
-const marks = { ok: "✓", degraded: "!", failed: "✗" }; // in addition to the colours
+const marks = { ok: "✓", degraded: "!", failed: "✗" }; // in addition to colours
 const phase = (now) => now.headline?.phase ?? now.state;
 const conditions = (now) => now.headline?.conditions ?? [];
 const condition = (now, about) => conditions(now).find(({ subject }) => subject === about);
 const clause = ({ subject, message }) => subject + ": " + message;
 
-// A tile has a title, a health, a value and one line of detail. It is never worse than the conditions, and does not repeat them.
+// A tile has a title, a health, a value and a line of details. Its health is at most as bad as the conditions, which it does not repeat.
 const tiles = (now) => [backupTile(now), databaseTile(now), memberTile(now)];
 
 function backupTile(now) {
@@ -25,7 +25,7 @@ function backupTile(now) {
 
 function databaseTile(now) {
   const r = now.recovery;
-  if (recovers(now) && r.total_bytes) return ["Database", "", (100 * r.restored_bytes / r.total_bytes).toFixed(0) + "% restored", bytes(r.total_bytes) + " in all"];
+  if (recovers(now) && r.total_bytes) return ["Database", "", (100 * r.restored_bytes / r.total_bytes).toFixed(0) + "% restored", bytes(r.total_bytes) + " in total"];
   if (!now.db_size) return ["Database", "", "closed", "etcd is not running"];
   const wrong = condition(now, "no space") ?? condition(now, "database");
   return ["Database", wrong?.health ?? "ok", now.quota ? (100 * now.db_size / now.quota).toFixed(0) + "% of " + bytes(now.quota) : bytes(now.db_size),
@@ -50,7 +50,7 @@ function showTiles(now) {
   }));
 }
 
-// showCause takes no room while all is well.
+// showCause shows the conditions, or nothing if there are none.
 function showCause(now) {
   $("cause").className = "cause " + worst(now) + (now.state === "Serving" ? " serves" : now.state === "Terminated" ? " ended" : "");
   $("cause").hidden = health(now) === "ok" && $("ended").hidden;
@@ -66,13 +66,13 @@ function conditionItem(each) {
   return make("li", each.health, folded(each.subject, [make("strong", "", each.subject), ": " + short], [more]));
 }
 
-// shortened is a message up to its cause, and whether that is less than all of it.
+// shortened returns a message without its cause, and whether the message had a cause.
 function shortened(message) {
   const short = /^(?:(?!: |; | \().)+/.exec(message)?.[0] ?? message;
   return [short, short !== message];
 }
 
-// folded shows details on demand. They stay open when the page draws them again.
+// folded shows details on demand. Open details stay open when they are redrawn.
 const unfolded = new Set();
 function folded(key, summary, content) {
   const made = make("details", "", make("summary", "", ...summary), ...content);
@@ -81,7 +81,7 @@ function folded(key, summary, content) {
   return made;
 }
 
-// runbook links to a page of the documentation where the build knows its address.
+// runbook returns a link to the documentation if its URL is known.
 function runbook(page) {
   const base = document.documentElement.dataset.docs;
   if (!base) return make("code", "", page);

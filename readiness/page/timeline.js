@@ -1,5 +1,5 @@
 
-// The timeline, and the commands in a message.
+// The timeline, and commands in messages.
 function showHappened(now) {
   const all = now.timeline ?? [];
   $("happened-section").hidden = !all.length;
@@ -10,13 +10,13 @@ function happening(is) {
   return make("li", is.health, moment(is.at), make("span", "mark", marks[is.health] ?? ""), make("span", "unseen", is.health + ": "), make("span", "", ...sentence(is.message)));
 }
 
-// ways are the commands and flags in a sentence.
+// ways returns the commands and flags in a text.
 const ways = new RegExp([
   /(?:etcd-wrapper )?(?:etcdctl|etcdutl) [a-z]+ [a-z]+(?: (?:[0-9a-f]{8,16}\b|--[\w=-]+|[^\s;,]*\/[^\s;,]+))*/, /etcd-wrapper (?:status|defrag|backup [a-z]+)/,
   /(?<=\b(?:start|once|members?|others|so|or) with )--[a-z-]+=[^\s;,]+/,
 ].map((each) => each.source).join("|"), "g");
 
-// sentence is a text with a button after each command, which copies it.
+// sentence returns a text with a copy button after each command.
 function sentence(text) {
   const parts = [];
   let from = 0;
@@ -36,7 +36,7 @@ function copier(way, label = "Copy") {
   return button;
 }
 
-// A copy button writes to the clipboard, or selects the text where the browser does not allow that.
+// A copy button copies a text to the clipboard, or selects the text if the browser does not allow copying.
 document.addEventListener("click", async ({ target }) => {
   const button = target.closest?.("[data-copies]");
   if (!button || button.dataset.copied) return;
@@ -52,7 +52,7 @@ document.addEventListener("click", async ({ target }) => {
   setTimeout(() => { button.textContent = label; delete button.dataset.copied; }, 2000);
 });
 
-// keepingFocus gives a button that was drawn again its focus back.
+// keepingFocus restores the focus of a button that was redrawn.
 function keepingFocus(draw) {
   const held = document.activeElement?.dataset.copies;
   draw();

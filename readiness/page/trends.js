@@ -1,5 +1,5 @@
 
-// The last hours: a chart for each series, from 0 up, with a time axis, a threshold where there is one, and values on hover.
+// Trends: a chart for each time series, starting at 0, with a time axis, an optional threshold, and values on hover.
 const milliseconds = (s) => s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : lasting(s);
 const perSecond = (n) => (n < 100 ? Number(n.toPrecision(2)) : n.toFixed(0)) + "/s";
 const series = [
@@ -20,7 +20,7 @@ function showTrends(now) {
   $("series").replaceChildren(...drawable.map((each, i) => trendItem(now, each, i)));
 }
 
-// trendItem draws a threshold only where the series comes near it, so that others are not flattened.
+// trendItem draws a threshold only if the series comes close to it, because a distant threshold would flatten the chart.
 function trendItem(now, { name, field, format, second, limit }, i) {
   const trends = now.trends, points = trends[field], highest = Math.max(...measured(points)), last = measured(points).at(-1);
   const threshold = limit?.(now), near = threshold && highest > threshold / 2, top = near ? Math.max(highest, threshold) : highest;
@@ -48,7 +48,7 @@ function trendItem(now, { name, field, format, second, limit }, i) {
 const height = (point, top) => (38 - 36 * point / (top || 1)).toFixed(1);
 const across100 = (i, points) => (points.length > 1 ? 100 * i / (points.length - 1) : 100).toFixed(1);
 
-// line is the path of a series, with a gap where nothing was measured.
+// line returns the path of a time series, with gaps for missing points.
 function line(points, top) {
   let pen = "M";
   return points.map((point, i) => {

@@ -1,5 +1,5 @@
 
-// The newest document.
+// The latest document.
 let latest;
 
 function show(now, regained) {
@@ -31,7 +31,7 @@ function draw(before, now) {
   light(now);
 }
 
-// announce tells a screen reader what has changed, without the steps of polling.
+// announce announces changes to screen readers, except for polling.
 function announce(before, now, regained) {
   const ready = readyWord(now);
   const why = health(now) === "degraded" ? conditions(now).map(clause).join("; ") : now.reason;
@@ -42,7 +42,7 @@ function announce(before, now, regained) {
 
 const news = (text) => { $("news").textContent = plain(text); };
 
-// showLink shows whether the page is current. What is out of date is neither green nor red.
+// showLink shows whether the page is up to date. Outdated values have no colour.
 function showLink(text) {
   document.body.classList.toggle("lost", !link.live);
   $("link").textContent = text;
@@ -67,15 +67,15 @@ function lose(why) {
   const fresh = link.live;
   link.live = false;
   tick();
-  if (!latest) return showLink("no connection; trying again");
+  if (!latest) return showLink("no connection; retrying");
   const asOf = "as of " + clock(present());
   if (latest.state !== "Terminated") endedWith(silent);
   showCause(latest);
   showLink(asOf + " · " + (latest.state === "Terminated" ? "the process has ended" : why));
-  if (fresh) news("No connection. What is shown is " + asOf + ".");
+  if (fresh) news("Connection lost. The page shows the state " + asOf + ".");
 }
 
-// A stream sends a heartbeat every 5 s. Longer silence means that the process does not answer.
+// The server sends a heartbeat every 5 s, so a longer silence means that the process does not respond.
 const silence = 12000; // ms
 const again = 1000; // ms
 let attempt;
@@ -83,12 +83,12 @@ let attempt;
 async function watch() {
   attempt = new AbortController();
   attempt.began = Date.now();
-  let why = "no connection; trying again";
+  let why = "no connection; retrying";
   try {
     const reply = await fetch("lifecycle?watch", { signal: attempt.signal, cache: "no-store" });
     if (reply.ok) await listen(reply);
-    else why = "refused with status " + reply.status + "; trying again";
-  } catch { // any broken connection is opened again
+    else why = "HTTP status " + reply.status + "; retrying";
+  } catch { // reconnect after any error
   }
   attempt.abort();
   showNewest();
@@ -98,7 +98,7 @@ async function watch() {
 
 async function listen(reply) {
   const difference = new Date(reply.headers.get("Date")) - Date.now();
-  link.skew = Math.abs(difference) > 2000 ? difference : 0; // the header has whole seconds
+  link.skew = Math.abs(difference) > 2000 ? difference : 0; // the header is in whole seconds
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -111,12 +111,12 @@ async function listen(reply) {
   }
 }
 
-// The document as of the last event, and whether the page has yet to show it. Events that arrive together are shown once, so a slow
+// The document of the last event, and whether the page still has to show it. Events that arrive together are shown once, so that a slow
 // browser does not fall behind.
 let received;
 let unseen = false;
 
-// hear takes an event: a document, or a heartbeat.
+// hear handles an event: a document or a heartbeat.
 function hear(event) {
   const [, data] = /^data: (.*)$/.exec(event) ?? [];
   if (!data) return;
@@ -132,7 +132,7 @@ function showNewest() {
   try {
     show(received, regained);
   } catch (fault) {
-    reportError(fault); // a bug of this page, not a broken connection
+    reportError(fault); // a bug in this page, not a broken connection
   }
   unseen = false;
 }

@@ -2,7 +2,7 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
 
-// make returns an element; texts come from the log and are never read as HTML.
+// make returns an element. Texts are never interpreted as HTML.
 function make(name, className, ...content) {
   const made = document.createElement(name);
   if (className) made.className = className;
@@ -10,7 +10,7 @@ function make(name, className, ...content) {
   return made;
 }
 
-// fresh reports whether a part of the page is to be drawn anew, as what it is drawn from has changed.
+// fresh reports whether a part of the page must be redrawn because its data has changed.
 const shown = {};
 function fresh(part, from) {
   const text = JSON.stringify(from);
@@ -19,7 +19,7 @@ function fresh(part, from) {
   return true;
 }
 
-// plain shows what a text would otherwise hide or use to look like another one: control and direction characters.
+// plain makes control and direction characters visible, which could otherwise disguise a text.
 function plain(text) {
   return String(text ?? "").replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (hidden) => {
     const code = hidden.codePointAt(0);
@@ -27,10 +27,10 @@ function plain(text) {
   });
 }
 
-// The link to the process. Nothing on the page is newer than heard, and no clock goes on without a connection.
+// The connection to the process. heard is the time of the last event; all clocks stop there without a connection.
 const link = { live: false, heard: Date.now(), skew: 0 };
 
-// present is the time by the clock of the process, as far as it is known.
+// present returns the current time according to the clock of the process.
 const present = () => (link.live ? Date.now() : link.heard) + link.skew;
 const since = (time) => (present() - new Date(time)) / 1000;
 
@@ -39,7 +39,7 @@ const timeOfDay = format({ hour: "2-digit", minute: "2-digit", second: "2-digit"
 const dayOfYear = format({ day: "numeric", month: "short" });
 const dayAndYear = format({ day: "numeric", month: "short", year: "numeric" });
 
-// clock is a time in the reader's zone, with its date when that is not today's.
+// clock formats a time in the user's time zone, with the date unless it is today.
 function clock(time) {
   const at = new Date(time);
   const today = new Date(present());
@@ -57,7 +57,7 @@ function zone() {
 
 const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
-// lasting tells seconds the way people say them, in at most two units.
+// lasting formats seconds in at most two units.
 function lasting(seconds) {
   if (seconds < 1) return Math.max(0, Math.round(seconds * 1000)) + " ms";
   if (seconds < 10) return Number(seconds.toFixed(1)) + " s";
@@ -68,7 +68,7 @@ function lasting(seconds) {
   return Math.floor(seconds / size) + " " + unit + (rest > 0 ? " " + rest + " " + nextUnit : "");
 }
 
-// ago is in one unit: nobody compares by the smaller one.
+// ago formats the age of a time in a single unit.
 function ago(time) {
   const [unit, size] = units.find((each) => since(time) >= each[1]) ?? [];
   return unit ? Math.floor(since(time) / size) + " " + unit + " ago" : "now";
@@ -81,14 +81,14 @@ function bytes(count) {
   return (power === 0 || value >= 100 ? value.toFixed(0) : value.toPrecision(3)) + " " + units[power];
 }
 
-// moment is a time that can be read exactly, too.
+// moment returns an element with a time that shows the exact time on hover.
 function moment(time) {
   const made = make("time", "", clock(time));
   made.dateTime = made.title = new Date(time).toISOString();
   return made;
 }
 
-// ticking is a text that changes with the time, until the connection is lost.
+// ticking returns a text that is updated over time until the connection is lost.
 function ticking(words) {
   const made = make("span", "ticking", words());
   made.words = words;

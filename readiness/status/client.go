@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // time until a reply starts; long, because the machine may be busy
+	requestTimeout = 5 * time.Second // time until the reply starts; long, because the machine may be busy
 	maxDocument    = 4 << 20         // bytes
 )
 
-// ErrNoAnswer is returned if no wrapper answers.
+// ErrNoAnswer is returned if the wrapper does not respond.
 var ErrNoAnswer = errors.New("no answer")
 
-// Client reads the status of one wrapper.
+// Client is a client of one wrapper.
 type Client struct {
 	address string // scheme, host and port
-	name    string // describes the wrapper in errors
+	name    string // description of the wrapper for errors
 	timeout time.Duration
 	http    *http.Client
 }
 
-// NewClient returns a client for the wrapper on a loopback port. It does not connect yet. It uses plain HTTP, which a
-// wrapper always accepts on loopback.
+// NewClient returns a client for the wrapper on a loopback port, without connecting to it. The client uses plain
+// HTTP, which a wrapper always accepts on loopback.
 func NewClient(port uint16) *Client {
 	return newClient(loopback, port, fmt.Sprintf("etcd-wrapper on port %d", port), requestTimeout, nil)
 }
 
-// newClient returns a client for a host. secured is the TLS configuration; nil means plain HTTP.
+// newClient returns a client for the wrapper on a host. If secured is nil, the client uses plain HTTP.
 func newClient(host string, port uint16, name string, timeout time.Duration, secured *tls.Config) *Client {
 	scheme := "http"
 	if secured != nil {
@@ -62,7 +62,7 @@ const loopback = "127.0.0.1"
 
 type dialer struct{ net.Dialer }
 
-// dial connects to an address. On a host without IPv4, ::1 replaces 127.0.0.1.
+// dial connects to an address. If 127.0.0.1 is not available, it tries ::1.
 func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := d.DialContext(ctx, network, address)
 	if host, port, _ := net.SplitHostPort(address); err != nil && host == loopback {
@@ -73,8 +73,8 @@ func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, er
 	return conn, err
 }
 
-// Fetch returns the current document. Its texts are printable even if another program answers. The error wraps
-// ErrNoAnswer if there is no answer within 5 s.
+// Fetch returns the current document. Control characters in the document are escaped. The error wraps ErrNoAnswer if
+// there is no response within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -95,8 +95,8 @@ func decode(text []byte) (document Document, err error) {
 	return document, nil
 }
 
-// Watch calls receive with the current document and again after each change, until the wrapper ends, ctx is done or
-// receive returns an error. Watch returns the errors of receive and those that Fetch returns.
+// Watch calls receive with the current document and after each change, until the wrapper stops, ctx is done or
+// receive returns an error. Watch returns the error of receive, or the same errors as Fetch.
 func (c *Client) Watch(ctx context.Context, receive func(Document) error) error {
 	reply, err := c.open(ctx, "?watch")
 	if err != nil {
@@ -121,18 +121,18 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	return nil
 }
 
-// RejectedError is the wrapper's reason for rejecting a request, as a sentence.
+// RejectedError is the wrapper's reason for rejecting a request.
 type RejectedError string
 
 // Error implements error.
 func (r RejectedError) Error() string { return string(r) }
 
-// maxReason is the maximum size of a reason in bytes.
+// maxReason is the maximum size of a RejectedError in bytes.
 const maxReason = 4 << 10
 
-// Defragment requests a defragmentation and returns once the wrapper has accepted the request; the document shows the
-// progress. The error is a RejectedError if no defragmentation can start now, and wraps ErrNoAnswer if no wrapper
-// answers within 5 s.
+// Defragment requests a defragmentation and returns once the wrapper has accepted the request. The document shows
+// the progress. The error is a RejectedError if a defragmentation cannot start now, and wraps ErrNoAnswer if there
+// is no response within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -145,11 +145,11 @@ func (c *Client) Defragment(ctx context.Context) error {
 	case http.StatusConflict, http.StatusForbidden:
 		reason, err := io.ReadAll(io.LimitReader(reply.Body, maxReason))
 		if err != nil {
-			return fmt.Errorf("cannot read why the wrapper refuses: %w", err)
+			return fmt.Errorf("cannot read the wrapper's error message: %w", err)
 		}
 		return RejectedError(printable.Line(string(reason)))
 	default:
-		return fmt.Errorf("cannot ask %s for a defragmentation: HTTP status %d", c.name, reply.StatusCode)
+		return fmt.Errorf("cannot request a defragmentation from %s: HTTP status %d", c.name, reply.StatusCode)
 	}
 }
 
@@ -162,12 +162,12 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	reply.Body.Close() //nolint:errcheck // nothing was read
 	advice := ""
 	if reply.StatusCode == http.StatusNotFound {
-		advice = ": another program listens there, such as etcd or the sidecar, or a wrapper that has no /lifecycle; --etcd-wrapper-port names the wrapper's own port"
+		advice = ": another program (such as etcd or the sidecar) or an old wrapper is listening there; set --etcd-wrapper-port to the wrapper's port"
 	}
-	return nil, fmt.Errorf("cannot ask %s: HTTP status %d%s", c.name, reply.StatusCode, advice)
+	return nil, fmt.Errorf("cannot read the status of %s: HTTP status %d%s", c.name, reply.StatusCode, advice)
 }
 
-// Send sends a request for a path and returns the reply with any HTTP status.
+// Send sends a request and returns the reply, whatever its HTTP status is.
 func (c *Client) Send(ctx context.Context, method, path string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.address+path, nil)
 	if err != nil {
@@ -179,10 +179,10 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 	case !errors.As(err, &wrapped):
 		return reply, err
 	case wrapped.Timeout():
-		return nil, fmt.Errorf("%w from %s within %v: it hangs, gets almost no CPU time or is another program, or its host cannot be reached; see the container's log",
+		return nil, fmt.Errorf("%w from %s within %v: the process may be hung or starved of CPU, its host may be unreachable, or another program may be using the port; check the container's log",
 			ErrNoAnswer, c.name, c.timeout)
 	default:
-		return nil, fmt.Errorf("%w from %s: %w; if it is not running or uses another port, its log and its termination message say so",
+		return nil, fmt.Errorf("%w from %s: %w; check its log and termination message to see if it has stopped or uses another port",
 			ErrNoAnswer, c.name, wrapped.Err) // the name already contains the address
 	}
 }
@@ -191,14 +191,14 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 type MemberStatus struct {
 	Member   string    `json:"member"`
 	Document *Document `json:"status,omitempty"` // nil if the member did not respond
-	Error    string    `json:"error,omitempty"`  // why there is no document
+	Error    string    `json:"error,omitempty"`  // reason if there is no document
 }
 
-// memberTimeout bounds the time for all members to answer, in parallel.
+// memberTimeout bounds FetchAll, which queries the members in parallel.
 const memberTimeout = 3 * time.Second
 
-// FetchAll fetches the status of all members that known lists, in the same order. It uses the hosts of their peer
-// URLs and the same port for all. secured is the TLS configuration; nil means plain HTTP.
+// FetchAll returns the status of all members in known.Peers, in the same order. FetchAll connects to the hosts of
+// their peer URLs and the given port. If secured is nil, it uses plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
@@ -225,11 +225,11 @@ func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Con
 
 func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16, secured *tls.Config) (Document, error) {
 	if len(peer.URLs) == 0 {
-		return Document{}, errors.New("it has no peer URL")
+		return Document{}, errors.New("the member has no peer URL")
 	}
 	at, err := url.Parse(peer.URLs[0])
 	if err != nil {
-		return Document{}, fmt.Errorf("its peer URL is invalid: %w", err)
+		return Document{}, fmt.Errorf("the member's peer URL is invalid: %w", err)
 	}
 	client := newClient(at.Hostname(), port, "", memberTimeout, secured)
 	document, err := client.Fetch(ctx)
@@ -239,15 +239,15 @@ func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16
 	return document, checkMember(document, known, peer, client.address)
 }
 
-// checkMember rejects the status of any process but the member's own: an address may lead to another member, to
-// another cluster or to a program that is not a wrapper. A member that is still starting does not know its ID and is
-// not ready.
+// checkMember returns an error if a document does not come from the expected member. The address may belong to
+// another member, another cluster or another program. A member that is starting does not know its ID and is not
+// ready.
 func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):
-		return fmt.Errorf("%s answers without a member ID: another program listens there; check that the member's wrapper runs on that port", address)
+		return fmt.Errorf("the response from %s has no member ID: another program is listening there; check the port of the member's wrapper", address)
 	case answer.MemberID != "" && answer.MemberID != peer.ID, answer.ClusterID != "" && known.ClusterID != "" && answer.ClusterID != known.ClusterID:
-		return fmt.Errorf("%s answers for member %s of cluster %s (%s), not for this member: it does not run there, or its wrapper has another port",
+		return fmt.Errorf("the response from %s is from member %s of cluster %s (%s): this member's wrapper runs on another host or port",
 			address, cmp.Or(answer.MemberID, "?"), cmp.Or(answer.ClusterID, "?"), answer.Pod)
 	default:
 		return nil

@@ -26,7 +26,7 @@ func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
-	require.ErrorContains(t, err, "HTTP status 404: another program listens there, such as etcd or the sidecar")
+	require.ErrorContains(t, err, "HTTP status 404: another program (such as etcd or the sidecar)")
 	_, err = status.NewClient(1).Fetch(t.Context()) // tcpmux, which is unused
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 }

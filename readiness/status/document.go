@@ -1,8 +1,8 @@
-// Package status defines the status document of the wrapper and serves it as GET /lifecycle, once or as a stream of
-// changes. The status command, the page and the metrics use the same document, so that they cannot disagree.
+// Package status defines the wrapper's status document and serves it at GET /lifecycle, once or as a stream of
+// changes. The status command, the page and the metrics are all based on the same document and therefore consistent.
 //
-// The headline (headline.go) is derived from the rest of the document. The package imports neither the lifecycle nor
-// etcd: package report fills in the document.
+// The headline (headline.go) is derived from the other fields. Package report fills in the document; this package
+// imports neither the lifecycle nor etcd.
 package status
 
 import (
@@ -17,62 +17,62 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Document describes a run at one moment. Its JSON form is a documented interface: fields are added, but never
-// renamed. It contains no secrets; its messages are those of the log.
+// A Document describes the state of the wrapper at one point in time. The JSON encoding of a Document is a
+// documented API: fields may be added but not renamed. A Document contains no secrets.
 type Document struct {
-	Headline         Headline           `json:"headline"` // the summary
+	Headline         Headline           `json:"headline"` // summary
 	State            string             `json:"state"`
 	Since            time.Time          `json:"since"`                // time at which the state was entered
-	Reason           string             `json:"reason"`               // why the state was entered, as a sentence
-	Ready            bool               `json:"ready"`                // as /readyz reports it
+	Reason           string             `json:"reason"`               // why the state was entered
+	Ready            bool               `json:"ready"`                // result of /readyz
 	ReadySince       time.Time          `json:"ready_since"`          // time at which Ready last changed
-	Attempt          int                `json:"attempt"`              // number of consecutive times the state was entered in the same way
-	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the state's timer fires, if it is set
-	LastError        *Error             `json:"last_error,omitempty"` // latest error; Ended is set once it is resolved
-	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization was requested
+	Attempt          int                `json:"attempt"`              // number of consecutive entries into the state for the same reason
+	NextRetry        time.Time          `json:"next_retry,omitzero"`  // time at which the timer of the state fires, if it is set
+	LastError        *Error             `json:"last_error,omitempty"` // last error; Ended is set once it is resolved
+	Validation       *Validation        `json:"validation,omitempty"` // absent until an initialization is requested
 	SidecarStatus    string             `json:"sidecar_status,omitempty"`
 	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
-	Pod              string             `json:"pod"`                  // name of the pod, or of the host
+	Pod              string             `json:"pod"`                  // name of the pod or the host
 	MemberID         string             `json:"member_id,omitempty"`  // etcd member ID, hexadecimal; absent until etcd is ready
-	state.Member                        // set once etcd is opened
+	state.Member                        // set once etcd has started
 	Started          time.Time          `json:"started"`   // start of the process
-	LastExit         string             `json:"last_exit"` // how the previous run ended, one of ExitClasses
+	LastExit         string             `json:"last_exit"` // how the previous run ended: one of ExitClasses
 	Versions         Versions           `json:"versions"`
-	Checks           []Check            `json:"checks"`                    // checks of /readyz, except for the lifecycle's own
+	Checks           []Check            `json:"checks"`                    // checks of /readyz except the lifecycle check
 	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // absent until etcd is ready
-	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd is opened
-	Backup           *facts.Backups     `json:"backup,omitempty"`          // absent without a store for backups
-	Recovery         *Recovery          `json:"recovery,omitempty"`        // set during and after a recovery, or if the data cannot be recovered
-	Leases           []state.Lease      `json:"leases,omitempty"`          // leases of --kubernetes=leases that have content
-	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // ineffective or suspicious settings of etcd, as sentences
-	Certificates     []Certificate      `json:"certificates,omitempty"`    // certificates in use, once they are known
-	Transitions      []Transition       `json:"transitions"`               // oldest first, at most 64; alternating transitions are counted
-	TransitionCounts []TransitionCount  `json:"transition_counts"`         // counts since the process started
+	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // absent until etcd has started
+	Backup           *facts.Backups     `json:"backup,omitempty"`          // absent without a backup store
+	Recovery         *Recovery          `json:"recovery,omitempty"`        // set during and after a recovery, and if the data cannot be recovered
+	Leases           []state.Lease      `json:"leases,omitempty"`          // leases that this member renews
+	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // warnings about ineffective or suspicious settings of etcd
+	Certificates     []Certificate      `json:"certificates,omitempty"`    // certificates in use
+	Transitions      []Transition       `json:"transitions"`               // oldest first, at most 64; repeated transitions are combined
+	TransitionCounts []TransitionCount  `json:"transition_counts"`         // numbers of transitions since the process started
 
 	Trends   *Trends         `json:"trends,omitempty"`   // absent until etcd has run for a few seconds
 	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of each kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; polling counts as one phase
+	PhaseSince     time.Time `json:"phase_since"`                // start of the phase; a phase can span several states while polling
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // reason for LastExit, if known
 }
 
-// Values of LastExit, in addition to those of the exit record.
+// Values of LastExit that are not in the exit record.
 const (
 	ExitCrash   = "crash"
-	ExitUnknown = "unknown" // another program ran, or a version that writes no note
-	ExitFailed  = "failed"  // the process exited on its own with a nonzero status
+	ExitUnknown = "unknown" // another program or an older version was running
+	ExitFailed  = "failed"  // the process exited with a nonzero status
 	ExitKilled  = "killed"  // the process was killed
 	ExitNone    = "none"    // the volume is new
 )
 
-// ExitClasses returns all values of LastExit.
+// ExitClasses returns all possible values of LastExit.
 func ExitClasses() []string {
 	return []string{"terminated", "interrupt", ExitCrash, ExitFailed, ExitKilled, ExitNone, ExitUnknown}
 }
 
-// Error is an error of the run.
+// Error is an error of the current run.
 type Error struct {
-	At    time.Time `json:"at"`             // time of the latest occurrence
+	At    time.Time `json:"at"`             // time of the last occurrence
 	Since time.Time `json:"since"`          // time of the first consecutive occurrence
 	Count int       `json:"count"`          // number of consecutive occurrences
 	Ended time.Time `json:"ended,omitzero"` // time at which the error was resolved; absent if it persists
@@ -81,28 +81,28 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// Validation describes the validation of the data directory in this run.
+// Validation describes how the data directory was validated in this run.
 type Validation struct {
 	Mode   string `json:"mode"` // sanity or full
 	Reason string `json:"reason"`
 }
 
-// Versions lists the versions of the programs in the process.
+// Versions contains the versions of the wrapper, etcd and Go.
 type Versions struct {
 	Wrapper string `json:"wrapper"`
 	Etcd    string `json:"etcd"`
 	Go      string `json:"go"`
 }
 
-// A Check is the status of one part of the member, by name.
+// A Check is the result of a readiness check.
 type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
 }
 
-// CommonReason returns the reason for which all checks fail, or "". They share one while etcd is not running, and
-// until the first check after etcd has started.
+// CommonReason returns the common reason if all checks fail for the same reason, otherwise "". All checks fail for
+// the same reason while etcd is not running and until the first check after etcd has started.
 func CommonReason(checks []Check) string {
 	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
 	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
@@ -115,51 +115,51 @@ func CommonReason(checks []Check) string {
 type Certificate struct {
 	Name      string    `json:"name"` // purpose: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client or sidecar_ca
 	Path      string    `json:"path"`
-	NotBefore time.Time `json:"not_before"` // latest value in the file
-	NotAfter  time.Time `json:"not_after"`  // earliest value in the file
+	NotBefore time.Time `json:"not_before"` // latest start of all certificates in the file
+	NotAfter  time.Time `json:"not_after"`  // earliest end of all certificates in the file
 }
 
-// expiryWarning is the remaining lifetime of a certificate at which warnings start.
+// expiryWarning is the remaining validity of a certificate below which there are warnings.
 const expiryWarning = 72 * time.Hour
 
-// IsExpiring reports whether the certificate has expired or will within 72 hours.
+// IsExpiring reports whether the certificate has expired or expires within 72 hours.
 func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
-// Transition is a step of the lifecycle, or a change of readiness.
+// Transition is a transition of the lifecycle, or a change of readiness.
 type Transition = statemachine.Transition
 
-// TransitionCount counts the transitions from one state to another by event and guard.
+// TransitionCount is the number of transitions with the same states, event and guard.
 type TransitionCount = statemachine.TransitionCount
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
-	State            string    `json:"state"` // state of the state machine shown by --dump-fsm=recovery.dot
+	State            string    `json:"state"` // state of the state machine that --dump-fsm=recovery.dot prints
 	Since            time.Time `json:"since"`
-	Reason           string    `json:"reason"`                      // reason for the state, as a sentence
-	Loss             string    `json:"loss,omitempty"`              // numbers of what is restored and what is lost; empty if nothing is restored
-	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // so far
+	Reason           string    `json:"reason"`                      // reason for the state
+	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost; empty if nothing is restored
+	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // bytes restored so far
 	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
 	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes per second
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
 }
 
-// Trends are series of measurements of the last hours, of the same length, the oldest point first.
+// Trends are time series of the same length, oldest point first.
 type Trends struct {
-	Interval  float64   `json:"interval"`           // seconds between two points, which grow with the covered time
+	Interval  float64   `json:"interval"`           // seconds between two points; increases over time
 	Until     time.Time `json:"until"`              // time of the last point
-	Write     Points    `json:"write_seconds"`      // mean duration of clients' writes on this member
-	Read      Points    `json:"read_seconds"`       // mean duration of clients' reads on this member
-	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the fsync duration of etcd's log
+	Write     Points    `json:"write_seconds"`      // mean duration of client writes on this member
+	Read      Points    `json:"read_seconds"`       // mean duration of client reads on this member
+	Fsync     Points    `json:"fsync_seconds"`      // 99th percentile of the WAL fsync duration
 	DBSize    Points    `json:"db_size"`            // size of the database file in bytes
-	DBInUse   Points    `json:"db_in_use"`          // bytes of the file that a defragmentation would keep
-	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that is not in the store
+	DBInUse   Points    `json:"db_in_use"`          // bytes in use in the database file
+	BackupLag Points    `json:"backup_lag_seconds"` // age of the oldest change that is not stored
 	Revisions Points    `json:"revisions_per_second"`
 }
 
-// Points are the values of a series. A missing value is NaN, which is null in JSON.
+// Points are the values of a time series. A missing value is NaN, encoded as null in JSON.
 type Points []float32
 
-// digits is the precision of points in JSON.
+// digits is the number of significant digits of points in JSON.
 const digits = 4
 
 // MarshalJSON implements json.Marshaler.
@@ -193,10 +193,10 @@ func (p *Points) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// TimelineEvent is a notable event.
+// TimelineEvent is an event in the timeline.
 type TimelineEvent struct {
 	At      time.Time `json:"at"`
-	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, trouble, recovery, restore
+	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, problem, recovery, restore
 	Health  string    `json:"health"`  // health after the event: ok, degraded or failed
 	Message string    `json:"message"` // a clause
 }

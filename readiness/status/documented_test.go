@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fields returns the JSON names of a type's fields with their types.
+// fields returns the types of a struct's fields by JSON name.
 func fields(of reflect.Type) map[string]reflect.Type {
 	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
 		of = of.Elem()

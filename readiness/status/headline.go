@@ -11,31 +11,32 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// A Headline summarizes a document. The status command, the page, the log and the termination message start with it.
+// A Headline summarizes a document. The Headline is the first line of the status command, the page and the
+// termination message.
 type Headline struct {
 	Phase      string      `json:"phase"`                // the state, or the step of a running recovery
 	Health     string      `json:"health"`               // ok, degraded or failed
 	Conditions []Condition `json:"conditions,omitempty"` // worst first
-	Summary    string      `json:"summary"`              // everything in one line
+	Summary    string      `json:"summary"`              // phase, health and conditions in one line
 }
 
-// A Condition is a problem that lasts.
+// A Condition is a current problem.
 type Condition struct {
-	Subject string `json:"subject"` // subject, such as the name of a check, "backups" or "database"
-	Health  string `json:"health"`  // degraded, or failed if clients or data are affected
+	Subject string `json:"subject"` // name of a check, "backups", "database" and so on
+	Health  string `json:"health"`  // degraded; failed if clients or data are affected
 	Message string `json:"message"` // a clause
-	Runbook string `json:"runbook"` // page and heading of the documentation
-	Command string `json:"command"` // first command to run
+	Runbook string `json:"runbook"` // documentation page and heading
+	Command string `json:"command"` // command to run first
 }
 
-// The values of Health. A member that is not ready has failed, even if it only waits.
+// Values of Health. A member that is not ready has failed, even if it is only waiting.
 const (
 	HealthOK       = "ok"
 	HealthDegraded = "degraded"
 	HealthFailed   = "failed"
 )
 
-// HeadlineOf returns the headline of a document. The health is ok only if there are no conditions.
+// HeadlineOf returns the headline of a document. Health is ok only if there are no conditions.
 func HeadlineOf(d Document) Headline {
 	h := Headline{Phase: phase(d), Conditions: conditions(d)}
 	problems := make([]string, len(h.Conditions))
@@ -58,10 +59,10 @@ func HeadlineOf(d Document) Headline {
 	return h
 }
 
-// String returns the condition as a clause.
+// String returns the subject and the message.
 func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// NotReadyReason returns the failed checks with their reasons as a clause. Checks that share a reason are grouped.
+// NotReadyReason returns the failed checks with their reasons. Checks that fail for the same reason are listed once.
 func NotReadyReason(checks []Check) string {
 	var failed []string
 	for _, c := range conditionsOf(checks, HealthFailed) {
@@ -70,7 +71,8 @@ func NotReadyReason(checks []Check) string {
 	return strings.Join(failed, "; ")
 }
 
-// currentError returns the start of the message of a lasting error. The reason of the state has its cause.
+// currentError returns the first part of an unresolved error's message, without its cause, which is in the reason of
+// the state.
 func currentError(e *Error) string {
 	if e == nil || !e.Ended.IsZero() {
 		return ""
@@ -80,38 +82,38 @@ func currentError(e *Error) string {
 	return message
 }
 
-// pending returns what recovery or etcd's start waits for, without the advice.
+// pending returns what recovery or the start of etcd is waiting for.
 func pending(d Document) string {
 	if r := d.Recovery; r != nil && phase(d) != d.State && slices.Contains([]string{"AskPeers", "AskStore", "Refused"}, r.State) {
 		reason, _, _ := strings.Cut(r.Reason, "; ")
 		return reason
 	}
 	if d.State == "StartEtcd" {
-		_, progress, _ := strings.Cut(d.Reason, "; etcd ")
+		_, progress, _ := strings.Cut(d.Reason, "; etcd is ")
 		return progress
 	}
 	return ""
 }
 
-// A RecoveryStep is a state of recovery that takes time, with a description.
+// A RecoveryStep is a recovery state that takes time.
 type RecoveryStep struct {
 	State string `json:"state"`
 	Doing string `json:"doing"`
 }
 
-// RecoverySteps lists all steps in order. A recovery takes some of them.
+// RecoverySteps lists all steps in order. A recovery may skip some of them.
 var RecoverySteps = []RecoveryStep{
 	{"Resume", "checking for an interrupted restore"},
 	{"Examine", "examining the volume"},
 	{"Decide", "choosing the source of the data"},
-	{"AskPeers", "asking the other members"},
-	{"GiveWay", "preserving data that the other members replace"},
+	{"AskPeers", "querying the other members"},
+	{"GiveWay", "preserving data before the other members replace it"},
 	{"Leave", "leaving the cluster"},
 	{"Enter", "joining the cluster"},
 	{"AskStore", "reading the store"},
 	{"Adopt", "adopting the store"},
-	{"Flush", "uploading the rest of the volume"},
-	{"MakeRoom", "making room"},
+	{"Flush", "uploading the remaining data on the volume"},
+	{"MakeRoom", "freeing space on the volume"},
 	{"Build", "restoring"},
 	{"Prove", "verifying the restored data"},
 	{"Claim", "claiming the next generation"},
@@ -119,7 +121,7 @@ var RecoverySteps = []RecoveryStep{
 	{"Install", "installing the data"},
 }
 
-// DescribeRecovery describes a state of recovery. It returns "" for a state that takes no time.
+// DescribeRecovery describes a recovery state, or returns "" for a state that takes no time.
 func DescribeRecovery(state string) string {
 	for _, step := range RecoverySteps {
 		if step.State == state {
@@ -129,11 +131,11 @@ func DescribeRecovery(state string) string {
 	return ""
 }
 
-// BeforeResult lists the lifecycle's states in which recovery works. A test in cmd/report compares it with
+// BeforeResult lists the lifecycle states during which recovery runs. A test in cmd/report compares it with
 // lifecycle.BeforeResult.
 var BeforeResult = []string{"Query", "Trigger", "Wait"}
 
-// phase returns the lifecycle's state, or the step of recovery while the lifecycle waits for it.
+// phase returns the lifecycle state, or the recovery step while the lifecycle is waiting for recovery.
 func phase(d Document) string {
 	r := d.Recovery
 	if r == nil || !slices.Contains(BeforeResult, d.State) {
@@ -152,7 +154,7 @@ func phase(d Document) string {
 	}
 }
 
-// formatProgress formats a number of bytes and their total in the unit of the total.
+// formatProgress formats two numbers of bytes in the unit of the total.
 func formatProgress(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
 	if total < unit {
@@ -161,7 +163,7 @@ func formatProgress(part, total int64) string {
 	return fmt.Sprintf("%d of %d %s", part/unit, total/unit, name)
 }
 
-// conditions returns all problems, the worst first.
+// conditions returns all conditions, worst first.
 func conditions(d Document) (all []Condition) {
 	add := func(c ...Condition) { all = append(all, c...) }
 	if d.State == "Serving" {
@@ -171,25 +173,25 @@ func conditions(d Document) (all []Condition) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
-	if d.State == "StartEtcd" { // while etcd is serving, the certificate check reports them
+	if d.State == "StartEtcd" { // the readiness check reports them while etcd is serving
 		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
 	for _, warning := range d.ConfigWarnings {
-		if strings.Contains(warning, "did you mean") { // other unknown keys are usually meant for other programs
+		if strings.Contains(warning, "did you mean") { // other unknown keys are usually for other programs
 			add(newCondition("configuration", HealthDegraded, warning))
 		}
 	}
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
 		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // known only after the stop
-		add(newCondition("stop", HealthDegraded, "waiting until all acknowledged writes are in the store"))
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // set only after etcd has stopped
+		add(newCondition("stop", HealthDegraded, "waiting for all acknowledged writes to be stored"))
 	}
 	add(backupConditions(d.Backup)...)
 	for _, lease := range d.Leases {
 		if lease.Problem != nil {
 			add(newCondition("lease "+lease.Name, HealthDegraded, lease.Problem.Message))
-			break // the other subjects usually fail for the same reason
+			break // other leases usually fail for the same reason
 		}
 	}
 	return all
@@ -203,16 +205,17 @@ func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 		case !file.NotAfter.After(now):
 			all = append(all, newCondition(subject, HealthFailed, file.Path+" has expired: renew it in its Secret and restart this member"))
 		case file.NotBefore.After(now):
-			all = append(all, newCondition(subject, HealthFailed, file.Path+" is not valid yet: set this machine's clock or issue the certificate again"))
+			all = append(all, newCondition(subject, HealthFailed, file.Path+" is not valid yet: correct this machine's clock or reissue the certificate"))
 		}
 	}
 	return all
 }
 
-// noSpace is the subject of the check named space.
+// noSpace is the subject of the condition for the space check.
 const noSpace = "no space"
 
-// conditionsOf returns a condition for each check with a status. Checks that share a reason are grouped.
+// conditionsOf returns a condition for each check with the given status. Of several checks with the same reason, it
+// returns only the first.
 func conditionsOf(checks []Check, status string) (all []Condition) {
 	listed := map[string]bool{}
 	for _, check := range checks {
@@ -229,24 +232,22 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 	return all
 }
 
-// isNearQuota reports whether a database has used so much of its quota that an operator should act before writes are
-// refused.
+// isNearQuota reports whether the database has used at least 80% of its quota.
 func isNearQuota(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
-// quotaUsed describes how much of its quota a database uses. Writes may not be refused yet at 100%, because etcd
-// raises the alarm NOSPACE at the next write.
+// quotaUsed describes how much of the quota is used. At 100%, etcd raises the NOSPACE alarm only at the next write.
 func quotaUsed(m state.Member) string {
-	consequence := "at 100% writes are refused"
+	consequence := "writes are rejected at 100%"
 	if m.DBSize >= m.Quota {
-		consequence = "writes are refused"
+		consequence = "writes are rejected"
 	}
-	return fmt.Sprintf("%d%% of the quota is used; %s (compact, delete or raise quota-backend-bytes)", 100*m.DBSize/m.Quota, consequence)
+	return fmt.Sprintf("%d%% of the quota is used; %s: compact, delete keys or raise quota-backend-bytes", 100*m.DBSize/m.Quota, consequence)
 }
 
-// maxLag is the lag of backups above which there is a condition even without an error. The alert uses the same limit.
+// maxLag is the backup lag above which there is a condition even without an error. The alert has the same limit.
 const maxLag = 5 * time.Minute
 
-// backupConditions returns the problems of the backups: a failed restore test, an error, or only the lag.
+// backupConditions returns the condition of the backups: a failed restore test, an error, or a long lag.
 func backupConditions(b *facts.Backups) []Condition {
 	if b == nil {
 		return nil
@@ -266,7 +267,7 @@ func backupConditions(b *facts.Backups) []Condition {
 	}
 }
 
-// formatDuration formats a duration in its largest unit.
+// formatDuration formats a duration in seconds, minutes or hours.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -285,8 +286,7 @@ func sent(run *facts.SnapshotProgress) string {
 	return ", " + formatProgress(run.SentBytes, run.TotalBytes)
 }
 
-// guides maps the first word of a condition's subject to a section of the documentation and the command to start
-// with.
+// guides maps the first word of a condition's subject to the documentation and a command.
 var guides = map[string]struct{ runbook, command string }{
 	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
 	"not_learner":      {"docs/maintenance.md#cluster-membership", "etcd-wrapper status --cluster"},
@@ -299,7 +299,7 @@ var guides = map[string]struct{ runbook, command string }{
 	"certificates":     {"docs/runbook.md#alerts", "etcd-wrapper status"},
 }
 
-// newCondition returns a condition with its guide, if there is one.
+// newCondition returns a condition with the guide for its subject.
 func newCondition(subject, health, message string) Condition {
 	topic, _, _ := strings.Cut(subject, " ")
 	guide := guides[topic]

@@ -17,7 +17,7 @@ import (
 )
 
 func TestHeadlineNamesEveryCondition(t *testing.T) {
-	noSpace := status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+	noSpace := status.Check{Name: "space", Status: "degraded", Reason: "writes are rejected: compact, delete keys or raise quota-backend-bytes"}
 	noLeader := status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader"}
 	behind := &facts.Backups{LagSeconds: 730, Problem: &facts.Problem{Message: "connection refused"}}
 	for _, c := range []struct {
@@ -27,11 +27,11 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		{status.Document{State: "Serving", Ready: true}, "Serving, ready"},
 		{
 			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind},
-			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind: connection refused",
+			"Serving, degraded: no space: writes are rejected: compact, delete keys or raise quota-backend-bytes; backups: 12 min behind: connection refused",
 		},
 		{
 			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}},
-			"Serving, not ready: quorum: the cluster has no leader; no space: writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, not ready: quorum: the cluster has no leader; no space: writes are rejected: compact, delete keys or raise quota-backend-bytes",
 		},
 		{status.Document{State: "Wait", Checks: []status.Check{noLeader}}, "Wait, not ready"},
 		{
@@ -49,15 +49,15 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 			"StartEtcd, not ready: certificate etcd_peer_ca: /ca.crt has expired: renew it in its Secret and restart this member",
 		},
 		{
-			status.Document{State: "StartEtcd", Reason: "starting etcd; etcd waits for a leader; it has no connection to m1: see that it runs"},
-			"StartEtcd, not ready: waits for a leader; it has no connection to m1: see that it runs",
+			status.Document{State: "StartEtcd", Reason: "starting etcd; etcd is waiting for a leader; no connection to m1: check that it is running"},
+			"StartEtcd, not ready: waiting for a leader; no connection to m1: check that it is running",
 		},
 		{status.Document{State: "StartEtcd", Reason: "starting etcd"}, "StartEtcd, not ready"},
 		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
 				{Name: "etcd_peer", Path: "/tls.crt", NotBefore: time.Now().Add(time.Minute), NotAfter: time.Now().Add(time.Hour)},
 			}},
-			"StartEtcd, not ready: certificate etcd_peer: /tls.crt is not valid yet: set this machine's clock or issue the certificate again",
+			"StartEtcd, not ready: certificate etcd_peer: /tls.crt is not valid yet: correct this machine's clock or reissue the certificate",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, ConfigWarnings: []string{
@@ -79,15 +79,15 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		{status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 79, Quota: 100}}, "Serving, ready"},
 		{
 			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 80, Quota: 100}},
-			"Serving, degraded: database: 80% of the quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, degraded: database: 80% of the quota is used; writes are rejected at 100%: compact, delete keys or raise quota-backend-bytes",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 135, Quota: 100}},
-			"Serving, degraded: database: 135% of the quota is used; writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, degraded: database: 135% of the quota is used; writes are rejected: compact, delete keys or raise quota-backend-bytes",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
-			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, degraded: no space: writes are rejected: compact, delete keys or raise quota-backend-bytes",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Leases: []state.Lease{{Name: "etcd-main-0", Problem: &state.LeaseProblem{Message: "forbidden"}}}},
@@ -99,7 +99,7 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{
 			status.Document{State: "Terminated", Backup: &facts.Backups{Revision: 3, LagSeconds: 2, Problem: &facts.Problem{Message: "connection refused"}}},
-			"Terminated, not ready: stop: waiting until all acknowledged writes are in the store; backups: 2 s behind: connection refused",
+			"Terminated, not ready: stop: waiting for all acknowledged writes to be stored; backups: 2 s behind: connection refused",
 		},
 		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20}},
@@ -107,7 +107,7 @@ func TestHeadlineNamesEveryCondition(t *testing.T) {
 		},
 		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "a quorum of the other members is waited for: of 3 voting members only m0 runs; start them"}},
-			"Recovery: asking the other members, not ready: a quorum of the other members is waited for: of 3 voting members only m0 runs",
+			"Recovery: querying the other members, not ready: a quorum of the other members is waited for: of 3 voting members only m0 runs",
 		},
 		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Refused", Reason: "the data are another cluster's; look at the store"}},

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// pollInterval is the maximum delay of changes that nothing announces, such as those of the readiness checks.
+	// pollInterval is the polling interval for changes without a notification, such as those of readiness checks.
 	pollInterval = 250 * time.Millisecond
-	// minPause is the minimum time between two events, so that a burst of changes is sent as one.
+	// minPause is the minimum pause between two events. minPause combines bursts of changes.
 	minPause = 50 * time.Millisecond
-	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a
-	// little more than twice as long.
+	// heartbeat is the maximum time without an event, so that both sides detect a broken connection. The page waits
+	// a little more than twice as long.
 	heartbeat = 5 * time.Second
-	// writeTimeout is the maximum time for a client to accept one event.
+	// writeTimeout bounds the time to write one event.
 	writeTimeout = 10 * time.Second
-	// maxStreams is the maximum number of open streams, and maxPerClient the maximum for one client.
+	// maxStreams is the maximum number of open streams; maxPerClient is the maximum for one client.
 	maxStreams   = 32
 	maxPerClient = 8
 )
 
-// A Source provides the documents. Both functions answer from memory and are safe for concurrent use.
+// A Source provides documents. The functions of a Source must not block and must be safe for concurrent use.
 type Source struct {
 	// Document returns the current document.
 	Document func() Document
@@ -40,7 +40,7 @@ type Source struct {
 	Changed func() <-chan struct{}
 }
 
-// endpoint serves the documents of a source.
+// endpoint serves the documents of a Source.
 type endpoint struct {
 	source Source
 
@@ -49,10 +49,10 @@ type endpoint struct {
 	clients map[string]int // number of open streams by client address
 }
 
-// Handler serves the document. With ?watch it streams server-sent events: the document, and again after each change.
-// If the client accepts compression, a repeated document costs little more than its changes, unless it exceeds gzip's
-// window of 32 KiB. A stream ends with its request's context, after sending the latest change. One client may have 8
-// streams, all clients together 32. Control characters are escaped for terminals.
+// Handler serves the document. With ?watch, it streams the current document and each change as server-sent events.
+// With compression, an event contains little more than the changes, unless the document is larger than gzip's window
+// of 32 KiB. When the request's context is canceled, the latest change is sent before the stream ends. A client may
+// have 8 open streams, and all clients together 32. Control characters are escaped for terminals.
 func Handler(source Source) http.Handler {
 	return gzhttp.GzipHandler(&endpoint{source: source, clients: map[string]int{}})
 }
@@ -74,15 +74,15 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.stream(w, r)
 }
 
-// enter counts a new stream. If no stream can be added, it returns the reason.
+// enter adds a stream, or returns the reason why it cannot.
 func (e *endpoint) enter(client string) (refusal string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case e.open == maxStreams:
-		return "too many streams are open"
+		return "too many open streams"
 	case e.clients[client] == maxPerClient:
-		return "too many streams are open from your address"
+		return "too many open streams from your address"
 	}
 	e.open++
 	e.clients[client]++
@@ -107,22 +107,22 @@ func (e *endpoint) serveDocument(w http.ResponseWriter) {
 	text = append(printable.JSON(text), '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // fails if the client has disconnected
+	_, _ = w.Write(text) // an error means that the client has disconnected
 }
 
-// stream sends events until the request ends or the client stops accepting them.
+// stream sends events until the request is canceled or an event cannot be written.
 func (e *endpoint) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	s := &stream{to: w, control: http.NewResponseController(w), source: e.source}
 	s.run(r.Context())
 }
 
-// A stream is the connection to one client that watches.
+// A stream is the response to one watching client.
 type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte    // document as of the last event
+	last    []byte    // document in the last event
 	at      time.Time // time of the last event
 }
 
@@ -131,7 +131,7 @@ func (s *stream) run(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		ended := ctx.Err() != nil
-		changed := s.source.Changed() // read before the document, so that no change is missed
+		changed := s.source.Changed() // must be called before Document, so that no change is missed
 		if err := s.update(); err != nil || ended {
 			return
 		}
@@ -144,7 +144,7 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// update sends the document if it has changed since the last event.
+// update sends the document if it has changed since the last event, or a heartbeat if one is due.
 func (s *stream) update() error {
 	document, err := json.Marshal(s.source.Document())
 	switch {
@@ -160,7 +160,7 @@ func (s *stream) update() error {
 	}
 }
 
-// send writes an event with its own deadline, because the server's deadline is for a whole reply.
+// send writes an event with its own deadline, because the server's deadline applies to the entire reply.
 func (s *stream) send(format string, parts ...any) error {
 	s.at = time.Now()
 	if err := s.control.SetWriteDeadline(s.at.Add(writeTimeout)); err != nil {

@@ -40,7 +40,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 		"--backup-signing-key":           {"start-etcd", "--standalone", store, "--backup-signing-key=/dev/null", volume},
 		"--backup-trusted-keys":          {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
 		"--kubernetes=leases: only with": {"start-etcd", "--kubernetes=leases"},
-		"--kubernetes: only in a pod":    {"start-etcd", "--standalone", "--kubernetes=leases", volume},
+		"--kubernetes: not running":      {"start-etcd", "--standalone", "--kubernetes=leases", volume},
 		"--root-password-file: only":     {"start-etcd", "--root-password-file=x"},
 		"--root-password-file: /nowhe":   {"start-etcd", "--standalone", "--root-password-file=/nowhere", volume},
 		"--root-password-file: /dev/nu":  {"start-etcd", "--standalone", "--root-password-file=/dev/null", volume},

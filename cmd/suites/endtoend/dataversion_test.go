@@ -113,7 +113,7 @@ func TestDataVersion_isReported(t *testing.T) {
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, `etcd_wrapper_data_version_readable{wanted="3.5"} 1`)
 	out, _, _ := p.Begin("status", "-v").Wait()
-	assert.Contains(t, out, "3.5 wanted, kept: the cluster runs at 3.5")
+	assert.Contains(t, out, "3.5 wanted, kept: the cluster is at version 3.5")
 	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "the check never failed")
 	run.Shutdown()
 }

@@ -69,10 +69,10 @@ func TestDefragment_duringASnapshot(t *testing.T) {
 
 	_, log, code := p.Begin("etcdctl", "defrag").Wait()
 	assert.NotZero(t, code)
-	assert.Contains(t, log, "not defragmented: the database is being read: wait for the end of the snapshot for 127.0.0.1:")
+	assert.Contains(t, log, "cannot defragment: the database is being read: wait for the snapshot for 127.0.0.1:")
 	_, log, code = p.Begin("defrag").Wait()
 	assert.Equal(t, int(exitcode.ToolFailed), code)
-	assert.Contains(t, log, "wait for the end of the snapshot for 127.0.0.1:")
+	assert.Contains(t, log, "wait for the snapshot for 127.0.0.1:")
 	status, _, _ := p.Begin("status", "-v").Wait()
 	assert.Regexp(t, `readers the snapshot for 127.0.0.1:\d+ since`, harness.OneLine(status))
 	p.Put("key", "value")
@@ -110,5 +110,5 @@ func TestDefragment_withoutEtcd(t *testing.T) {
 	awaitState(run, "Wait")
 	code, body := run.Request(http.MethodPost, "/defrag")
 	assert.Equal(t, http.StatusConflict, code)
-	assert.Equal(t, "etcd does not run\n", body)
+	assert.Equal(t, "etcd is not running\n", body)
 }

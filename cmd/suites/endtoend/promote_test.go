@@ -48,7 +48,7 @@ func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	})
 }
 
-const personsLearner = "it stays a learner until a user promotes it"
+const personsLearner = "is not promoted automatically"
 
 func TestMemberAddedByUser_staysLearner(t *testing.T) {
 	t.Parallel()

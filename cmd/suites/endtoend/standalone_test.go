@@ -25,7 +25,7 @@ func TestStandalone_keysAndRecord(t *testing.T) {
 	first := p.StartReady()
 	p.Put("key", "value")
 	assert.Equal(t, []string{"full"}, validated(first))
-	require.Len(t, first.Log.FindText("is empty: etcd creates a new cluster"), 1, "an empty volume looks like a lost one")
+	require.Len(t, first.Log.FindText("is empty; creating a new cluster"), 1, "an empty volume looks like a lost one")
 	require.True(t, first.Status().NewCluster)
 	status, _ := first.Stop(syscall.SIGINT)
 	require.Equal(t, 0, status)

@@ -134,7 +134,7 @@ func TestReadyz_withoutQuorum(t *testing.T) {
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
 	harness.Eventually(t, "the status has the reason in its first line", func() bool {
 		out, _, _ := p.Begin("status", "-v").Wait()
-		return strings.Contains(harness.OneLine(out), "StartEtcd, not ready: waits for a leader, which needs a quorum")
+		return strings.Contains(harness.OneLine(out), "StartEtcd, not ready: waiting for a leader, which requires a quorum")
 	})
 	status, took := run.Stop(syscall.SIGTERM)
 	require.Equal(t, 0, status)

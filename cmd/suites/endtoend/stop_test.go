@@ -211,7 +211,7 @@ func TestStop_stalledClients(t *testing.T) {
 			assert.Less(t, took, 4*time.Second, "their connections are closed within 2 s")
 			assert.Equal(t, "terminated", p.Record())
 			for _, call := range []string{"Maintenance/Snapshot", "Watch/Watch"} {
-				assert.NotEmpty(t, run.Log.FindText("does not read its response to "+call), "the log names a client of %s", call)
+				assert.NotEmpty(t, run.Log.FindText("is not reading the response to "+call), "the log names a client of %s", call)
 			}
 		})
 	}

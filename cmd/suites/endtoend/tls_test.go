@@ -106,7 +106,7 @@ func TestTLS_renewedCARequiresRestart(t *testing.T) {
 	assert.NotContains(t, run.Status().Headline.Summary, changedAuthority)
 }
 
-const changedAuthority = "has changed since etcd read it at its start: restart this member"
+const changedAuthority = "has changed since etcd loaded it: restart this member"
 
 func TestTLS_rejectedCertificateDegradesMember(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ func TestFaultListenerFails(t *testing.T) {
 		status  int
 		message string
 	}{
-		"of etcd's clients": {func(p *harness.Pod) int { return p.ClientPort }, 70, "an etcd listener ended"},
-		"of etcd's peers":   {func(p *harness.Pod) int { return p.PeerPort }, 70, "an etcd listener ended"},
+		"of etcd's clients": {func(p *harness.Pod) int { return p.ClientPort }, 70, "an etcd listener failed"},
+		"of etcd's peers":   {func(p *harness.Pod) int { return p.PeerPort }, 70, "an etcd listener failed"},
 		"of the wrapper":    {func(p *harness.Pod) int { return p.Port }, 69, "cannot serve on"},
 	} {
 		t.Run(name, func(t *testing.T) {

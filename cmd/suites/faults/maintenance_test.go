@@ -175,7 +175,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	require.Eventually(t, func() bool {
 		_, err := c.Put(t.Context(), "/room", "again")
 		return err == nil
-	}, 10*time.Minute, time.Second, "the alarm NOSPACE is lifted")
+	}, 10*time.Minute, time.Second, "disarmed the NOSPACE alarm")
 	t.Logf("writes were possible again %s after the compaction", watch.Duration())
 	for _, run := range runs {
 		run.AwaitReady()

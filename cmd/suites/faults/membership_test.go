@@ -64,7 +64,7 @@ func TestFaultDataOfAnotherCluster(t *testing.T) {
 	run := pods[1].Start()
 	harness.Eventually(t, "the status has the reason", func() bool {
 		_, body := run.Request(http.MethodGet, "/lifecycle")
-		return strings.Contains(body, "is ignored by a peer whose cluster has another ID")
+		return strings.Contains(body, "waiting for a peer that ignores this member (cluster ID mismatch)")
 	})
 	assert.Equal(t, http.StatusServiceUnavailable, run.Readyz())
 	status, took := run.Stop(syscall.SIGTERM)

@@ -27,7 +27,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 		require.Less(t, tries, 4*len(pods), "leadership moves")
 		leader := awaitLeader(t, pods)
 		runs[leader].Shutdown()
-		moved := runs[leader].Log.Matching(harness.Line{"message": "leadership was moved before the stop"})
+		moved := runs[leader].Log.Matching(harness.Line{"message": "transferred leadership before stopping"})
 		if len(moved) == 1 && !tooBusy(runs[leader]) {
 			moves++
 			t.Logf("member %d gave its leadership to %v in %v", leader, moved[0]["to"], moved[0]["took_ms"])
@@ -37,7 +37,7 @@ func TestRollingRestart_answersEveryWrite(t *testing.T) {
 		runs[leader].AwaitReady()
 	}
 	for i, run := range runs {
-		for _, held := range run.Log.Matching(harness.Line{"message": "writes were held back while leadership moved"}) {
+		for _, held := range run.Log.Matching(harness.Line{"message": "paused writes during the leadership transfer"}) {
 			t.Logf("member %d held writes back for %v", i, held["took_ms"])
 		}
 	}

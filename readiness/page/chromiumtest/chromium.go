@@ -18,28 +18,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Timeout limits each wait for the browser, which starts slowly on a busy machine.
+// Timeout bounds each wait for the browser, which may be slow on a busy machine.
 const Timeout = 60 * time.Second
 
-// A Tab is a tab of a browser.
+// A Tab is a browser tab.
 type Tab struct {
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // chromedp hands a tab out this way
+	ctx     context.Context //nolint:containedctx // chromedp identifies a tab by its context
 	console *console
 }
 
-// console collects the errors and warnings of the browser.
+// console collects errors and warnings from the browser console.
 type console struct {
 	mu       sync.Mutex
 	messages []string
 }
 
-// Open starts a browser that ends with the test. The test fails if the console has a message, and is skipped if no
-// browser is installed.
+// Open starts a browser for the duration of the test. Open skips the test if no browser is installed. The test fails
+// if the browser console contains errors or warnings.
 func Open(t *testing.T) *Tab {
 	path := findChromium()
 	if path == "" {
-		t.Skip("NO CHROMIUM FOUND: " + t.Name() + " did not run, the page was not tested")
+		t.Skip("CHROMIUM NOT FOUND: skipping " + t.Name() + ", so the page is not tested")
 	}
 	options := []chromedp.ExecAllocatorOption{
 		chromedp.ExecPath(path), chromedp.UserDataDir(profile(t)), chromedp.Headless, chromedp.NoSandbox,
@@ -57,12 +57,12 @@ func Open(t *testing.T) *Tab {
 	b := &Tab{t: t, ctx: ctx, console: &console{}}
 	chromedp.ListenTarget(ctx, b.console.listen)
 	b.Run(log.Enable())
-	t.Cleanup(func() { require.Empty(t, b.console.list(), "a clean console, so nothing breaks the policy") })
+	t.Cleanup(func() { require.Empty(t, b.console.list(), "the browser console must be empty") })
 	return b
 }
 
-// profile returns a directory for the browser. The browser's processes may still write to it for a moment after the
-// browser has ended.
+// profile returns a directory for the browser. profile retries the removal of the directory, because processes of
+// the browser may write to it for a moment after the browser has exited.
 func profile(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func findChromium() string {
 	return ""
 }
 
-// listen collects errors and warnings, except network errors, because tests stop their servers.
+// listen collects errors and warnings. listen ignores network errors, because tests stop their servers.
 func (c *console) listen(event any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +101,7 @@ func (c *console) list() []string {
 	return c.messages
 }
 
-// WithTest returns the same tab for a subtest.
+// WithTest returns the same tab for use in a subtest.
 func (b *Tab) WithTest(t *testing.T) *Tab { return &Tab{t: t, ctx: b.ctx, console: b.console} }
 
 // Run performs actions in the browser.
@@ -110,7 +110,7 @@ func (b *Tab) Run(actions ...chromedp.Action) {
 	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
 }
 
-// WaitFor waits until a condition holds. It also waits for a page that is still loading.
+// WaitFor waits until a JavaScript condition holds. The page may still be loading.
 func (b *Tab) WaitFor(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
@@ -124,7 +124,7 @@ func (b *Tab) WaitFor(expression string, parts ...any) {
 	}
 }
 
-// WaitForElements waits for elements.
+// WaitForElements waits until the page has an element for each selector.
 func (b *Tab) WaitForElements(selectors ...string) {
 	b.t.Helper()
 	for _, selector := range selectors {

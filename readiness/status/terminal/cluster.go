@@ -10,12 +10,12 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// longestName is the maximum number of characters of a member's name in a table. It keeps the end of a name, where
-// members' names differ.
+// longestName is the maximum length of a member name in the table. Longer names lose their beginning, because member
+// names usually differ at the end.
 const longestName = 14
 
-// Cluster returns a table with a row for each member, at most 80 columns wide. Below it are the reasons why members
-// have not answered or are not ready.
+// Cluster returns a table with a row for each member, at most 80 columns wide, followed by the problems of the
+// members.
 func Cluster(answers []status.MemberStatus, now time.Time) string {
 	rows := [][]string{{"MEMBER", "ROLE", "STATE", "VERSION", "REVISION", "DATABASE", "BACKUPS", "CERT"}}
 	var below strings.Builder
@@ -64,7 +64,7 @@ func ifKnown(value int64, text string) string {
 	return text
 }
 
-// backups returns one word, or the lag of the store.
+// backups returns the role of the member in backups, or the lag of the store.
 func backups(d status.Document) string {
 	switch b := d.Backup; {
 	case b == nil && d.Standalone:
@@ -80,7 +80,7 @@ func backups(d status.Document) string {
 	}
 }
 
-// certificateLifetime returns how long all certificates of a member remain valid.
+// certificateLifetime returns the remaining validity of the certificate that expires first.
 func certificateLifetime(files []status.Certificate, now time.Time) string {
 	if len(files) == 0 {
 		return "none"

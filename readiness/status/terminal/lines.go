@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// A line is a line of the status. Without a name it continues the previous one.
+// A line is a line of the status. A line without a name continues the previous line.
 type line struct{ name, text string }
 
-// lines collects the lines of one status, as of now.
+// lines collects the lines of a status.
 type lines struct {
 	now time.Time
 	all []line
@@ -31,7 +31,7 @@ func (l *lines) addFormat(name, format string, parts ...any) {
 	l.add(name, fmt.Sprintf(format, parts...))
 }
 
-// addList adds a line for each text. Only the first one has the name.
+// addList adds a line for each text. Only the first line has the name.
 func (l *lines) addList(name string, texts []string) {
 	for _, text := range texts {
 		l.add(name, text)
@@ -39,7 +39,7 @@ func (l *lines) addList(name string, texts []string) {
 	}
 }
 
-// statusLines returns all lines about a run.
+// statusLines returns all lines of a document.
 func statusLines(d status.Document, now time.Time) []line {
 	l := &lines{now: now}
 	l.addState(d)
@@ -67,7 +67,7 @@ func statusLines(d status.Document, now time.Time) []line {
 	return l.all
 }
 
-// join joins two texts with a separator, or returns one if the other is empty.
+// join joins two texts with a separator unless one of them is empty.
 func join(a, separator, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -75,12 +75,12 @@ func join(a, separator, b string) string {
 	return a + separator + b
 }
 
-// timeWithAge formats a time in the local zone with its age.
+// timeWithAge formats a time with its age.
 func (l *lines) timeWithAge(at time.Time) string { return FormatTime(at) + ", " + FormatAge(at, l.now) }
 
-// addState adds how long the state has lasted and when it will change.
+// addState adds the start of the state, the readiness and the next step.
 func (l *lines) addState(d status.Document) {
-	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // an older wrapper has no PhaseSince
+	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // older wrappers have no PhaseSince
 	if !d.ReadySince.IsZero() {
 		l.add(readyWord(d.Ready)+" since", l.timeWithAge(d.ReadySince))
 	}
@@ -103,7 +103,7 @@ func readyWord(ready bool) string {
 	return "not ready"
 }
 
-// addLastError adds the last error with its duration and count. It does not repeat the reason of the state.
+// addLastError adds the last error. addLastError omits the message if the reason of the state contains it.
 func (l *lines) addLastError(d status.Document) {
 	e := d.LastError
 	if e == nil {
@@ -123,10 +123,10 @@ func (l *lines) addLastError(d status.Document) {
 	l.addList(name, []string{text, occurred})
 }
 
-// addMember adds the member, its cluster, and its database.
+// addMember adds the member, the cluster and the database.
 func (l *lines) addMember(d status.Document) {
 	l.add("member", nameAndID(d.Name, d.MemberID))
-	l.add("cluster", d.ClusterID+map[bool]string{true: "; new: created by this run on an empty data directory"}[d.NewCluster])
+	l.add("cluster", d.ClusterID+map[bool]string{true: "; created by this run in an empty data directory"}[d.NewCluster])
 	l.add("leader", leader(d))
 	if d.DBSize > 0 {
 		text := fmt.Sprintf("%s, %s in use", Size(d.DBSize), Size(d.DBInUse))
@@ -181,14 +181,14 @@ func (l *lines) formatExpiry(expires time.Time) string {
 	return fmt.Sprintf("expires in %v, %s", Round(expires.Sub(l.now)), FormatTime(expires))
 }
 
-// addBackups adds the progress of the backups, the restore points and errors.
+// addBackups adds the backups, the restore points and errors.
 func (l *lines) addBackups(d status.Document) {
 	b := d.Backup
 	switch {
 	case b == nil && d.Standalone:
 		l.add("backups", "none (no --backup-store)")
 		return
-	case b == nil: // the sidecar makes the backups
+	case b == nil: // a sidecar makes the backups
 		return
 	}
 	role := map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role]
@@ -236,7 +236,7 @@ func (l *lines) addBackups(d status.Document) {
 	}
 }
 
-// remaining returns the estimated remaining time of an operation as a suffix, or "" if it is unknown.
+// remaining returns the estimated remaining time as a suffix, or "" if it is unknown.
 func remaining(seconds float64) string {
 	if seconds == 0 {
 		return ""
@@ -244,19 +244,19 @@ func remaining(seconds float64) string {
 	return ", " + duration(seconds).String() + " left"
 }
 
-// duration returns rounded seconds.
+// duration converts seconds to a rounded duration.
 func duration(seconds float64) time.Duration {
 	return Round(time.Duration(seconds * float64(time.Second)))
 }
 
-// stored describes which revisions are in the store; "" if it is unknown.
+// stored describes which revisions are in the store, or returns "" if this is unknown.
 func stored(b *facts.Backups) string {
 	if b.Revision == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("everything up to revision %d", b.Revision)
+	text := fmt.Sprintf("all revisions up to %d", b.Revision)
 	if b.LagRevisions > 0 {
-		text = fmt.Sprintf("up to revision %d; %d behind, for %v", b.Revision, b.LagRevisions, duration(b.LagSeconds))
+		text = fmt.Sprintf("revisions up to %d; %d behind for %v", b.Revision, b.LagRevisions, duration(b.LagSeconds))
 	}
 	if b.StoredBytes > 0 {
 		text += "; " + Size(b.StoredBytes) + " in total"
@@ -264,7 +264,7 @@ func stored(b *facts.Backups) string {
 	return text
 }
 
-// retryStatus describes repeated failures.
+// retryStatus describes how often an operation has failed and when it is retried.
 func (l *lines) retryStatus(since time.Time, count int, nextRetry time.Time) string {
 	text := fmt.Sprintf("since %s, %d times", l.timeWithAge(since), count)
 	if count == 1 {
@@ -276,7 +276,7 @@ func (l *lines) retryStatus(since time.Time, count int, nextRetry time.Time) str
 	return text
 }
 
-// addRecovery adds the step of a recovery and the data that it restores.
+// addRecovery adds the state and the progress of a recovery.
 func (l *lines) addRecovery(d status.Document) {
 	r := d.Recovery
 	if r == nil {
@@ -294,7 +294,7 @@ func (l *lines) addRecovery(d status.Document) {
 	l.addList("recovery", texts)
 }
 
-// addMaintenance adds defragmentations and the readers of the whole database.
+// addMaintenance adds the defragmentations and the readers of the whole database.
 func (l *lines) addMaintenance(u *state.Maintenance) {
 	if u == nil {
 		return
@@ -314,7 +314,7 @@ func (l *lines) addMaintenance(u *state.Maintenance) {
 	}
 }
 
-// DefragmentationResult describes how a defragmentation ended.
+// DefragmentationResult describes the result of a defragmentation.
 func DefragmentationResult(d *state.Defragmentation) string {
 	if d.Error != "" {
 		return "failed, by " + d.Origin + ": " + d.Error

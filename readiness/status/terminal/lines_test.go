@@ -29,7 +29,7 @@ func TestBackupsWithoutProblems(t *testing.T) {
 		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "its hash matches etcd's"},
 	})
 	for _, line := range []string{
-		`^backups +s3://b/main, this member is the writer$`, `^in the store +everything up to revision 90; 5.0 GiB in total$`, `^next full snapshot +` + at + `$`,
+		`^backups +s3://b/main, this member is the writer$`, `^in the store +all revisions up to 90; 5.0 GiB in total$`, `^next full snapshot +` + at + `$`,
 		`^restore points +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full snapshot +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
 		`^last restore test +revision 80, ` + at + `, 1m0s ago: its hash matches etcd's$`,
 	} {
@@ -65,7 +65,7 @@ func TestFailingBackups(t *testing.T) {
 	})
 	for _, line := range []string{
 		`^backups fail +since ` + at + `, 1m0s ago, 4 times, next retry within 30s$`,
-		`^in the store +up to revision 90; 5 behind, for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB queued on the volume$`,
+		`^in the store +revisions up to 90; 5 behind for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB queued on the volume$`,
 		`^last restore test +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
@@ -140,7 +140,7 @@ func TestLeasesAndTheirProblems(t *testing.T) {
 	d.Leases = []state.Lease{
 		{Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: now.Add(-3 * time.Second)},
 		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Problem: &state.LeaseProblem{
-			Since: now.Add(-time.Minute), Count: 4, Message: "the API server answers 500 Internal Server Error", NextRetry: now.Add(10 * time.Second),
+			Since: now.Add(-time.Minute), Count: 4, Message: "the API server returned 500 Internal Server Error", NextRetry: now.Add(10 * time.Second),
 		}},
 	}
 	var out bytes.Buffer

@@ -15,13 +15,13 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// HasColour reports whether a stream is a terminal with colours, and NO_COLOR is not set.
+// HasColour reports whether a stream is a terminal with colour support and NO_COLOR is not set.
 func HasColour(to io.Writer) bool {
 	file, ok := to.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// Colours of terminals (ECMA-48).
+// Terminal colours (ECMA-48).
 const (
 	bold   = 1
 	red    = 31
@@ -36,52 +36,52 @@ func (p *Printer) inColour(colour int, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 }
 
-// Printer prints documents at a terminal. It is not safe for concurrent use.
+// Printer prints documents on a terminal. Printer is not safe for concurrent use.
 type Printer struct {
 	to     io.Writer
 	now    func() time.Time
 	colour bool
-	until  map[bool]time.Time // times of the last printed transitions and readiness changes, which arrive late
-	known  map[eventKey]bool  // events already printed
+	until  map[bool]time.Time // times of the last printed transition and readiness change, by isOfReadiness
+	known  map[eventKey]bool  // events that were already printed
 	ready  bool
-	live   bool   // the output is a terminal, where lines can be overwritten
-	below  string // last printed lines, which will be overwritten
-	width  int    // width of the terminal in columns
+	live   bool   // the output is a terminal on which lines can be overwritten
+	below  string // last lines, which are overwritten by redraw
+	width  int    // terminal width in columns
 
-	// Verbose makes Print write everything.
+	// Verbose makes Print print everything.
 	Verbose bool
 }
 
-// eventKey identifies an event of the timeline.
+// eventKey identifies an event in the timeline.
 type eventKey struct {
 	at            int64
 	kind, message string
 }
 
-// NewPrinter returns a printer for a stream, in colours if that is a terminal with colours.
+// NewPrinter returns a Printer for a stream. NewPrinter uses colours if the stream supports them.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
 	return &Printer{to: to, now: time.Now, colour: HasColour(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
 }
 
-// ofReadiness is the kind of the timeline's events about readiness.
+// ofReadiness is the kind of timeline events about readiness.
 const ofReadiness = "readiness"
 
 const (
-	lastEvents  = 10  // maximum number of transitions and timeline events printed at a time
-	briefEvents = 4   // the same without Verbose
-	longReason  = 100 // minimum bytes of a reason that is not repeated
+	lastEvents  = 10  // maximum number of transitions and timeline events
+	briefEvents = 4   // maximum number of timeline events without Verbose
+	longReason  = 100 // length in bytes above which a reason is not repeated
 )
 
-// brief lists the lines that Print shows without Verbose.
+// brief lists the lines that Print prints without Verbose.
 var brief = map[string]bool{
 	"ready since": true, "not ready since": true, "error": true, "next step": true, "leader": true, "database": true, "volume": true,
 	"recovery": true, "defragmentation": true, "backups": true, "in the store": true, "running full snapshot": true, "last restore test": true,
 	"certificate": true, "configuration": true, "last exit": true,
 }
 
-// Print writes a document: the lines that an operator needs first, on one screen, or everything if p is Verbose. It
-// returns the stream's error.
+// Print prints the most important lines of a document on one screen, or everything if p is Verbose. Print returns
+// write errors.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
 	b.WriteString(p.wrapped("", name(d)+p.headline(d)) + "\n")
@@ -90,7 +90,7 @@ func (p *Printer) Print(d status.Document) error {
 	}
 	for _, c := range status.HeadlineOf(d).Conditions {
 		command := c.Command + ", "
-		if c.Command == "etcd-wrapper status" { // the user has just run this command
+		if c.Command == "etcd-wrapper status" { // the user has just run it
 			command = ""
 		}
 		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
@@ -120,7 +120,7 @@ func (p *Printer) Print(d status.Document) error {
 		b.WriteString("\ntimeline\n")
 	}
 	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
-		if p.Verbose || event.Kind != "restore" { // the line about the recovery already contains it
+		if p.Verbose || event.Kind != "restore" { // already in the line about the recovery
 			b.WriteString(p.event("  ", event))
 		}
 	}
@@ -139,13 +139,13 @@ func (p *Printer) Print(d status.Document) error {
 
 var healthColours = map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}
 
-// headline returns the first line, with the state in bold and the rest in the colour of the health.
+// headline returns the headline with the phase in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
-	h := status.HeadlineOf(d) // older wrappers may not send it
+	h := status.HeadlineOf(d) // older wrappers do not send this field
 	return p.inColour(bold, h.Phase) + p.inColour(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
-// name returns the pod's name as a prefix.
+// name returns the name of the pod as a prefix.
 func name(d status.Document) string {
 	if d.Pod == "" {
 		return ""
@@ -153,7 +153,7 @@ func name(d status.Document) string {
 	return d.Pod + ": "
 }
 
-// checks returns one line if all checks fail for the same reason: etcd is not running.
+// checks returns a line for each check, or a single line if all checks fail for the same reason.
 func (p *Printer) checks(all []status.Check) string {
 	checkStatus := func(health string) string {
 		return "  " + p.inColour(healthColours[health], fmt.Sprintf("%-8s", health))
@@ -168,15 +168,15 @@ func (p *Printer) checks(all []status.Check) string {
 	return p.table(rows...)
 }
 
-// A change is a line about an event.
+// A change is a line about a change.
 type change struct {
 	at   time.Time
 	line string
 }
 
-// PrintChanges writes, in order, the events, transitions and changes of readiness that earlier documents did not
-// contain. At a terminal the headline, progress bars and the last hours remain below them. It returns the stream's
-// error.
+// PrintChanges prints the events, transitions and readiness changes that earlier documents did not contain, in
+// chronological order. On a terminal, the headline, progress bars and trends remain below them. PrintChanges returns
+// write errors.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
@@ -187,7 +187,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	for _, is := range d.Timeline {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // the document itself shows this change; the timeline only adds the reason of a loss
+			continue // printed below; the timeline only adds the reason why the member became not ready
 		}
 		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
@@ -195,7 +195,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, p.now()) // older wrappers may not send it
+		at := cmp.Or(d.ReadySince, p.now()) // older wrappers do not send this field
 		colour := map[bool]int{true: green, false: red}[d.Ready]
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", FormatTime(at), p.inColour(colour, readyWord(d.Ready)))})
 		p.ready = d.Ready
@@ -216,7 +216,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
-// redraw replaces the last lines with changes, and writes new last lines below them.
+// redraw replaces the last lines with the changes, followed by new last lines.
 func (p *Printer) redraw(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
@@ -230,7 +230,7 @@ func (p *Printer) redraw(changes *strings.Builder, below string) {
 	p.below = below
 }
 
-// event returns a line about an event, in the colour of its health.
+// event formats an event in the colour of its health.
 func (p *Printer) event(indent string, e status.TimelineEvent) string {
 	text := e.Message
 	if e.Health != status.HealthOK {
@@ -239,7 +239,7 @@ func (p *Printer) event(indent string, e status.TimelineEvent) string {
 	return p.wrapped(indent+FormatTime(e.At)+"  ", text) + "\n"
 }
 
-// isOfReadiness reports whether a transition is a change of readiness, not a step of the state machine.
+// isOfReadiness reports whether a transition is a change of readiness.
 func isOfReadiness(step status.Transition) bool {
 	return step.Event == "ready" || step.Event == "not ready"
 }
@@ -259,7 +259,7 @@ func (p *Printer) step(indent string, step status.Transition) string {
 	return p.wrapped(indent+FormatTime(step.At)+"  ", line) + "\n"
 }
 
-// progress returns a bar for each long operation that is running.
+// progress returns a progress bar for each long-running operation.
 func (p *Printer) progress(d status.Document) string {
 	var rows [][]string
 	add := func(name string, share float64, text string) {
@@ -279,7 +279,7 @@ func (p *Printer) progress(d status.Document) string {
 	return p.table(rows...)
 }
 
-// trends returns a line for each series of the last hours, with the latest and the highest value.
+// trends returns a line for each time series, with the latest and the maximum value.
 func (p *Printer) trends(t *status.Trends) string {
 	covers := time.Duration(float64(len(t.Write)) * t.Interval * float64(time.Second))
 	rows := [][]string{}
@@ -312,8 +312,8 @@ const (
 	barWidth  = 30 // width of a progress bar in columns
 )
 
-// sparkline draws a series on a scale that starts at 0. If several points share a column, it draws the highest. At
-// least one point must be measured.
+// sparkline draws a time series on a scale that starts at 0. If several points share a column, it draws the maximum.
+// At least one point must not be missing.
 func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
@@ -330,10 +330,10 @@ func sparkline(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes formats bytes. It rounds to KiB, because points have only four digits.
+// ofBytes formats a number of bytes, rounded to KiB because points have only four significant digits.
 func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
-// ofSeconds formats seconds with three digits.
+// ofSeconds formats seconds with three significant digits.
 func ofSeconds(v float64) string {
 	d := time.Duration(v * float64(time.Second))
 	for unit := time.Microsecond; unit <= time.Second; unit *= 10 {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// now is the fixed clock of these tests, so ages do not depend on the duration of a test.
+// now is the fixed time in these tests, so that ages are deterministic.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
 // printerTo returns a printer that uses now as its clock.
@@ -42,7 +42,7 @@ func document() status.Document {
 		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarStatus: "Progress", MemberID: "abc", LastExit: "crash",
 		Versions:    status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
 		Checks:      []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
-		DataVersion: &state.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster runs at 3.5"},
+		DataVersion: &state.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster is at version 3.5"},
 		Certificates: []status.Certificate{
 			{Name: "etcd_server", Path: "/a", NotAfter: now.Add(-time.Hour)},
 			{Name: "etcd_peer", Path: "/b", NotAfter: now.Add(time.Hour)},
@@ -59,7 +59,7 @@ func document() status.Document {
 // continued matches the start of a continued line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped returns the output with wrapped texts joined. It checks that the output fits a terminal.
+// unwrapped checks that the output fits a terminal and joins wrapped lines.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {
@@ -80,7 +80,7 @@ func TestPrintShowsTheWholeDocument(t *testing.T) {
 		`^error +sidecar: no answer ` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar +Progress$`, `^last exit +crash$`,
 		`^member +main-0 \(abc\)$`, `^cluster +cdf8$`, `^leader +main-1 \(91bc\), term 7$`,
 		`^database +1.5 GiB, 5.0 MiB in use, 75% of the quota of 2.0 GiB$`,
-		`^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^peers +active   main-0 \(abc\) active   main-1 \(91bc\), leader missing  http://main-2:2380 \(fd42\), learner$`,
+		`^data version +3.5 wanted, kept: the cluster is at version 3.5$`, `^peers +active   main-0 \(abc\) active   main-1 \(91bc\), leader missing  http://main-2:2380 \(fd42\), learner$`,
 		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
 		`^configuration +quota is no key that etcd knows; it is ignored$`,
 		`^process started +` + at + `, 2h0m0s ago$`,
@@ -99,13 +99,13 @@ func TestPrintShowsAResolvedErrorAndOneReasonOfAllChecks(t *testing.T) {
 	d.LastError.Count, d.LastError.Since, d.LastError.Ended = 7, d.LastError.At.Add(-time.Hour), d.LastError.At
 	d.LastExit, d.LastExitReason = "failed", "status 70, port taken"
 	for i := range d.Checks {
-		d.Checks[i].Status, d.Checks[i].Reason = "failed", "etcd does not run"
+		d.Checks[i].Status, d.Checks[i].Reason = "failed", "etcd is not running"
 	}
 	require.NoError(t, printerTo(&out).Print(d))
 	assert.Regexp(t, `(?m)^last error +sidecar: no answer 7 times since .+ ago, resolved .+ ago$`, unwrapped(t, &out))
 	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
-	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
-	assert.Contains(t, out.String(), "  failed    etcd does not run\n")
+	assert.Equal(t, 1, strings.Count(out.String(), "etcd is not running"))
+	assert.Contains(t, out.String(), "  failed    etcd is not running\n")
 }
 
 func TestStepShowsAChangeOfReadiness(t *testing.T) {
@@ -155,7 +155,7 @@ func TestLongReasonIsPrintedOnce(t *testing.T) {
 
 func TestLeaderIsNone(t *testing.T) {
 	assert.Equal(t, "none, term 3", leader(status.Document{Member: state.Member{ClusterID: "1", Term: 3}}))
-	assert.Empty(t, leader(status.Document{}), "etcd does not run")
+	assert.Empty(t, leader(status.Document{}), "etcd is not running")
 }
 
 func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
@@ -181,15 +181,15 @@ func TestColoursOnlyAtTerminals(t *testing.T) {
 	out.Reset()
 	d := document()
 	d.State, d.Ready = "Serving", true
-	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are rejected"}}
 	require.NoError(t, printer.Print(d))
-	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are refused\x1b[0m", "not green")
+	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are rejected\x1b[0m", "not green")
 }
 
 func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
 	d := document()
 	d.State, d.Ready = "Serving", true
-	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are rejected"}}
 	for range 12 {
 		d.Timeline = append(d.Timeline, status.TimelineEvent{At: now, Kind: "leader", Health: "ok", Message: "main-1 leads"})
 	}

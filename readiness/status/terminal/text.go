@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FormatStep formats a step of the state machine: "Query → Wait" or "Query stays".
+// FormatStep formats a transition of the state machine, such as "Query → Wait" or "Query stays".
 func FormatStep(from, to string) string {
 	if from == to {
 		return from + " stays"
@@ -19,7 +19,7 @@ func FormatStep(from, to string) string {
 	return from + " → " + to
 }
 
-// Round rounds a duration to milliseconds if it is below a second, and to seconds otherwise.
+// Round rounds a duration to milliseconds if it is less than a second, otherwise to seconds.
 func Round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
@@ -27,7 +27,7 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// FormatAge formats the age of a time, which may come from a clock ahead of this one.
+// FormatAge formats the age of a time. The time may be in the future if it comes from another clock.
 func FormatAge(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
 		return fmt.Sprintf("%v ahead of this machine's clock", Round(ahead))
@@ -49,22 +49,22 @@ func Size(bytes int64) string {
 	}
 }
 
-// FormatTime formats a time in the local zone.
+// FormatTime formats a time in the local time zone.
 func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
-	// columns is the line width if the stream is not a terminal. A single word may be wider, because commands and
-	// paths are not broken.
+	// columns is the line width if the stream is not a terminal. Long words, such as paths, are not broken and may
+	// exceed it.
 	columns = 80
-	// narrow is the smallest number of columns to wrap a text in.
+	// narrow is the minimum number of columns for wrapping a text.
 	narrow = 12
 )
 
-// words matches the units that are not broken: times and words.
+// words matches times and words, which are not broken.
 var words = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+|\S+`)
 
-// Wrapped returns a lead followed by a text, in lines of at most 80 columns that are broken at blanks and aligned
-// after the lead. If the lead leaves too little room, the text is not broken.
+// Wrapped returns a lead followed by a text that is wrapped at 80 columns and indented by the width of the lead. If
+// the lead is too wide, the text is not wrapped.
 func Wrapped(lead, text string) string { return wrapped(lead, text, columns) }
 
 func (p *Printer) wrapped(lead, text string) string { return wrapped(lead, text, p.width) }
@@ -90,7 +90,7 @@ func wrapped(lead, text string, columns int) string {
 	return b.String()
 }
 
-// Table aligns rows with the same number of cells. The last column wraps.
+// Table formats rows with the same number of cells. Texts in the last column are wrapped.
 func Table(rows ...[]string) string { return table(columns, rows) }
 
 func (p *Printer) table(rows ...[]string) string { return table(p.width, rows) }
@@ -115,7 +115,7 @@ func table(columns int, rows [][]string) string {
 
 func padded(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// width returns the number of columns of a text, without escape sequences for colours.
+// width returns the width of a text in columns, without escape sequences for colours.
 func width(text string) int {
 	plain := 0
 	for {
@@ -128,7 +128,7 @@ func width(text string) int {
 	}
 }
 
-// columnsOf returns the width of a terminal up to a maximum, because very wide lines are hard to read, or 80 if the
+// columnsOf returns the width of a terminal, but at most 160 because very long lines are hard to read, or 80 if the
 // file is not a terminal.
 func columnsOf(file *os.File) int {
 	if file == nil {

@@ -35,7 +35,7 @@ func TestEvents_inKubectlDescribe(t *testing.T) {
 		return err
 	})
 	cluster.Eventually(t, "the refusal is reported", func() error {
-		return contains(w.log("etcd-main-0"), "Role does not let it create this Event")
+		return contains(w.log("etcd-main-0"), "Role does not allow it to create this Event")
 	})
 	assert.True(t, w.greeted())
 }

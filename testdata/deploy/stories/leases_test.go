@@ -103,10 +103,10 @@ func TestLeases_forbidden(t *testing.T) {
 	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
 	require.NoError(t, err, out)
 	cluster.Eventually(t, "the status reports the missing permission", func() error {
-		return contains(w.exec("etcd-main-1", "status", "-v"), "lease fails", "Role does not let it get and patch")
+		return contains(w.exec("etcd-main-1", "status", "-v"), "lease fails", "Role does not allow it to get and patch")
 	})
 	w.awaitReady(3)
 	w.greet()
 	w.apply(three, leasing)
-	cluster.Eventually(t, "the lease is renewed again", func() error { return contains(w.log("etcd-main-1"), "a lease is renewed again") })
+	cluster.Eventually(t, "the lease is renewed again", func() error { return contains(w.log("etcd-main-1"), "renewed the lease after previous failures") })
 }
