@@ -21,7 +21,7 @@ type ConfigPreview struct {
 	// configuration before and after the initialization of a single-member cluster, because no other member can
 	// affect it.
 	NewAlone bool
-	// LogDir is the WAL directory, or "" if the configuration does not set one.
+	// LogDir is the WAL directory, or "" if the configuration sets no directory.
 	LogDir string
 }
 

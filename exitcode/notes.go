@@ -123,10 +123,10 @@ func (n *CrashNote) Discard() error {
 // value means that there is no note.
 type LastRun struct {
 	Began  time.Time `json:"began"`
-	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
-	Status Code      `json:"status"`         // valid with Ended
+	Ended  time.Time `json:"ended,omitzero"` // zero while the run continues and after a kill
+	Status Code      `json:"status"`         // valid if Ended is set
 	Reason string    `json:"reason,omitempty"`
-	Served bool      `json:"served"` // it came to serve
+	Served bool      `json:"served"` // the run served requests
 	// DataDir is the data directory of the latest run that served requests, which may be an earlier run. DataDir
 	// proves that there was a database, even if the directory is empty now.
 	DataDir string `json:"data_dir,omitempty"`

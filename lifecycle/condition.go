@@ -127,7 +127,7 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return ClassCrash
 	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable:
 		return ClassSidecar
-	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // these events carry no error
+	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // events without an error
 	}
 	return ""
 }

@@ -322,7 +322,7 @@ func isRegular(path string) bool {
 // sets them when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
-	WALDir  string            `json:"wal_dir,omitempty"` // directory of the log if it is outside the data directory
+	WALDir  string            `json:"wal_dir,omitempty"` // WAL directory if it is outside the data directory
 	Files   []FileFingerprint `json:"files"`             // the database, the log segments and the snapshots
 }
 

@@ -84,7 +84,7 @@ const (
 // childResult is the JSON on the last line of a child's output.
 type childResult struct {
 	Valid    bool     `json:"valid"`
-	Unable   bool     `json:"unable,omitempty"` // the data could not be read, so the reason does not speak against it
+	Unable   bool     `json:"unable,omitempty"` // the data could not be read
 	Reason   string   `json:"reason,omitempty"`
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }

@@ -25,7 +25,7 @@ var singleMember []byte
 
 // A Source locates the etcd configuration if there is no sidecar.
 type Source struct {
-	File      string // YAML; "" means the configuration of a single member on loopback
+	File      string // path of a YAML file; "" means a single member on loopback
 	DataDir   string // absolute path, used if File has no data-dir
 	PodName   string // selects the member if File describes several; "" if unknown
 	Namespace string // namespace of the pod; "" if unknown
