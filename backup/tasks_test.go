@@ -215,7 +215,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the problem is reported")
 	undone := s.Facts().Undone
 	require.Contains(t, undone.Message, "not deleting any backups because a safety check failed: ")
-	require.Contains(t, undone.Message, "a clock is or was wrong")
+	require.Contains(t, undone.Message, "check the clocks of the members")
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 

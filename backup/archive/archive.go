@@ -19,52 +19,52 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Errors for errors.Is, in addition to those of packages store and format: store.ErrNotFound for a missing object,
-// and format.ErrDamaged and format.ErrUntrusted for an object that cannot be verified. The message contains the
-// name of the object.
+// Errors for errors.Is. The package also returns store.ErrNotFound for a missing object, and format.ErrDamaged or
+// format.ErrUntrusted for an object that cannot be verified. Messages contain the object name.
 var (
 	// ErrForeign reports that an object belongs to another cluster.
 	ErrForeign = errors.New("cluster ID mismatch")
-	// ErrNotKept reports that a target cannot be restored. The message lists the targets that can.
+	// ErrNotKept reports that a target cannot be restored. The message lists the available targets.
 	ErrNotKept = errors.New("not available")
 	// ErrHole reports that segments are not contiguous.
-	ErrHole = errors.New("the chain has a hole")
-	// ErrNameless reports that the newest generation has backups but no generation.json. Continuing from the
-	// previous generation would lose these backups. It wraps format.ErrDamaged.
-	ErrNameless = fmt.Errorf("%w: it is missing, but its generation has backups", format.ErrDamaged)
+	ErrHole = errors.New("gap in the chain")
+	// ErrNameless reports that the newest generation has backups but no generation.json. Continuing from the previous
+	// generation would lose these backups. ErrNameless wraps format.ErrDamaged.
+	ErrNameless = fmt.Errorf("%w: generation.json is missing, but the generation has backups", format.ErrDamaged)
 	// ErrUnsigned reports that the backups are signed but this process has no signing key. Readers that require
-	// signatures would stop at the first object of this process.
-	ErrUnsigned = errors.New("signed, but --backup-signing-key is not set")
+	// signatures would stop at the first object that this process writes.
+	ErrUnsigned = errors.New("the backups are signed, but --backup-signing-key is not set")
 )
 
-// NotVerified reports whether the content of an object is wrong, as opposed to an error in reading it.
+// NotVerified reports whether err means that the content of an object is invalid, rather than that the object could
+// not be read.
 func NotVerified(err error) bool {
 	return errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
 
-// Unusable reports whether an object is missing, cannot be verified, or has parts that are not contiguous. Other
-// errors mean that the object could not be read.
+// Unusable reports whether err means that an object is missing, cannot be verified, or is not contiguous. Any other
+// error means that the object could not be read.
 func Unusable(err error) bool {
 	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
-// An Archive reads and writes the backups in a store. It creates each name once, and deletes only a segment that it
-// has stored too late.
+// An Archive reads and writes the backups in a store. Archive creates each name once and deletes nothing except a
+// segment that was stored too late.
 type Archive struct{ *Reader }
 
-// New returns the archive in a store. It does not access the store.
+// New returns the archive in a store without accessing the store.
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
 	return &Archive{&Reader{objectStore: objectStore{s, keys, known}}}
 }
 
-// A Reader reads the backups in a store. Its methods send requests and may be called from any goroutine.
+// A Reader reads the backups in a store. Its methods send requests and are safe for concurrent use.
 type Reader struct {
 	objectStore
 	endings sync.Map // generations known to have ended
 }
 
-// An objectStore reads individual objects of an archive.
+// An objectStore reads individual objects from an archive.
 type objectStore struct {
 	store store.Store
 	keys  *format.Keys
@@ -74,13 +74,13 @@ type objectStore struct {
 // Store returns the store that holds the archive.
 func (r *objectStore) Store() store.Store { return r.store }
 
-// Keys returns the keys for signing statements and encrypting data.
+// Keys returns the keys for signing and encryption.
 func (r *objectStore) Keys() *format.Keys { return r.keys }
 
 // String returns the URL of the store.
 func (r *objectStore) String() string { return r.store.String() }
 
-// readStatement reads an object that consists of a single statement, and returns its line.
+// readStatement reads an object that consists of a single statement and returns the line.
 func (r *objectStore) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *objectStore) readStatement(ctx context.Context, name, kind string, into
 	buffered := bufio.NewReader(content)
 	line, err := format.ReadLine(buffered)
 	if format.Ended(err) {
-		err = fmt.Errorf("%w: it is empty", format.ErrDamaged)
+		err = fmt.Errorf("%w: the object is empty", format.ErrDamaged)
 	}
 	if err == nil {
 		err = r.keys.Check(line, kind, into)
@@ -116,7 +116,7 @@ func (a *Archive) putStatement(ctx context.Context, name string, statement any) 
 // newHeader returns the heading of a statement.
 func newHeader(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
-// wrapName adds the name of the object to an error.
+// wrapName adds the object name to an error.
 func (r *objectStore) wrapName(name string, err error) error {
 	if err == nil {
 		return nil
@@ -126,15 +126,16 @@ func (r *objectStore) wrapName(name string, err error) error {
 
 // mismatchError reports that the content of an object does not match its name.
 func (r *objectStore) mismatchError(name string) error {
-	return r.wrapName(name, fmt.Errorf("%w: its content does not match its name", format.ErrDamaged))
+	return r.wrapName(name, fmt.Errorf("%w: the content does not match the object name", format.ErrDamaged))
 }
 
 // otherClusterError reports that an object belongs to another cluster.
 func (r *objectStore) otherClusterError(name, of, instead string) error {
-	return fmt.Errorf("%s in %s: %w: %s instead of %s", name, r.store, ErrForeign, of, instead)
+	return fmt.Errorf("%s in %s: %w: found %s, expected %s", name, r.store, ErrForeign, of, instead)
 }
 
-// selectError returns the first non-nil error, but prefers a lack of trust, because the object need not be damaged.
+// selectError returns the first non-nil error, but prefers format.ErrUntrusted, because an untrusted object may be
+// intact.
 func selectError(a, b error) error {
 	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
 		return b
@@ -152,8 +153,8 @@ func MaxTime(a, b time.Time) time.Time {
 
 // A Fault is an error about an object that is missing or cannot be verified.
 type Fault struct {
-	Object string          // name of the object; empty if it does not exist
-	From   format.Position // position before which everything was read; zero for a full snapshot
+	Object string          // object name; empty if the object does not exist
+	From   format.Position // everything before this position was read; zero for a full snapshot
 	Err    error
 }
 
@@ -163,7 +164,7 @@ func (f *Fault) Error() string { return f.Err.Error() }
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// asFault wraps an error in a Fault if it concerns the content of the store rather than the access to it.
+// asFault wraps err in a Fault if err concerns the content of the store rather than access to the store.
 func asFault(err error, object string, from format.Position) error {
 	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
@@ -171,16 +172,16 @@ func asFault(err error, object string, from format.Position) error {
 	return err
 }
 
-// faultList are the objects that a path must avoid.
+// A faultList lists objects that a path must avoid.
 type faultList []*Fault
 
-// add returns the list with the fault added, and false if the list already included it.
+// add returns the list with the fault added, and false if the list already contains the fault.
 func (f faultList) add(fault *Fault) (faultList, bool) {
 	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
 	return append(slices.Clone(f), fault), !known
 }
 
-// errorOf returns why an object is unusable, or nil if it is not known to be.
+// errorOf returns why an object is unusable, or nil if the object is not in the list.
 func (f faultList) errorOf(object string) error {
 	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
 		return f[i].Err
@@ -191,20 +192,20 @@ func (f faultList) errorOf(object string) error {
 // Origin is the first position of a restored generation that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}
 
-// A lastRead is the last manifest of an object, or the reason why it cannot be verified. Objects never change, and
-// a replaced object has a different size or time.
+// A lastRead is the last manifest of an object, or the error from verifying the object. Objects are immutable, and a
+// replaced object has a different size or time.
 type lastRead struct {
 	manifest *format.Manifest
 	err      error
 }
 
-// maxCached limits the number of cached lastReads.
+// maxCached limits the number of cached manifests.
 const maxCached = 1 << 15
 
 // maxParallel limits the number of manifests that are read in parallel.
 const maxParallel = 8
 
-// forEach calls do for each index from 0 to n-1, with limited parallelism, and returns the first error.
+// forEach calls do for each index from 0 to n-1 with limited parallelism and returns the first error.
 func forEach(n int, do func(int) error) error {
 	var group errgroup.Group
 	group.SetLimit(maxParallel)
@@ -214,7 +215,7 @@ func forEach(n int, do func(int) error) error {
 	return group.Wait()
 }
 
-// nameTime is the layout of times in names, in UTC.
+// nameTime is the layout of UTC times in object names.
 const nameTime = "20060102T150405Z"
 
 // ClusterName is the name of the cluster manifest.
@@ -228,7 +229,7 @@ const (
 // A Level is a level of merging.
 type Level string
 
-// Levels, by the time that one object covers.
+// Levels, ordered by the time that an object covers.
 const (
 	Segment Level = "segment" // one --backup-interval
 	Minute  Level = "minute"
@@ -242,7 +243,7 @@ type Object struct {
 	Start      format.Position
 	Next       format.Position // position of the next object; zero for a Segment whose manifest was not read
 	Size       int64           // bytes
-	Modified   time.Time       // time of creation, by the store's clock
+	Modified   time.Time       // creation time, by the store's clock
 }
 
 // Name returns the name of the object in the store.
@@ -253,12 +254,12 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
-// hasNameOf reports whether two objects have the same name, without formatting it.
+// hasNameOf reports whether two objects have the same name, without formatting the names.
 func (o Object) hasNameOf(other Object) bool {
 	return o.Level == other.Level && o.Generation == other.Generation && o.Start == other.Start && o.NamedEnd() == other.NamedEnd()
 }
 
-// NamedEnd returns the position after an object according to its name. A segment may extend further.
+// NamedEnd returns the position after an object according to the object's name. A segment may extend further.
 func (o Object) NamedEnd() format.Position {
 	if o.Level == Segment {
 		return format.Position{Revision: o.Start.Revision, Part: o.Start.Part + 1}
@@ -271,8 +272,8 @@ func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists the objects of the given levels, or of all levels, each ordered by first position. It lists the
-// levels in the order in which objects are merged, so that no object is missed.
+// Objects lists the objects of the given levels, or of all levels if none are given. Each level is ordered by first
+// position. Listing the levels in the order in which objects are merged ensures that no object is missed.
 func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Level) (all []Object, err error) {
 	if len(levels) == 0 {
 		levels = []Level{Segment, Minute, Hour}
@@ -285,7 +286,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Lev
 			}
 			start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
 			if err != nil {
-				continue // not an object of this package
+				continue // created by another program
 			}
 			all = append(all, Object{
 				Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
@@ -295,7 +296,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, levels ...Lev
 	return all, nil
 }
 
-// GenerationPrefix returns the prefix of all object names of a generation.
+// GenerationPrefix returns the common prefix of the object names in a generation.
 func GenerationPrefix(generation int) string {
 	return fmt.Sprintf("%s%06d/", generationsPrefix, generation)
 }
@@ -311,7 +312,7 @@ func levelPrefix(generation int, level Level) string {
 	return GenerationPrefix(generation) + string(level) + "/"
 }
 
-// ParseObject parses the part of an object name after the prefix of its level.
+// ParseObject parses the part of an object name that follows the level prefix.
 func ParseObject(level Level, name string) (start, next format.Position, err error) {
 	if level == Segment {
 		start, err = format.ParsePosition(name)
@@ -322,7 +323,7 @@ func ParseObject(level Level, name string) (start, next format.Position, err err
 		next, err = format.ParsePosition(second)
 	}
 	if err == nil && next.Compare(start) <= 0 {
-		err = fmt.Errorf("%q ends before it starts", name)
+		err = fmt.Errorf("invalid object name %q: end precedes start", name)
 	}
 	return start, next, err
 }
@@ -332,14 +333,14 @@ func FullName(revision int64, at time.Time) string {
 	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(nameTime))
 }
 
-// ParseFullName parses a result of FullName. On an error the time is zero, which counts as the oldest.
+// ParseFullName parses a name returned by FullName. If err is not nil, the time is zero, which sorts first.
 func ParseFullName(name string) (revision int64, at time.Time, err error) {
 	number, stamp, _ := strings.Cut(name, "-")
 	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {
 		at, err = time.Parse(nameTime, stamp)
 	}
 	if err != nil || FullName(revision, at) != name {
-		return 0, time.Time{}, fmt.Errorf("%q is not the name of a full snapshot", name)
+		return 0, time.Time{}, fmt.Errorf("invalid full snapshot name %q", name)
 	}
 	return revision, at, nil
 }
@@ -349,7 +350,7 @@ func fullPrefix(generation int) string { return GenerationPrefix(generation) + "
 // DataName returns the name of the data object of a full snapshot.
 func DataName(generation int, full string) string { return fullPrefix(generation) + full + "/data" }
 
-// ManifestName returns the name of the manifest of a full snapshot. It is created last and deleted first.
+// ManifestName returns the name of the manifest of a full snapshot. The manifest is created last and deleted first.
 func ManifestName(generation int, full string) string {
 	return fullPrefix(generation) + full + "/manifest.json"
 }

@@ -66,7 +66,7 @@ func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	assert.EqualValues(t, 25, path.Revision)
 }
 
-// Readers compute the name of the next segment, so they find it even if no listing includes it yet.
+// Readers compute the name of the next segment, so they find segments that no listing includes yet.
 func TestFind_unlistedSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name := archive.SegmentName(1, w.full().Next)
@@ -82,15 +82,15 @@ func TestFind_unlistedSegment(t *testing.T) {
 	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
-// stranger stores a segment of another cluster.
+// stranger stores a segment that belongs to another cluster.
 func (w *world) stranger(first, last int64, at time.Time) {
 	w.t.Helper()
 	start := format.Start{Cluster: "beef", Generation: 1, Position: format.After(first - 1), Before: format.Seed("beef", 1, first-1)}
 	w.putSegment(w.rows(start, last, at))
 }
 
-// The store was emptied, and another cluster initialized it while the first one kept writing for a few seconds. The
-// objects of the new cluster sort between the segments of the first.
+// The store was emptied, and another cluster initialized it while the first cluster kept writing for a few seconds.
+// The new cluster's objects sort between the segments of the first cluster.
 func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, TimeAt(9))
@@ -118,7 +118,7 @@ func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A merged object covers every segment that starts within its range, so a segment stored there later would be
+// A merged object covers every segment that starts within its range, so a later segment in that range would be
 // deleted as already merged.
 func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
@@ -128,7 +128,7 @@ func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// The full snapshot has no segment after it yet, and a segment that belongs to no chain spans its revision.
+// The full snapshot is not followed by a segment yet, and a segment that belongs to no chain spans its revision.
 func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
@@ -157,7 +157,7 @@ func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 }
 
-// The name of the merged object already gives the start of the next chain, so its content has not been read before.
+// The name of the merged object contains the start of the next chain, so the content has not been read before.
 func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -175,8 +175,7 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
 
-// The full snapshot in the middle looks like the start of a chain, because no row lies between it and the first
-// one.
+// The second full snapshot looks like the start of a chain, because there are no rows between the two.
 func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 10)
 	w.full()
@@ -195,8 +194,8 @@ func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
 	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
 }
 
-// If two members split rows into segments at different revisions, a full snapshot may fall inside a segment. It
-// does not start a chain, and the chain continues across it.
+// If two members split rows at different revisions, a full snapshot may be inside a segment. Such a snapshot does not
+// start a chain, and the previous chain continues past it.
 func TestFind_fullWithinASegment(t *testing.T) {
 	for name, merged := range map[string]bool{"as it was stored": false, "merged": true} {
 		t.Run(name, func(t *testing.T) {

@@ -12,11 +12,11 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Target is the state to restore. Without a revision and a time, it is the latest state.
+// A Target is the state to restore. A target without revision and time is the latest state.
 type Target struct {
 	Revision   int64     // 0 if not given
-	Time       time.Time // selects the last revision of that time; zero if not given
-	Generation int       // 0 selects the newest generation that has the target
+	Time       time.Time // selects the last revision at that time; zero if not given
+	Generation int       // 0 selects the newest generation that contains the target
 }
 
 // Latest reports whether the target has neither a revision nor a time.
@@ -34,47 +34,47 @@ func (t Target) String() string {
 	}
 }
 
-// A Path lists the objects from which a revision is restored.
+// A Path lists the objects needed to restore a revision.
 type Path struct {
 	Generation Generation
 	Full       Full
-	Objects    []Object  // to read after Full, in order
-	Revision   int64     // rows of later revisions are not read
-	Time       time.Time // time at which Revision was current, as far as known
-	PastEnd    error     // why backups after the latest revision are unreadable; nil if there are none, or for other targets
+	Objects    []Object  // to be read after Full, in order
+	Revision   int64     // later rows are ignored
+	Time       time.Time // time at which Revision was current, if known
+	PastEnd    error     // why backups after the latest revision cannot be read; nil if there are none or the target is not the latest revision
 	Reported   int64     // last revision of the generation according to object names; only set for the latest revision
 
-	// Fetched, if not nil, is called by Read with the number of bytes read. The caller of Find may set it.
+	// Fetched is called by Read with the number of bytes read. Callers of Find may set Fetched.
 	Fetched func(bytes int)
 
-	end    format.Position // the path ends before this position; zero if only Revision limits it
-	found  bool            // by Find
+	end    format.Position // the path ends before this position; zero if only Revision limits the path
+	found  bool            // returned by Find
 	chain  []Object        // objects from Full to the end of the chain
 	target Target
 	faults faultList // objects that the path must avoid
 }
 
-// Lost returns the number of revisions after the path's last one that exist according to object names but cannot be
+// Lost returns the number of revisions after the end of the path that exist according to object names but cannot be
 // read. There may be more: see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
-// truncate returns the part of a path that could be read.
+// truncate returns the readable part of a path.
 func (p Path) truncate(end format.Position, known faultList) Path {
 	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
 }
 
-// Find returns the path to a target. A time after the end of the newest chain selects that end, unless newer
-// backups are known to exist; a time between the last chain of a generation and the start of the next generation
-// selects the end of that chain. The latest revision is that of the newest generation or, if that has no backups
-// yet, the revision that was restored into it. ErrNotKept reports that the target cannot be restored, and lists the
-// targets that can.
+// Find returns the path to a target. A time after the end of the newest chain selects the end of that chain, unless
+// newer backups are known to exist. A time between the last chain of a generation and the start of the next
+// generation selects the end of that chain. The latest revision is the last one of the newest generation or, if the
+// newest generation has no backups yet, the revision that was restored into it. If the target cannot be restored,
+// Find returns ErrNotKept with a list of available targets.
 func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find is like Find, but skips the objects in known and any other object that turns out to be unusable.
+// find is like Find, but skips known faults and any other object that turns out to be unusable.
 func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)
@@ -125,7 +125,7 @@ func (h *History) resolve(target Target) Target {
 	return Target{Generation: newest.Number}
 }
 
-// validUntil returns the time at which the chain's last revision stopped being current, as far as known. The last
+// validUntil returns the time at which a newer revision replaced the chain's last revision, as far as known. The last
 // chain of a generation is valid until the next generation starts.
 func (h *History) validUntil(g, c int) time.Time {
 	switch chains := h.Generations[g].Chains; {
@@ -169,14 +169,14 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	switch {
 	case target.Latest():
 		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
-			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // may be signed with a key that is not trusted yet
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // a key for the ignored object may be missing
 		}
 		if path.PastEnd != nil {
 			path.Reported = maxNamed(generation.Fulls, generation.Objects)
 		}
 	case target.Revision == 0:
 		if chain.PastEnd != nil && target.Time.After(chain.certain) {
-			return Path{}, fmt.Errorf("%s is %w: revision %d was the latest at %s, and later revisions cannot be read: %w", target, ErrNotKept,
+			return Path{}, fmt.Errorf("%s is %w: backups can only be read up to revision %d (%s): %w", target, ErrNotKept,
 				chain.To, chain.certain.UTC().Format(time.RFC3339), chain.PastEnd)
 		}
 		known, err := h.markerBefore(ctx, path, target.Time)
@@ -196,19 +196,19 @@ func (h *History) path(ctx context.Context, generation GenerationContents, chain
 	return path, nil
 }
 
-// rangeError reports which ranges can be restored instead of a target, and why not more.
+// rangeError returns an error that lists the available ranges and why later revisions are not available.
 func (h *History) rangeError(target Target) error {
-	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
+	err := fmt.Errorf("%s is %w in %s; restore points: %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
 		err = fmt.Errorf("%w; later revisions cannot be read: %w", err, newest.pastEnd())
 	}
 	return err
 }
 
-// maxRanges limits the number of ranges in an error; backup list shows all ranges.
+// maxRanges limits the number of ranges in an error; backup list shows all of them.
 const maxRanges = 3
 
-// describeRanges lists the newest restorable ranges.
+// describeRanges lists the newest ranges of restore points.
 func (h *History) describeRanges() string {
 	var all []string
 	for _, generation := range h.Generations {
@@ -219,7 +219,7 @@ func (h *History) describeRanges() string {
 	}
 	switch older := len(all) - maxRanges; {
 	case len(all) == 0:
-		return "no restore points"
+		return "none"
 	case older > 0:
 		return fmt.Sprintf("%s, and %d older ranges", strings.Join(all[older:], ", "), older)
 	default:
@@ -227,10 +227,10 @@ func (h *History) describeRanges() string {
 	}
 }
 
-// Fallback returns a different path to the same target after a Fault, from an older full snapshot or with different
-// objects. If the target was the latest revision or a named full snapshot, the path may end earlier, at the last
-// readable revision; the caller must compare both to report the loss. ErrNotKept reports that there is no such
-// path. The new path may also fail. A cause that is not a Fault is returned unchanged.
+// Fallback returns another path to the same target after a Fault, using an older full snapshot or different objects.
+// If the target was the latest revision or a named full snapshot, the new path may end at an earlier revision.
+// Callers must compare the revisions to report the loss. The new path may fail as well. Fallback returns ErrNotKept
+// if there is no other path, and a cause other than a Fault unchanged.
 func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
@@ -258,8 +258,7 @@ func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, er
 	return other, err
 }
 
-// fallbackFull returns a different path to the revision of a full snapshot, or to the last readable revision before
-// it.
+// fallbackFull returns another path to the revision of a full snapshot, or to the last readable revision before that.
 func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (Path, error) {
 	exact := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	other, err := r.find(ctx, exact, known)
@@ -277,10 +276,10 @@ func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (
 var endOfTime = time.Unix(1<<40, 0)
 
 // markerBefore returns the last marker up to a time in the objects after a path's full snapshot. The full snapshot
-// itself counts as a marker, one second after its time.
+// counts as a marker that is one second later than the snapshot's time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
-	times := make([]time.Time, len(path.chain)) // times of the first markers; zero without a marker
+	times := make([]time.Time, len(path.chain)) // times of the first markers; zero for an object without markers
 	if err := forEach(len(times), func(i int) error {
 		manifest, err := h.reader.firstManifest(ctx, path.chain[i])
 		times[i] = manifest.From
@@ -290,7 +289,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	}
 	count := 1 + lastIndex(times, func(at time.Time) bool { return !at.IsZero() && !at.After(t) })
 	if stored := countByStoreClock(path.chain, times, count, t); stored > count {
-		count, t = stored, endOfTime // count all of them, whatever their markers say
+		count, t = stored, endOfTime // ignore the markers
 	}
 	if count == 0 {
 		return known, nil
@@ -310,7 +309,7 @@ func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (kno
 	return known, nil
 }
 
-// lastIndex returns the index of the last element for which fits returns true, or -1.
+// lastIndex returns the index of the last element that fits, or -1.
 func lastIndex[T any](all []T, fits func(T) bool) int {
 	for i, one := range slices.Backward(all) {
 		if fits(one) {
@@ -320,13 +319,14 @@ func lastIndex[T any](all []T, fits func(T) bool) int {
 	return -1
 }
 
-// clockTolerance is the maximum difference between two clocks that is ignored.
+// clockTolerance is the clock difference that is ignored.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns the number of objects that existed at a time according to the store's clock, if that is
-// greater than count, the number according to their markers. In this case the objects were written by a member
-// whose clock was ahead. The store's clock may also be wrong, so it is trusted only if other members continued from
-// that member's times: times never decrease, so their times stay the same, far ahead of the store's clock.
+// countByStoreClock returns the number of objects that existed at a time by the store's clock, if that number is
+// greater than count, which is based on markers. A greater number means that the member that wrote the objects had a
+// clock that was ahead. Because the store's clock may be wrong instead, countByStoreClock trusts it only if later
+// objects repeat the same marker time: marker times never decrease, so the following members had to repeat the time
+// until their own clocks caught up.
 func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
 	for i := count + 1; i < len(objects); i++ {
 		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {

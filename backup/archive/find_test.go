@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores a target, trying fallbacks until one succeeds or none is left.
+// instead restores a target, using fallbacks until one succeeds or none is left.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -167,7 +167,7 @@ func TestFind_time(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
 				target := archive.Target{Time: TimeAt(revision).Add(offset)}
 				path, err := w.Find(w.ctx, target)
-				opens := revision == 10 || revision == 60 // // these seconds contain the creation of a full snapshot
+				opens := revision == 10 || revision == 60 // // a full snapshot was created during these seconds
 				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
 					continue
@@ -183,14 +183,14 @@ func TestFind_time(t *testing.T) {
 	assert.EqualValues(t, 70, w.find(archive.Target{Time: TimeAt(1000)}).Revision, "nothing later is known")
 	_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(9)})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not available in memory://test/, which has revisions 10 to 40 (")
+	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not available in memory://test/; restore points: revisions 10 to 40 (")
 
 	result := w.restore(archive.Target{Time: TimeAt(33)})
 	assert.EqualValues(t, 25, result.full)
 	assert.Equal(t, revisions(26, 33), result.revisions)
 }
 
-// A full snapshot and an accidental write happened within the same second, and the target is just before the write.
+// A full snapshot and an accidental write happened in the same second, and the target is just before the write.
 func TestFind_timeJustBeforeAFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, TimeAt(20).Add(100*time.Millisecond))
@@ -204,7 +204,7 @@ func TestFind_timeJustBeforeAFull(t *testing.T) {
 	}
 }
 
-// A single full snapshot was certainly current at the end of its second.
+// The revision of a single full snapshot was certainly current at the end of the snapshot's second.
 func TestFind_timeOfASingleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
@@ -257,7 +257,7 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 	return w, clock
 }
 
-// A member's clock is an hour ahead. The members that write after it never record an earlier time.
+// A member's clock is an hour ahead. Members that write later never record an earlier time.
 func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
@@ -279,7 +279,7 @@ func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
-// Every marker is ahead of the store's clock, so it may be the store's clock that is wrong.
+// All markers are ahead of the store's clock, so the store's clock may be wrong.
 func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
@@ -291,13 +291,13 @@ func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
 }
 
-// All markers of a burst can have the same time, and a store may round times to seconds.
+// All markers of a burst may have the same time, and a store may round times to seconds.
 func TestFind_timeWithinABurst(t *testing.T) {
 	w, clock := timed(t)
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.ahead(last, at) // according to the store's clock, they were stored earlier
+		w.ahead(last, at) // stored earlier by the store's clock
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
@@ -331,7 +331,7 @@ func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	}
 }
 
-// inflated is a store in which one object is followed by zeros, like a sparse file.
+// inflated is a store with one object that is followed by zeros, like a sparse file.
 type inflated struct {
 	store.Store
 	name string
@@ -372,7 +372,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
 }
 
-// A restore would need a volume of the listed size.
+// A restore would need a volume with the size in the listing.
 func TestFind_skipsAnInflatedObject(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()

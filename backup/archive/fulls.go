@@ -17,24 +17,24 @@ import (
 // Full is the manifest of a full snapshot.
 type Full struct {
 	format.Heading
-	Cluster    string          `json:"cluster"`           // the store's
+	Cluster    string          `json:"cluster"`           // cluster ID
 	Generation int             `json:"generation"`        //
 	Revision   int64           `json:"revision"`          // read in the same transaction as the database
 	Next       format.Position `json:"next"`              // position of the next segment
-	Behind     *Link           `json:"behind,omitempty"`  // where the previous chain ended if this snapshot starts a new one; nil otherwise, or for the first chain
-	Session    string          `json:"session,omitempty"` // writer process: random, hexadecimal
-	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in the same transaction; 0 if there was none
+	Behind     *Link           `json:"behind,omitempty"`  // end of the previous chain if this snapshot starts a new chain; nil otherwise and for the first chain
+	Session    string          `json:"session,omitempty"` // writer process (random, hexadecimal)
+	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction, read in the same transaction; 0 if none
 	Time       time.Time       `json:"time"`              // time of the transaction, truncated to seconds
-	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision: that of the segments before it, or format.Seed
+	Chain      format.Digest   `json:"chain"`             // digest of the chain at Revision, or format.Seed if the snapshot starts a chain
 	Last       format.Digest   `json:"last,omitzero"`     // digest of the rows of the last revision with rows; zero if unknown
 	Data       format.Body     `json:"data"`              // the object next to the manifest
-	Database   format.Body     `json:"database"`          // only the database, without the digest that follows it in a snapshot
+	Database   format.Body     `json:"database"`          // database only, without the trailing digest of a snapshot
 	Hash       *format.Hash    `json:"hash,omitempty"`    // etcd's own hash, if it was requested
 	Buckets    []string        `json:"buckets,omitempty"` // names of the included small buckets
-	Term       uint64          `json:"term"`              // raft's
-	Applied    uint64          `json:"applied,omitzero"`  // raft index that the writer had applied when the transaction was open; 0 if unknown
-	Member     string          `json:"member"`            // etcd member ID of the writer, hexadecimal
-	Reason     string          `json:"reason"`            // reason for the snapshot, as a clause
+	Term       uint64          `json:"term"`              // raft term
+	Applied    uint64          `json:"applied,omitzero"`  // raft index applied by the writer during the transaction; 0 if unknown
+	Member     string          `json:"member"`            // etcd member ID of the writer in hexadecimal
+	Reason     string          `json:"reason"`            // why the snapshot was made, as a clause
 	Encrypted  bool            `json:"encrypted,omitzero"`
 }
 
@@ -43,11 +43,11 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// ValidFrom returns a time at which the revision was certainly already reached, because Time is truncated to
-// seconds.
+// ValidFrom returns a time at which the revision had certainly been reached. Time may be up to a second too early
+// because it is truncated.
 func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// StartsChain reports whether the full snapshot starts a chain, so that no segment leads to it.
+// StartsChain reports whether the full snapshot starts a chain, so that no segments lead to the snapshot.
 func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
@@ -57,25 +57,25 @@ func (f Full) Start() format.Start {
 	return format.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
-// maxCompression is the highest ratio that zstd reaches: 4 bytes for a block of 128 KiB.
+// maxCompression is the highest compression ratio of zstd: 4 bytes for a block of 128 KiB.
 const maxCompression = 32 << 10
 
-// check returns an error if fields contradict each other.
+// check returns an error if fields are invalid or inconsistent.
 func (f Full) check() error {
 	switch {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
-		return fmt.Errorf("the full snapshot of revision %d lacks its cluster or generation", f.Revision)
+		return fmt.Errorf("full snapshot at revision %d has no cluster or generation", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
-		return fmt.Errorf("the full snapshot of revision %d has the invalid next position %s", f.Revision, f.Next)
+		return fmt.Errorf("full snapshot at revision %d has an invalid next position: %s", f.Revision, f.Next)
 	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/maxCompression > f.Data.Bytes:
-		return fmt.Errorf("the full snapshot of revision %d has implausible sizes: %d bytes for a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
+		return fmt.Errorf("full snapshot at revision %d has implausible sizes: data %d bytes, database %d bytes", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
 	return nil
 }
 
-// PutData compresses, encrypts and stores the data of a full snapshot, and returns the manifest for Commit. It
-// reads only the database, and sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, the data
-// must be stored under a different name, with a later Time, because encrypting twice yields different bytes.
+// PutData compresses, encrypts and stores the database of a full snapshot and returns the manifest for Commit.
+// PutData sets Heading, Data, Database, Encrypted and, if zero, Next. After an error, callers must retry with a later
+// Time, and so a different name, because encrypting twice yields different bytes.
 func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
 	full = a.withDefaults(full)
 	var err error
@@ -86,7 +86,7 @@ func (a *Archive) PutData(ctx context.Context, full Full, database io.Reader) (F
 	return full, err
 }
 
-// PutSealedData stores the output of SealSnapshot; full.Database must be the value that SealSnapshot returned. It
+// PutSealedData stores the output of SealSnapshot. full.Database must be the value that SealSnapshot returned. Calls
 // may be repeated with the same content.
 func (a *Archive) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
 	full = a.withDefaults(full)
@@ -105,8 +105,8 @@ func (a *Archive) withDefaults(full Full) Full {
 	return full
 }
 
-// Commit stores the manifest, which turns stored data into a full snapshot. It may be repeated for half a day,
-// because data without a manifest may be deleted after a day.
+// Commit stores the manifest, which completes the full snapshot. Callers may retry Commit for half a day, because
+// retention may delete data without a manifest after a day.
 func (a *Archive) Commit(ctx context.Context, full Full) error {
 	if err := full.check(); err != nil {
 		return err
@@ -114,9 +114,9 @@ func (a *Archive) Commit(ctx context.Context, full Full) error {
 	return a.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted. database writes
-// only the database and returns its size in bytes. The result must be assigned to Full.Database. It is for callers
-// that cannot keep a copy of the database until it is uploaded.
+// SealSnapshot writes the content of a data object: a stock snapshot, compressed and encrypted. The database function
+// writes only the database and returns the size in bytes. Callers that cannot keep a copy of the database until the
+// upload assign the result to Full.Database.
 func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
 	sealed, err := a.keys.Seal(into)
 	if err != nil {
@@ -133,13 +133,13 @@ func (a *Archive) SealSnapshot(into io.Writer, database func(to io.Writer) (byte
 	return body, errors.Join(err, sealed.Close())
 }
 
-// putStream stores the data that fill writes.
+// putStream stores the output of fill.
 func (a *Archive) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	var filling sync.WaitGroup
 	filling.Go(func() { _ = writer.CloseWithError(fill(writer)) })
 	digest, err := store.PutOnce(ctx, a.store, name, reader)
-	_ = reader.Close() // makes fill return an error if it is still writing
+	_ = reader.Close() // unblocks fill if it is still writing
 	filling.Wait()
 	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
 }
@@ -160,10 +160,10 @@ func (r *objectStore) Full(ctx context.Context, generation int, name string) (Fu
 	return full, nil
 }
 
-// OpenFull reads a full snapshot as a stock snapshot: the database followed by its 32-byte SHA-256. io.EOF reports
-// that the stored bytes and the SHA-256 match the manifest; the caller must compare the SHA-256 with the database,
-// as for any snapshot. After any other error, the data read so far must not be used. A missing or damaged object is
-// reported as a Fault.
+// OpenFull reads a full snapshot as a stock snapshot: the database followed by its 32-byte SHA-256. io.EOF means that
+// the stored bytes and the SHA-256 match the manifest; the caller must still compare the SHA-256 with the database,
+// as for any snapshot. After any other error, the data read so far must not be used. OpenFull reports a missing or
+// damaged object as a Fault.
 func (r *objectStore) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := Fetch(ctx, r.store, name)
@@ -197,42 +197,42 @@ func (s *snapshot) Read(p []byte) (int, error) {
 
 func (s *snapshot) Close() error { return errors.Join(s.plain.Close(), s.content.Close()) }
 
-// An endReader fails if there is anything left to read.
+// An endReader fails if there is unread data.
 type endReader struct{ of io.Reader }
 
 func (n endReader) Read([]byte) (int, error) {
 	var one [1]byte
 	read, err := n.of.Read(one[:])
 	if read > 0 {
-		err = format.Damaged(errors.New("unexpected data after its end"))
+		err = format.Damaged(errors.New("unexpected trailing data"))
 	}
 	return 0, err
 }
 
-// An Outcome is the result of a test restore.
+// An Outcome is the result of a restore test.
 type Outcome string
 
-// Outcomes. A test restore that could not be performed has none.
+// Outcomes of a restore test. A test that could not run has no outcome.
 const (
 	Verified Outcome = "verified"
 	Failed   Outcome = "failed"
 )
 
-// A Result describes a test restore.
+// A Result describes a restore test.
 type Result struct {
 	format.Heading
 	Cluster    string       `json:"cluster"`
 	Generation int          `json:"generation"`
-	Full       string       `json:"full"`     // name of the full snapshot that was restored
+	Full       string       `json:"full"`     // name of the restored full snapshot
 	Revision   int64        `json:"revision"` // restored revision
-	Segments   bool         `json:"segments"` // segments after the full snapshot were restored as well
+	Segments   bool         `json:"segments"` // whether segments after the full snapshot were restored as well
 	Outcome    Outcome      `json:"outcome"`
-	Why        string       `json:"why,omitempty"` // reason of a failure, as a sentence
+	Why        string       `json:"why,omitempty"` // reason for a failure, as a sentence
 	At         time.Time    `json:"at"`            // truncated to seconds
 	Seconds    float64      `json:"seconds"`       // duration of the test
 	Database   format.Body  `json:"database,omitzero"`
-	Hash       *format.Hash `json:"hash,omitempty"` // etcd's own hash that was compared; nil if there was none
-	Member     string       `json:"member"`         // etcd member ID of the tester, hexadecimal
+	Hash       *format.Hash `json:"hash,omitempty"` // etcd's hash that the database was compared with; nil if none
+	Member     string       `json:"member"`         // etcd member ID of the tester in hexadecimal
 }
 
 const resultKind = "result"
@@ -240,8 +240,8 @@ const resultKind = "result"
 // maxSameSecond limits the number of results within one second.
 const maxSameSecond = 10
 
-// PutResult stores a result and sets Heading. The newest result of a full snapshot counts; further results of the
-// same second get later seconds.
+// PutResult stores a result and sets Heading. If a result with the same second exists, the new result gets a later
+// second. The newest result of a full snapshot counts.
 func (a *Archive) PutResult(ctx context.Context, result Result) (err error) {
 	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
@@ -269,7 +269,7 @@ func (r *objectStore) result(ctx context.Context, name string) (Result, error) {
 	return result, err
 }
 
-// RestoreTests returns the verifiable results of restore tests of a generation since a time, oldest first.
+// RestoreTests returns the verifiable restore tests of a generation since the given time, oldest first.
 func (r *objectStore) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
 	prefix := testPrefix(generation)
 	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(nameTime)) {
@@ -286,24 +286,24 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 	return tests, nil
 }
 
-// A StoredFull is a full snapshot in a listing. If its manifest cannot be verified, only Generation, Revision and Time
-// are set, from its name.
+// A StoredFull is a full snapshot in a listing. If the manifest cannot be verified, only Generation, Revision and
+// Time are set, from the object name.
 type StoredFull struct {
 	Full
-	Size   int64     // total size of its objects in bytes
-	Stored time.Time // creation time of its manifest, by the store's clock
+	Size   int64     // total size of the objects in bytes
+	Stored time.Time // creation time of the manifest, by the store's clock
 	Result *Result   // newest verifiable result; nil if there is none
-	Err    error     // why its manifest cannot be verified
-	Passed bool      // the previous chain continues past it, and no segment continues from it
+	Err    error     // why the manifest cannot be verified
+	Passed bool      // the previous chain continues past the snapshot, and no segment continues from the snapshot
 
-	fault error // why its data is unusable
+	fault error // why the data is unusable
 }
 
-// Usable reports whether a restore may start with the full snapshot: its manifest is verified, and no test restore
-// of it has failed.
+// Usable reports whether a restore may start with the full snapshot: the manifest is verified and the last restore
+// test did not fail.
 func (f StoredFull) Usable() bool { return f.rejectReason() == nil }
 
-// rejectReason returns why a restore must not start with the full snapshot, or nil if it may.
+// rejectReason returns why a restore must not start with the full snapshot, or nil if it can.
 func (f StoredFull) rejectReason() error {
 	switch {
 	case f.Err != nil:
@@ -311,14 +311,13 @@ func (f StoredFull) rejectReason() error {
 	case f.fault != nil:
 		return f.fault
 	case f.Result != nil && f.Result.Outcome == Failed:
-		return fmt.Errorf("full snapshot %s failed its restore test: %s", f.Name(), f.Result.Why)
+		return fmt.Errorf("restore test of full snapshot %s failed: %s", f.Name(), f.Result.Why)
 	}
 	return nil
 }
 
-// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The snapshot
-// counts only after an empty segment at that position names it. Otherwise a chain could start in a generation that
-// has ended.
+// A Link is the end of the sequence before a full snapshot that starts a new chain. The snapshot counts only after an
+// empty segment at that position names the snapshot. Otherwise a chain could start in a generation that has ended.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // digest of the chain at that position
@@ -327,7 +326,7 @@ type Link struct {
 // listSnapshots lists full snapshots without reading them, and the objects that belong to no full snapshot.
 func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []store.Object, err error) {
 	prefix := fullPrefix(generation)
-	var waiting []store.Object // data objects that wait for their manifest, which sorts after them
+	var waiting []store.Object // data objects before their manifest in the listing
 	of := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// snapshotOf returns a stock snapshot of a database, which ends with a digest.
+// snapshotOf returns a stock snapshot: a database followed by its digest.
 func snapshotOf(database string) string {
 	sum := sha256.Sum256([]byte(database))
 	return database + string(sum[:])
@@ -91,7 +91,7 @@ func TestPutSealedData_mayBeRepeated(t *testing.T) {
 func TestHistory_fullWithoutAManifest(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, c := range map[string]struct {
-		lost     string // prefix of the object names that cannot be stored
+		lost     string // name prefix of objects that cannot be stored
 		database io.Reader
 	}{
 		"a database that cannot be read":        {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
@@ -215,7 +215,7 @@ func TestHistory_newestResultCounts(t *testing.T) {
 	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
 }
 
-// A member and a user at a terminal may test the same full snapshot at the same time.
+// A member and an administrator may test the same full snapshot at the same time.
 func TestPutResult_sameSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
@@ -231,7 +231,7 @@ func TestPutResult_sameSecond(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-// Garbage under the highest name must not hide the valid results, because pruning relies on them.
+// An invalid object with the highest name must not hide valid results, because pruning relies on them.
 func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	w := begin(t, keys)

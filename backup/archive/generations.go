@@ -16,12 +16,13 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Cluster is the cluster manifest. It is created once, and every statement in the store refers to the same cluster.
+// Cluster is the cluster manifest. The manifest is created once, and every statement in the store refers to the same
+// cluster.
 type Cluster struct {
 	format.Heading
-	Cluster string    `json:"cluster"`                // chosen when the store was initialized: 128 random bits, hexadecimal
-	Owner   string    `json:"owner"`                  // owner that initialized the store, NAMESPACE/NAME
-	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd cluster ID, hexadecimal, for information; empty if unknown
+	Cluster string    `json:"cluster"`                // cluster ID: 128 random bits in hexadecimal, chosen when the store was initialized
+	Owner   string    `json:"owner"`                  // owner that initialized the store (NAMESPACE/NAME)
+	Etcd    string    `json:"etcd_cluster,omitempty"` // etcd cluster ID in hexadecimal, informational; empty if unknown
 	Created time.Time `json:"created"`
 }
 
@@ -29,15 +30,15 @@ type Cluster struct {
 type Generation struct {
 	format.Heading
 	Number         int       `json:"number"`                 // starts at 1
-	Cluster        string    `json:"cluster"`                // the store's
-	Owner          string    `json:"owner"`                  // owner of the cluster in this generation, NAMESPACE/NAME
-	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID, hexadecimal, for information; each restore creates a new one
+	Cluster        string    `json:"cluster"`                // cluster ID
+	Owner          string    `json:"owner"`                  // owner of the cluster in this generation (NAMESPACE/NAME)
+	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd cluster ID in hexadecimal, informational; each restore creates a new one
 	Parent         int       `json:"parent"`                 // generation that was restored; 0 if none
 	ParentRevision int64     `json:"parent_revision"`        // restored revision of the parent; 0 if none
-	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty for a restore of lost data
-	Restored       []string  `json:"restored,omitempty"`     // IDs of earlier restores, whose generations may have been deleted
-	Adopted        []string  `json:"adopted,omitempty"`      // owners that took over the store with --adopt, in this or an earlier generation
-	Session        string    `json:"session,omitempty"`      // process that started the generation: random, hexadecimal
+	Restore        string    `json:"restore,omitempty"`      // ID of the requested restore; empty if lost data was restored
+	Restored       []string  `json:"restored,omitempty"`     // IDs of earlier restores; their generations may have been deleted
+	Adopted        []string  `json:"adopted,omitempty"`      // owners that took over the store with --adopt in this or an earlier generation
+	Session        string    `json:"session,omitempty"`      // process that started the generation (random, hexadecimal)
 	Created        time.Time `json:"created"`
 
 	signed bool
@@ -48,9 +49,9 @@ const (
 	generationKind = "generation"
 )
 
-// BeginGeneration creates a generation and sets Heading. store.ErrExists reports that another process has created
-// it: if two processes complete the same end, only one of them creates the successor. It may be repeated within a
-// session.
+// BeginGeneration creates a generation and sets Heading. store.ErrExists means that another process created the
+// generation: if two processes complete the same end, only one of them creates the successor. Calls may be repeated
+// within a session.
 func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) error {
 	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with the same cluster ID
@@ -63,11 +64,11 @@ func (a *Archive) BeginGeneration(ctx context.Context, generation Generation) er
 	return err
 }
 
-// MayAdd returns ErrUnsigned if this process must not add objects to a generation. It must be called before
-// anything is written.
+// MayAdd returns ErrUnsigned if this process must not add objects to a generation. Writers call MayAdd before
+// writing.
 func (a *Archive) MayAdd(to Generation) error {
 	if to.signed && !a.keys.Signs() {
-		return fmt.Errorf("generation %d in %s is %w", to.Number, a.store, ErrUnsigned)
+		return fmt.Errorf("generation %d in %s: %w", to.Number, a.store, ErrUnsigned)
 	}
 	return nil
 }
@@ -82,7 +83,7 @@ func (r *objectStore) Cluster(ctx context.Context) (Cluster, error) {
 	return cluster, err
 }
 
-// Generation reads the statement of a generation. It returns store.ErrNotFound if there is none.
+// Generation returns the statement of a generation, or store.ErrNotFound if there is none.
 func (r *objectStore) Generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
@@ -94,12 +95,12 @@ func (r *objectStore) Generation(ctx context.Context, number int) (Generation, e
 	return generation, err
 }
 
-// check reports whether the fields are consistent.
+// check reports whether fields are inconsistent.
 func (g Generation) check() bool {
 	return g.Parent < 0 || g.Parent >= g.Number || g.ParentRevision < 0 || g.Parent == 0 && g.ParentRevision > 0
 }
 
-// maxRestoreIDs limits the IDs of restores that a generation records.
+// maxRestoreIDs limits the restore IDs that a generation records.
 const maxRestoreIDs = 100
 
 // Restores returns the IDs of the restores that created the generations, newest last.
@@ -126,13 +127,14 @@ func unique(generations []Generation, of func(Generation) []string) (all []strin
 
 const reservationKind = "reservation"
 
-// Margin is the lead of a new reservation in revisions. A reservation is renewed when its lead falls below Renewal.
+// Margin is the number of revisions by which a new reservation is ahead. Members renew a reservation that is less
+// than Renewal ahead.
 const (
 	Margin  = 1_000_000_000
 	Renewal = Margin / 4
 )
 
-// A Reservation states that no client has received a revision above this one.
+// A Reservation states that no client has received a higher revision.
 type Reservation struct {
 	format.Heading
 	Cluster    string    `json:"cluster"`
@@ -141,9 +143,9 @@ type Reservation struct {
 	Created    time.Time `json:"created"`
 }
 
-// SafeRevision returns the revision from which a restored cluster continues, so that no client sees a revision
-// twice. It is the reservation if members have kept it ahead, and otherwise Margin above the highest known
-// revision. reserved is 0 if there is none.
+// SafeRevision returns the revision from which a restored cluster continues, so that clients never see a revision
+// twice. SafeRevision returns the reserved revision if members kept the reservation ahead, and Margin above the
+// highest known revision otherwise. reserved is 0 if there is no reservation.
 func SafeRevision(reserved, known int64) int64 {
 	if reserved-known >= Renewal/2 { // a member may have been about to renew the reservation
 		return reserved
@@ -151,14 +153,14 @@ func SafeRevision(reserved, known int64) int64 {
 	return max(reserved, known+Margin)
 }
 
-// Reserve creates a reservation and sets Heading. store.ErrExists reports that the revision is already reserved.
+// Reserve creates a reservation and sets Heading. store.ErrExists means that the revision is already reserved.
 func (a *Archive) Reserve(ctx context.Context, reservation Reservation) error {
 	reservation.Heading = newHeader(reservationKind)
 	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
 	return a.putStatement(ctx, reservationName(reservation.Revision), reservation)
 }
 
-// Reserved returns the verifiable reservation with the highest revision, or store.ErrNotFound if there is none.
+// Reserved returns the highest verifiable reservation, or store.ErrNotFound if there is none.
 func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 	all, err := r.listReserved(ctx)
 	if err != nil {
@@ -178,10 +180,10 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 }
 
 // maxRevision is a revision that no cluster reaches, even with a million revisions a second for ten thousand years.
-// A higher reservation would leave no revisions.
+// Higher reservations are ignored, because they would leave no revisions.
 const maxRevision = 1 << 58
 
-// listReserved returns the revisions in the names of reservations, in order.
+// listReserved returns the reserved revisions according to object names, in order.
 func (r *objectStore) listReserved(ctx context.Context) (all []int64, err error) {
 	for object, err := range r.store.List(ctx, reservationPrefix, "") {
 		if err != nil {
@@ -199,35 +201,35 @@ func reservationName(revision int64) string {
 	return fmt.Sprintf("%s%019d", reservationPrefix, revision)
 }
 
-// An Identity names the cluster and generation to which etcd's data belongs, and the position up to which it is
-// stored. It is a file in the data directory, so it moves with the data. Recovery writes it before etcd opens the
-// data, and the backup writer updates it. The zero value means that the data does not belong to a store, as with a
-// plain etcd or after etcdutl snapshot restore.
+// An Identity is the cluster and generation of the data in a data directory, and the position up to which the data is
+// backed up. The identity file is in the data directory and therefore moves with the data. Recovery writes the file
+// before etcd opens the data, and the backup writer updates it. The zero value means that the data belongs to no
+// store, as with stock etcd or after etcdutl snapshot restore.
 type Identity struct {
-	Cluster    string          `json:"cluster"`           // as in cluster.json in the store
+	Cluster    string          `json:"cluster"`           // cluster ID from cluster.json
 	Generation int             `json:"generation"`        //
-	Position   format.Position `json:"position,omitzero"` // last known end of the store's backups of this data
+	Position   format.Position `json:"position,omitzero"` // last known end of the backups of this data
 	Session    string          `json:"session,omitempty"` // last process that wrote backups of this data
 }
 
-// IdentityFile is the name of the identity file in the data directory. etcd ignores it.
+// IdentityFile is the name of the identity file in the data directory. etcd ignores the file.
 const IdentityFile = "etcd-wrapper.json"
 
-// identityLimit is the maximum size of the file in bytes.
+// identityLimit is the maximum size of the identity file in bytes.
 const identityLimit = 4 << 10
 
-// Known reports whether the data names a cluster.
+// Known reports whether the data belongs to a known cluster.
 func (i Identity) Known() bool { return i.Cluster != "" }
 
-// String describes the generation.
+// String describes the cluster and generation.
 func (i Identity) String() string {
 	if !i.Known() {
-		return "no cluster that a store knows"
+		return "no known cluster"
 	}
 	return fmt.Sprintf("generation %d of cluster %s", i.Generation, i.Cluster)
 }
 
-// ReadIdentity returns the identity of the data in a data directory, or the zero value if there is no file.
+// ReadIdentity returns the identity of the data in a data directory, or the zero value if there is no identity file.
 func ReadIdentity(dataDir string) (is Identity, err error) {
 	content, err := disk.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -237,15 +239,15 @@ func ReadIdentity(dataDir string) (is Identity, err error) {
 		err = json.Unmarshal(content, &is)
 	}
 	if err == nil && (is.Cluster == "" || is.Generation <= 0) {
-		err = errors.New("it names no cluster")
+		err = errors.New("cluster or generation is missing")
 	}
 	if err != nil {
-		return Identity{}, fmt.Errorf("cannot read %s, which identifies the cluster of etcd's data: %w", filepath.Join(dataDir, IdentityFile), err)
+		return Identity{}, fmt.Errorf("cannot read the cluster identity from %s: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return is, nil
 }
 
-// Write stores the identity durably. It creates the data directory if necessary.
+// Write durably stores the identity and creates the data directory if necessary.
 func (i Identity) Write(dataDir string) error {
 	content, err := json.Marshal(i)
 	if err == nil {
@@ -255,7 +257,7 @@ func (i Identity) Write(dataDir string) error {
 		err = disk.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot record the cluster of etcd's data in %s: %w", filepath.Join(dataDir, IdentityFile), err)
+		return fmt.Errorf("cannot write the cluster identity to %s: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func TestReserved_highestCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
-	// Neither an unreachable revision nor an unknown object name counts as a reservation.
+	// An impossible revision and an unknown object name do not count as reservations.
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
 	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
@@ -176,7 +176,7 @@ func TestCreate_withoutAClusterManifest(t *testing.T) {
 	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
 }
 
-// blind answers every request and lists nothing.
+// blind makes all listings empty.
 var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
 func TestCheckExists(t *testing.T) {
@@ -203,7 +203,7 @@ func TestCheckExists(t *testing.T) {
 	assert.ErrorContains(t, err, cluster)
 }
 
-// Continuing from the previous generation would lose the backups of the newest one, and an older generation may be
+// Continuing from the previous generation would lose the backups in the newest one. Only older generations may be
 // partly deleted.
 func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	w := begin(t, &format.Keys{})
@@ -228,8 +228,8 @@ func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	assert.Len(t, generations, 2)
 }
 
-// Anyone with write access to the store can create a generation.json. The end of the previous generation determines
-// its successor.
+// Anyone with write access to the store can create a generation.json, but only the end of the previous generation
+// determines its successor.
 func TestLineage_ignoresStrays(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
@@ -265,8 +265,8 @@ func TestLineage_ignoresStrays(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
-// The end of generation 1 is missing but generation 2 has backups, so continuing from either could lose the backups
-// of the other.
+// The end of generation 1 is missing, but generation 2 has backups. Continuing from either generation could lose the
+// backups of the other.
 func TestLineage_strayWithBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
@@ -274,16 +274,16 @@ func TestLineage_strayWithBackups(t *testing.T) {
 	_, err := w.Generations(t.Context())
 	require.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "gen/000002/ in memory://test/")
-	assert.ErrorContains(t, err, "the store has no object that ends generation 1")
+	assert.ErrorContains(t, err, "the end marker of generation 1 is missing")
 }
 
-// An incomplete listing must fail, or a new cluster would be created next to the existing backups.
+// If an incomplete listing did not fail, a new cluster would be created next to the existing backups.
 func TestGenerations_unlisted(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(blind)
 	_, err := w.Generations(t.Context())
 	require.ErrorIs(t, err, store.ErrUnavailable)
-	require.ErrorContains(t, err, "its listing lacks gen/000001/generation.json")
+	require.ErrorContains(t, err, "gen/000001/generation.json: object exists but is not listed")
 }
 
 func TestGenerations_contradictoryStatements(t *testing.T) {
@@ -330,7 +330,7 @@ func TestMayAdd(t *testing.T) {
 	assert.NoError(t, open.MayAdd(unsigned))
 }
 
-// LastNamed reads only names, so its result is not verified.
+// LastNamed reads only names, so the result is not verified.
 func TestLastNamed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
@@ -367,7 +367,7 @@ func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
 
-// Both members have checked that no cluster exists before one of them creates it.
+// Both members find no cluster before one of them creates it.
 func TestCreateCluster_concurrent(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})

@@ -14,27 +14,27 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-const maxListings = 5 // consecutive listings
+const maxListings = 5 // consecutive attempts to list
 
 // A Head is the end of a generation, from which the next segment continues.
 type Head struct {
 	format.Start
 	Full     *Full            // newest full snapshot; nil if there is none
 	Segment  *format.Manifest // last segment after Full; nil if there is none
-	Newer    error            // why a full snapshot newer than Full does not count; nil if there is none
-	Damaged  error            // why the object at Position is unusable, so that the chain ends; nil if it is usable or absent
-	Unlinked *Link            // link object that Full requires to count; nil if Full counts
-	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if there is none
+	Newer    error            // why a newer full snapshot does not count; nil if there is none
+	Damaged  error            // why the object at Position is unusable, so that the chain ends; nil if the object is usable or absent
+	Unlinked *Link            // missing link that Full requires to count; nil if Full counts
+	PastEnd  format.Position  // position after the damaged object, where a new chain may start; zero if no object is damaged
 }
 
-// Empty reports whether the generation lacks a full snapshot to start a chain.
+// Empty reports whether the generation has no full snapshot to start a chain.
 func (h Head) Empty() bool { return h.Full == nil }
 
 // Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest returns the manifest of the last segment or, if no segment follows the full snapshot, the same fields of
-// that snapshot.
+// Newest returns the manifest of the last segment or, if the full snapshot has no segments yet, the corresponding
+// fields of the snapshot.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
@@ -48,14 +48,14 @@ func (h Head) Newest() (newest format.Manifest) {
 // Ending returns how the generation ended, or nil if it has not ended.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
-// IsNewer reports whether the head is newer than a segment that could follow it. Such a segment has no rows, whose
-// order is given by revisions, but leases or users from an earlier leader or a lagging member.
+// IsNewer reports whether the head is newer than a segment that could follow it. Revisions order rows, but a segment
+// without rows may contain leases or users from an earlier leader or a lagging member.
 func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds the end of a generation. It lists the objects after the newest full snapshot and reads a few
-// manifests. If the object at the end cannot be verified, Damaged contains the reason; if no full snapshot can be
+// Head finds the end of a generation by listing the objects after the newest full snapshot and reading a few
+// manifests. If the object at the end cannot be verified, Damaged contains the reason. If no full snapshot can be
 // verified, Head returns an error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return retryList(func() (Head, error) {
@@ -67,7 +67,7 @@ func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	})
 }
 
-// retryList calls look again if an object was merged and deleted between listing and reading.
+// retryList repeats look if an object was merged and deleted between listing and reading.
 func retryList[T any](look func() (T, error)) (seen T, err error) {
 	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
@@ -77,8 +77,7 @@ func retryList[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFrom returns the head that follows from the given full snapshots. The caller must omit snapshots that do not
-// count.
+// headFrom returns the head based on the given full snapshots. Callers omit snapshots that do not count.
 func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {
 		return r.headWithoutFull(ctx, generation)
@@ -109,7 +108,7 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 	return r.advance(ctx, head, x)
 }
 
-// lastVerified moves the head from the full snapshot to the end of a late object that can be verified.
+// lastVerified advances the head from the full snapshot to the end of a verifiable object near the end.
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
@@ -122,14 +121,14 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 			head.moveTo(*last)
 			break
 		}
-		if i -= step; i < 0 && i > -step { // always includes the first position
+		if i -= step; i < 0 && i > -step { // always includes the first candidate
 			i = 0
 		}
 	}
 	return nil
 }
 
-// advance moves a head from object to object to the end of the sequence. Only an object at the next position can
+// advance moves a head to the end of the sequence, one object at a time. Only an object at the next position can
 // follow: an object further ahead is not part of this history.
 func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
 	walk := x.walk(head.Start, false)
@@ -142,14 +141,14 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 	if walk.Err != nil && !NotVerified(walk.Err) {
 		return Head{}, walk.Err
 	}
-	if walk.Err != nil { // the name alone does not prove the end of the object
+	if walk.Err != nil { // the name alone does not prove where the object ends
 		head.Damaged, head.PastEnd = walk.Err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
 	}
 	return head, nil
 }
 
-// PastAll returns the first position after all objects of a generation that, according to their names, may belong
-// to a history up to a revision. The writer of that history calls it if Head finds no verifiable full snapshot.
+// PastAll returns the first position after all objects of a generation that may belong to a history up to a revision,
+// according to object names. The writer of that history calls PastAll if Head finds no verifiable full snapshot.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -176,16 +175,16 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 // moveTo moves the head to the end of a segment.
 func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
-// Advance moves a known head using the names of the next segments. It costs a single request if there are none. The
-// result is correct unless objects were merged since the head was determined, so Head must be called once per
+// Advance moves a known head forward by requesting the next segments by name, which takes a single request if there
+// are none. If objects were merged after Head returned, the result may be wrong, so callers must call Head once per
 // [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	head, err := r.advance(ctx, head, r.index(nil, nil))
 	return head, cmp.Or(err, head.Damaged)
 }
 
-// readLatestFull reads the newest verifiable full snapshot. newer is the reason why a newer one cannot be verified;
-// if none can, it is returned as the error.
+// readLatestFull reads the newest verifiable full snapshot. newer is the reason why a newer one cannot be verified.
+// If no snapshot can be verified, readLatestFull returns that reason as the error.
 func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())
@@ -197,7 +196,7 @@ func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full F
 	return Full{}, nil, newer
 }
 
-// Next returns the position of the next object of the generation, and the digest of the chain at that position.
+// Next returns the next position of the generation and the digest of the chain at that position.
 func (h Head) Next(generation Generation) Link {
 	switch {
 	case h.Unlinked != nil:
@@ -212,7 +211,7 @@ func (h Head) Next(generation Generation) Link {
 }
 
 // checkLink reports whether a full snapshot that starts a chain counts. If a different object occupies the link's
-// position, the previous chain continued, or no process can use the position.
+// position, the previous chain has continued, or the position cannot be used.
 func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
 	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
@@ -231,7 +230,7 @@ func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts b
 	}
 }
 
-// headWithoutFull returns the head of a generation without a full snapshot. The generation may still have ended.
+// headWithoutFull returns the head of a generation without a full snapshot. Even such a generation may have ended.
 func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
@@ -244,15 +243,15 @@ func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, err
 }
 
 var (
-	// ErrEnded reports that a generation has ended, so nothing may be added.
+	// ErrEnded reports that a generation has ended, so objects must not be added.
 	ErrEnded = errors.New("the generation has ended")
-	// ErrMoved reports that an object was added to a generation in the meantime, so its head must be read again.
-	ErrMoved = errors.New("another process extended the generation")
+	// ErrMoved reports that another process added an object to a generation, so the head must be read again.
+	ErrMoved = errors.New("another process has written to the generation")
 )
 
-// End ends a generation after a head, so that its successor has everything that the store ever confirmed. It may be
-// repeated with the same nonce. ErrMoved reports that an object was added after the head. ErrEnded reports that
-// another process has ended the generation; the caller may complete that end.
+// End ends a generation at the head, so that the successor has all backups that were ever confirmed. Calls may be
+// repeated with the same nonce. ErrMoved reports that another process added an object. ErrEnded reports that another
+// process has ended the generation; the caller may complete that end.
 func (a *Archive) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
 		return a.conflictError(generation, head.Newest())
@@ -262,8 +261,8 @@ func (a *Archive) End(ctx context.Context, generation Generation, head Head, ses
 	})
 }
 
-// Open makes a full snapshot that starts a chain count. ErrEnded reports that the generation has ended, and
-// ErrMoved that another writer has used the position. It may be repeated.
+// Open stores the link of a full snapshot that starts a chain, so that the snapshot counts. Calls may be repeated.
+// ErrEnded reports that the generation has ended, and ErrMoved that another writer has used the position.
 func (a *Archive) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
@@ -272,16 +271,16 @@ func (a *Archive) Open(ctx context.Context, generation Generation, full Full, se
 	return a.putEmpty(ctx, generation, *full.Behind, source, func(there format.Manifest) bool { return there.Opens == full.Next })
 }
 
-// conflictError reports which object occupies a position.
+// conflictError returns the error for a position that another process has used.
 func (a *Archive) conflictError(generation Generation, there format.Manifest) error {
 	why := ErrMoved
 	if there.Ends != nil {
 		why = ErrEnded
 	}
-	return fmt.Errorf("generation %d of %s: %w", generation.Number, a.store, why)
+	return fmt.Errorf("generation %d in %s: %w", generation.Number, a.store, why)
 }
 
-// putEmpty creates an empty segment, unless a segment with the same effect exists.
+// putEmpty creates an empty segment, unless an equivalent segment exists.
 func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source, same func(there format.Manifest) bool) error {
 	builder, err := format.NewSegmentBuilder(a.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
@@ -308,8 +307,8 @@ func (a *Archive) putEmpty(ctx context.Context, generation Generation, at Link, 
 	return a.conflictError(generation, there)
 }
 
-// LastAdded returns the creation time of the last object of a generation by the store's clock. It returns the zero
-// time if that object was merged, because it is then older.
+// LastAdded returns the creation time of the last object in a generation by the store's clock, or the zero time if
+// the object has already been merged.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {
@@ -327,8 +326,7 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewID returns 128 random bits in hexadecimal, as the ID of a cluster, a restore or a session. A session is one
-// process.
+// NewID returns 128 random bits in hexadecimal as the ID of a cluster, restore or session. A session is one process.
 func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails

@@ -185,7 +185,7 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
 	assert.ErrorIs(t, head.Damaged, archive.ErrForeign)
-	assert.ErrorContains(t, head.Damaged, "beef instead of "+cluster)
+	assert.ErrorContains(t, head.Damaged, "found beef, expected "+cluster)
 	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd)
 	remove()
 
@@ -195,7 +195,7 @@ func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
 }
 
-// Anyone who can create objects can choose their names.
+// Anyone who can create objects can choose the object names.
 func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
@@ -222,7 +222,7 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
 }
 
-// Garbage after a full snapshot must not hide the segment that spans it.
+// An invalid object after a full snapshot must not hide the segment that spans the snapshot.
 func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 30)
 	w.again().gap(25)
@@ -234,7 +234,7 @@ func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
 
 var first = archive.Generation{Number: 1, Cluster: cluster}
 
-// ending returns the ending of a process that creates generation 2.
+// ending returns an ending with generation 2 as the successor.
 func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
 func TestEnd_blocksLaterSegments(t *testing.T) {

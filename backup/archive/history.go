@@ -13,9 +13,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A History lists what can be restored from a store.
+// A History lists the restore points in a store.
 type History struct {
-	Cluster     *Cluster // nil if it cannot be verified
+	Cluster     *Cluster // nil if the cluster manifest cannot be verified
 	Generations []GenerationContents
 
 	reader *Reader
@@ -27,8 +27,8 @@ type GenerationContents struct {
 	Fulls   []StoredFull   // oldest first
 	Objects []Object       // objects of all levels, ordered by first position
 	Chains  []Chain        // oldest first
-	Orphans []store.Object // data without a manifest, of incomplete full snapshots
-	Ignored error          // an unverifiable object that nothing refers to; nil if there is none
+	Orphans []store.Object // data without a manifest, from incomplete full snapshots
+	Ignored error          // unverifiable object that no other object refers to; nil if there is none
 }
 
 // Newest returns the newest generation, or nil if there is none.
@@ -39,7 +39,7 @@ func (h *History) Newest() *GenerationContents {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// Generation returns the generation with a number, or nil if there is none.
+// Generation returns the generation with the given number, or nil if there is none.
 func (h *History) Generation(number int) *GenerationContents {
 	if i := slices.IndexFunc(h.Generations, func(g GenerationContents) bool { return g.Number == number }); i >= 0 {
 		return &h.Generations[i]
@@ -47,12 +47,12 @@ func (h *History) Generation(number int) *GenerationContents {
 	return nil
 }
 
-// History lists what can be restored. It reads the manifests and results of full snapshots, and the manifests of
-// unmerged segments, because their names do not contain their ends. It sends one request for each manifest that
-// this Reader has not read before.
+// History lists all restore points. Besides the manifests and test results of full snapshots, History reads the
+// manifests of unmerged segments, because segment names do not contain their ends. Each manifest that this Reader has
+// not read before takes one request.
 func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
 
-// historyWithout is like History, but skips objects that are known to be unusable.
+// historyWithout is like History, but skips known faults.
 func (r *Reader) historyWithout(ctx context.Context, known faultList) (*History, error) {
 	return retryList(func() (*History, error) {
 		history := &History{reader: r}
@@ -65,7 +65,7 @@ func (h *History) list(ctx context.Context, known faultList) error {
 	switch {
 	case err == nil:
 		h.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // backups are readable without it
+	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // backups are readable without cluster.json
 		return err
 	}
 	generations, err := h.reader.Generations(ctx)
@@ -107,14 +107,14 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 		switch {
 		case err == nil:
 			return kept, kept.checkAfterEnd(ctx, x)
-		case !errors.As(err, &fault) || !NotVerified(err): // a missing object may be merged: list again
+		case !errors.As(err, &fault) || !NotVerified(err): // a missing object may have been merged: list again
 			return kept, err
 		}
 		known = append(slices.Clone(known), fault)
 	}
 }
 
-// resultNames lists the results of each full snapshot, oldest first, by the snapshot's name.
+// resultNames returns the names of the test results by full snapshot, oldest first.
 func (h *History) resultNames(ctx context.Context, generation int) (map[string][]string, error) {
 	names := map[string][]string{}
 	prefix := resultPrefix(generation)
@@ -128,8 +128,8 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string][
 	return names, nil
 }
 
-// readFull reads the manifest and the result of a full snapshot. It records objects that cannot be verified, and
-// returns an error for objects that cannot be read.
+// readFull reads the manifest and the test result of a full snapshot. Objects that cannot be verified are recorded in
+// kept; readFull returns an error only for objects that cannot be read.
 func (h *History) readFull(ctx context.Context, generation Generation, kept *StoredFull, results map[string][]string, known faultList) error {
 	kept.fault = known.errorOf(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
@@ -147,8 +147,7 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest verifiable result of a full snapshot, because an object with a higher name may be
-// garbage.
+// readResult reads the newest verifiable test result of a full snapshot. Later names may belong to invalid objects.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		switch result, err := h.reader.result(ctx, name); {
@@ -173,7 +172,7 @@ func (g GenerationContents) pastEnd() (why error) {
 	return why
 }
 
-// checkAfterEnd completes PastEnd of the chains of a generation, and sets Ignored.
+// checkAfterEnd sets PastEnd of the chains in a generation, and Ignored.
 func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	for i := range g.Chains {
 		chain, bound := &g.Chains[i], format.Position{}
@@ -195,12 +194,12 @@ func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	return nil
 }
 
-// findNewerFull returns why a restore must not start with a full snapshot that follows the last chain, or the gap
-// before that snapshot. An unverifiable snapshot counts only if other evidence shows that the generation continues,
-// because anyone with write access to the store can create its name.
+// findNewerFull returns why a restore must not start with a full snapshot after the last chain, or the gap before
+// that snapshot. An unverifiable snapshot counts only if other objects show that the generation continues, because
+// anyone with write access to the store can create the name.
 func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	if !chain.opens.IsZero() {
-		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot that continues at %s is missing", ErrHole, chain.opens))
+		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot for position %s is missing", ErrHole, chain.opens))
 	}
 	for _, full := range slices.Backward(g.Fulls) {
 		problem := full.rejectReason()
@@ -215,23 +214,23 @@ func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	return hole
 }
 
-// A Chain is a range of revisions that can all be restored: full snapshots and contiguous segments.
+// A Chain is a range of revisions that can all be restored from full snapshots and contiguous segments.
 type Chain struct {
 	Fulls   []StoredFull // usable full snapshots, oldest first; at least one
-	Objects []Object     // objects to read after the first full snapshot: the largest ones that cover the range
+	Objects []Object     // objects to read after the first full snapshot; the largest ones that cover the range
 	From    int64        // revision of the first full snapshot
 	To      int64        // last revision
-	Begin   time.Time    // earliest restorable time: From was current by then, rounded up to the second
+	Begin   time.Time    // earliest restorable time: From was current by then (rounded up to a second)
 	End     time.Time    // latest time at which To is known to have been current
-	PastEnd error        // why later backups cannot be restored; nil if there are none, or if another chain starts there
+	PastEnd error        // why later backups cannot be restored; nil if there are none or another chain starts there
 
-	end   format.Position // position after its last object
+	end   format.Position // position after the last object
 	opens format.Position // start of the next chain according to the last segment; zero if there is none
 
 	certain time.Time // time at which To was certainly current; End is later if the last object has no marker
 }
 
-// split splits the full snapshots and objects of a generation into chains.
+// split divides the full snapshots and objects of a generation into chains.
 func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, err error) {
 	for i := 0; i < len(fulls); {
 		if !fulls[i].Usable() {
@@ -248,8 +247,8 @@ func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, e
 	return chains, nil
 }
 
-// chain returns the chain that starts with the first full snapshot, and the number of full snapshots that it
-// includes. A Fault reports a merged object that must not be used.
+// chain returns the chain that starts with the first full snapshot, and the number of full snapshots in the chain. A
+// Fault reports a merged object that must not be used.
 func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.ValidFrom(), End: first.ValidFrom(), end: first.Next}
@@ -300,7 +299,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 	return chain, covered, nil
 }
 
-// startsChain reports whether an object at the end of a chain is the first one after a full snapshot that starts
+// startsChain reports whether an object at the end of a chain is the first object after a full snapshot that starts
 // another chain. An object that starts before that end overlaps the chain and continues it.
 func (x index) startsChain(ctx context.Context, object step, end format.Position, fulls []StoredFull) (bool, error) {
 	i := slices.IndexFunc(fulls, func(f StoredFull) bool {
@@ -313,8 +312,8 @@ func (x index) startsChain(ctx context.Context, object step, end format.Position
 	return err == nil && manifest.Before == fulls[i].Chain, asFault(err, object.Name(), object.Start)
 }
 
-// IsCrossed reports whether the sequence in a merged object continues past a full snapshot, so that no segment
-// continues from the snapshot. StoredFull.Passed reports the same for unmerged segments.
+// IsCrossed reports whether a merged object continues past a full snapshot, so that no segment continues from the
+// snapshot. StoredFull.Passed reports the same for unmerged segments.
 func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, err error) {
 	objects, err := r.Objects(ctx, full.Generation)
 	for _, object := range objects {
@@ -335,8 +334,8 @@ func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, e
 	return crossed, err
 }
 
-// findMissing returns ErrHole if the generation continues after the end of a chain, up to a position. Objects that
-// cannot be verified are ignored.
+// findMissing returns ErrHole if the generation continues between the end of a chain and bound. Objects that cannot
+// be verified are ignored.
 func (x index) findMissing(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {
 	for _, object := range x.objects {
 		if object.Start.Compare(chain.end) <= 0 || !bound.IsZero() && object.Start.Compare(bound) >= 0 {
@@ -345,7 +344,7 @@ func (x index) findMissing(ctx context.Context, chain Chain, bound format.Positi
 		_, err := x.reader.lastSegment(ctx, object, chain.Fulls[0].Cluster)
 		switch {
 		case err == nil:
-			return fmt.Errorf("%w: no segment starts at %s in %s, but %s follows", ErrHole, chain.end, x.reader.store, object.Name()), ignored, nil
+			return fmt.Errorf("%w: segment %s is missing from %s, but %s exists", ErrHole, chain.end, x.reader.store, object.Name()), ignored, nil
 		case !Unusable(err):
 			return nil, nil, err
 		}

@@ -25,10 +25,10 @@ func TestHistory_emptyStore(t *testing.T) {
 	assert.Nil(t, history.Newest())
 	_, err = a.Find(t.Context(), archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "the latest revision is not available in memory://test/, which has no restore points")
+	assert.EqualError(t, err, "the latest revision is not available in memory://test/; restore points: none")
 }
 
-// A window is the range of revisions of a chain, with the number of its full snapshots and objects.
+// A window describes a chain: the first and last revision, and the number of full snapshots and objects.
 type window struct {
 	from, to       int64
 	fulls, objects int
@@ -68,7 +68,7 @@ func TestHistory_chains(t *testing.T) {
 	for _, revision := range []int64{9, 17, 19, 26} {
 		_, err := w.try(archive.Target{Revision: revision})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
-		assert.ErrorContains(t, err, "has revisions 10 to 16 (2026-11-22T12:00:11Z to 2026-11-22T12:00:16Z), revisions 20 to 25 (")
+		assert.ErrorContains(t, err, "restore points: revisions 10 to 16 (2026-11-22T12:00:11Z to 2026-11-22T12:00:16Z), revisions 20 to 25 (")
 	}
 }
 
@@ -103,7 +103,7 @@ func TestFind_listsTheNewestRanges(t *testing.T) {
 	}
 	require.Len(t, windows(w.history()), 6)
 	_, err := w.try(archive.Target{Revision: 4711})
-	require.ErrorContains(t, err, "which has revisions 16 to 16 (")
+	require.ErrorContains(t, err, "restore points: revisions 16 to 16 (")
 	require.ErrorContains(t, err, "), revisions 20 to 20 (")
 	require.ErrorContains(t, err, "), and 3 older ranges")
 }
@@ -152,7 +152,7 @@ func TestHistory_damagedClusterManifest(t *testing.T) {
 	assert.NotNil(t, w.history().Cluster)
 }
 
-// If an object after the latest restorable revision is unreadable, the report includes it and the minimum number of
+// If an object after the latest restorable revision cannot be read, Find reports the object and the minimum number of
 // lost revisions.
 func TestFind_reportsWhatFollows(t *testing.T) {
 	for what, example := range map[string]struct {
@@ -166,7 +166,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 		"merged objects in the middle": {func(w *world) {
 			minutes := w.objects(archive.Minute)
 			require.NoError(w.t, w.store.Delete(w.ctx, minutes[1].Name()))
-		}, 14, 14, "the chain has a hole"},
+		}, 14, 14, "gap in the chain"},
 		"a full's manifest behind a gap": {func(w *world) {
 			w.segment(32)
 			next := w.head().Next(first)
@@ -174,7 +174,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			w.damage(archive.ManifestName(1, full.Name()), 200)
 		}, 32, 8, "damaged"},
-		"a full's manifest with segments behind it": {func(w *world) { // whose names alone do not show the gap
+		"a full's manifest with segments behind it": {func(w *world) { // object names alone do not reveal the gap
 			full := w.gap(40)
 			w.segments(44, 46)
 			w.damage(archive.ManifestName(1, full.Name()), 200)
@@ -184,13 +184,13 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			lost := w.segment(34)
 			w.segments(36, 38)
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.SegmentName(1, lost.Position)))
-		}, 30, 6, "the chain has a hole: no segment starts at 0000000000000000031.000000000"},
+		}, 30, 6, "gap in the chain: segment 0000000000000000031.000000000 is missing"},
 		"the same, without a name": {func(w *world) {
 			next := w.head().Next(first)
 			full := w.put(archive.Full{Revision: 40, Chain: format.Seed(cluster, 1, 40), Behind: &next})
 			require.NoError(w.t, w.Open(w.ctx, first, full, "writer"))
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.ManifestName(1, full.Name())))
-		}, 30, 0, "the full snapshot that continues at 0000000000000000041.000000000 is missing"},
+		}, 30, 0, "the full snapshot for position 0000000000000000041.000000000 is missing"},
 		"names": {func(w *world) {
 			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, TimeAt(9000))), []byte("x"))
 			w.store.SetContent(archive.SegmentName(1, format.After(9000)), []byte("x"))
@@ -203,7 +203,7 @@ func TestFind_reportsWhatFollows(t *testing.T) {
 			w.putSegment(Build(w.t, w.Keys(), foreign, Rows(31, 32)))
 			w.next = w.build(32).Start()
 			w.segment(34)
-		}, 30, 2, archive.SegmentName(1, format.After(30)) + " in memory://test/: cluster ID mismatch: 7e27652122e8b2ae"},
+		}, 30, 2, archive.SegmentName(1, format.After(30)) + " in memory://test/: cluster ID mismatch: found 7e27652122e8b2ae"},
 		"a full behind a gap that failed its test": {func(w *world) {
 			w.result(w.Archive, w.gap(40), archive.Failed, 41, false)
 		}, 30, 10, "of a reason"},
@@ -278,7 +278,7 @@ func TestFind_generationWithUnusableFulls(t *testing.T) {
 	assert.ErrorContains(t, err, "the latest revision is not available")
 }
 
-// A key that is no longer trusted is not damage, and is reported first.
+// An object signed by a key that is no longer trusted is not damaged, and is reported first.
 func TestFind_reportsUntrustedObjects(t *testing.T) {
 	trusted, others := NewKeys(t), NewKeys(t)
 	w := begin(t, trusted.Load(t), 12)
@@ -307,7 +307,7 @@ func TestFind_reportsUntrustedObjects(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrUntrusted)
 }
 
-// restoredTo creates a generation that was restored from a revision of the first one.
+// restoredTo creates a generation that was restored from a revision of the first generation.
 func (w *world) restoredTo(number int, revision int64) {
 	w.t.Helper()
 	require.NoError(w.t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{
@@ -333,12 +333,12 @@ func TestHistory_reportsHoles(t *testing.T) {
 	require.Len(t, chains, 3)
 	assert.Equal(t, []window{{10, 14, 1, 1}, {24, 30, 1, 3}, {40, 42, 1, 1}}, windows(w.history()))
 	require.ErrorIs(t, chains[0].PastEnd, archive.ErrHole)
-	require.ErrorContains(t, chains[0].PastEnd, "no segment starts at "+format.After(14).String())
+	require.ErrorContains(t, chains[0].PastEnd, "segment "+format.After(14).String()+" is missing")
 	require.NoError(t, chains[1].PastEnd, "a chain that was begun anew is no hole")
 	require.NoError(t, chains[2].PastEnd)
 }
 
-// The name of a segment does not contain its end, so History must read its manifest.
+// Segment names do not contain the end, so History must read the manifest.
 func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
@@ -379,7 +379,7 @@ func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	}
 }
 
-// A day without merges leaves one segment for each second.
+// A day without merges leaves one segment per second.
 func TestHistory_readsEachSegmentOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()

@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Create creates the cluster manifest and a generation, unless they exist, and returns the latest generation of the
-// cluster. ErrForeign reports that the store belongs to another cluster; nothing was written in that case. It may
-// be repeated, and called concurrently by several members.
+// Create creates the cluster manifest and a generation unless they exist, and returns the latest generation of the
+// cluster. Several members may call Create concurrently, and calls may be repeated. ErrForeign reports that the store
+// belongs to another cluster; in that case, nothing was written.
 func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := a.CreateCluster(ctx, cluster)
 	if err != nil {
@@ -26,7 +26,7 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 		err = a.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = a.Generation(ctx, number) // even if no listing includes it yet
+			all[0], err = a.Generation(ctx, number) // listings may not include the generation yet
 		}
 	}
 	if err != nil {
@@ -35,8 +35,8 @@ func (a *Archive) Create(ctx context.Context, cluster Cluster, number int) (Gene
 	return a.latestGeneration(all, there.Cluster, cluster.Cluster)
 }
 
-// CreateCluster creates the cluster manifest, unless it exists, and returns the existing one. If several members
-// try concurrently, one of them succeeds, so a lost reply does no harm.
+// CreateCluster creates the cluster manifest unless it exists, and returns the existing manifest. If several members
+// call CreateCluster concurrently, one of them succeeds, so a lost reply does no harm.
 func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := a.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -61,7 +61,7 @@ func (a *Archive) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, 
 }
 
 // CheckExists requests the cluster manifest and a generation by name, because a listing may not include them yet.
-// store.ErrNotFound reports that one of them does not exist, and ErrForeign that another cluster has replaced it.
+// store.ErrNotFound means that one of them does not exist, and ErrForeign means that they belong to another cluster.
 func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
@@ -74,8 +74,7 @@ func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	return err
 }
 
-// latestGeneration returns the newest generation of a cluster. If there is no generation, the store belongs to the
-// founder.
+// latestGeneration returns the newest generation of a cluster. A store without generations belongs to the founder.
 func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Generation, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].Cluster == cluster {
@@ -85,14 +84,14 @@ func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Ge
 	if len(all) > 0 {
 		founder = all[len(all)-1].Cluster
 	}
-	return Generation{}, fmt.Errorf("%s: %w: it was last written by cluster %s, but this is cluster %s", r.store, ErrForeign, founder, cluster)
+	return Generation{}, fmt.Errorf("%s: %w: the store was last written by cluster %s, but this is cluster %s", r.store, ErrForeign, founder, cluster)
 }
 
-// A Lineage is the history of a store's generations.
+// A Lineage lists the generations of a store.
 type Lineage struct {
 	Generations []Generation // oldest first
-	Next        int          // number for the next generation: the first one after the newest that the store does not use
-	Strays      []error      // one error for each generation that does not belong to the history
+	Next        int          // number of the next generation, for which the store has no objects
+	Strays      []error      // one error for each generation that is not part of the history
 }
 
 // Newest returns the newest generation, or the zero value if there is none.
@@ -109,12 +108,12 @@ func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 	return lineage.Generations, err
 }
 
-// Lineage reads the generations of the store. A generation belongs to the history if it is the oldest one, or if
-// the sequence of the previous generation has ended. Anyone with write access to the store can create a
-// generation.json, but the end of a sequence is the object at its next position, which an active writer creates
-// itself. A generation that does not belong to the history is a stray. Strays have no effect unless they have
-// verifiable backups: then the object that ends the previous generation is missing, and the error is a
-// format.ErrDamaged. ErrNameless reports that the newest generation has backups but no generation.json.
+// Lineage reads the generations of the store. The oldest generation belongs to the history, and so does every
+// generation whose predecessor has ended. Anyone with write access to the store can create a generation.json, but the
+// end of a sequence is an object at the next position, which an active writer would have created itself. Other
+// generations are strays. Strays have no effect unless they contain verifiable backups: in that case, the end marker
+// of the previous generation is missing, and Lineage returns format.ErrDamaged. ErrNameless reports that the newest
+// generation has backups but no generation.json.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 	lineage, err := r.readGenerations(ctx)
 	if errors.Is(err, errUnlisted) { // or the generation was created in the meantime
@@ -157,9 +156,9 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	return l, err
 }
 
-// checkSuccessor returns an error if a generation must not follow the newest one, and nil if it may. If the newest
-// generation has no objects, as during its deletion, any generation with a statement may follow; if its end cannot
-// be verified, any generation may follow.
+// checkSuccessor returns an error if a generation must not follow the newest one. Any generation with a statement may
+// follow a newest generation without objects (for example during a deletion), and any generation may follow one whose
+// end cannot be verified.
 func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
@@ -174,8 +173,8 @@ func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number i
 	head, err := r.Head(ctx, number)
 	switch {
 	case err == nil && !head.Empty():
-		return nil, r.wrapName(GenerationPrefix(number), fmt.Errorf("%w: it has backups, but the store has no object that ends generation %d: restore that object "+
-			"from an earlier version of the bucket, or delete this generation if none of your clusters created it", format.ErrDamaged, newest.Number))
+		return nil, r.wrapName(GenerationPrefix(number), fmt.Errorf("%w: the generation has backups, but the end marker of generation %d is missing; restore the marker "+
+			"from an earlier object version, or delete the generation if none of your clusters created it", format.ErrDamaged, newest.Number))
 	case err == nil || NotVerified(err):
 		return stray, nil
 	}
@@ -195,24 +194,24 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endS
 		end.successor = head.Ending().Successor
 		r.endings.Store(id, end)
 	case NotVerified(err), err == nil && head.Damaged != nil:
-		return endState{stored: true}, nil // the generation may have ended
+		return endState{stored: true}, nil // an end may exist but cannot be verified
 	case err == nil:
 		end.stored = !head.Empty()
 	}
 	return end, err
 }
 
-// An endState describes the end of a generation. Once found, an end is final.
+// An endState describes the end of a generation. A known end never changes.
 type endState struct {
-	successor int  // lowest number that the next generation may have
+	successor int  // lowest allowed number of the next generation
 	stored    bool // the generation has backups
 }
 
-// errFirstNameless is the ErrNameless of a store whose cluster.json names the cluster of the first generation.
+// errFirstNameless is ErrNameless for a store in which only cluster.json names the cluster.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
-// checkNames returns ErrNameless if the newest generation with objects has backups but no statement. An older
-// generation may be partly deleted.
+// checkNames returns ErrNameless if the newest generation with objects has backups but no statement. Older
+// generations may be partly deleted.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
@@ -223,7 +222,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	why := ErrNameless
 	if len(all) == 0 {
 		if _, err := r.Cluster(ctx); Unusable(err) {
-			return nil // the cluster is unknown; callers report that
+			return nil // callers report the unknown cluster
 		}
 		if nameless == 1 {
 			why = errFirstNameless
@@ -233,14 +232,14 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 }
 
 // errUnlisted reports that a listing does not include an existing object.
-var errUnlisted = errors.New("which exists")
+var errUnlisted = errors.New("object exists but is not listed")
 
 // maxUnlisted is the highest generation number that ProbeGenerations requests.
 const maxUnlisted = 100
 
-// ProbeGenerations returns store.ErrUnavailable if a generation exists although a listing shows none: listings may
-// lag by minutes, and nothing may be created because of such a listing. It requests each number by name. It must be
-// called only if the store names a cluster.
+// ProbeGenerations returns store.ErrUnavailable if a generation exists although a listing shows none. Listings may
+// lag by minutes, and callers must not create a generation because of an outdated listing. ProbeGenerations requests
+// each number by name and may only be called if the store names a cluster.
 func (r *Reader) ProbeGenerations(ctx context.Context) error {
 	return r.probeGenerations(ctx, 1, maxUnlisted)
 }
@@ -252,16 +251,16 @@ func (r *Reader) probeGenerations(ctx context.Context, first, count int) error {
 		case errors.Is(err, store.ErrNotFound):
 			return nil
 		case err == nil || NotVerified(err):
-			return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(first+i), errUnlisted)}
+			return &store.Unavailable{Cause: fmt.Errorf("%s: %w", generationName(first+i), errUnlisted)}
 		}
 		return err
 	})
 }
 
-// maxGeneration is the highest number that fits into a name.
+// maxGeneration is the highest number that fits into an object name.
 const maxGeneration = 999999
 
-// generationNumbers returns, in order, the numbers of all generations with at least one object.
+// generationNumbers returns the numbers of all generations with at least one object, in order.
 func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err error) {
 	for next, after := 0, ""; ; {
 		for object, err := range r.store.List(ctx, generationsPrefix, after) {
@@ -292,9 +291,9 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 	return GenerationPrefix(numbers[0]), nil
 }
 
-// LastNamed returns the last revision that object names suggest, of the newest generation with any object or, if
-// that has no backups yet, of the revision that was restored into it. It is for callers that cannot verify the
-// objects. Names prove nothing, and the name of the last segment does not contain its end.
+// LastNamed returns the last revision of the newest generation according to object names. If that generation has no
+// backups yet, LastNamed returns the revision that was restored into it. LastNamed is for callers that cannot verify
+// the objects: names prove nothing, and the name of the last segment does not contain its end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
@@ -305,14 +304,14 @@ func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above the one from which it continued
+	reserved, err := r.listReserved(ctx) // the newest restore reserved revisions above its own
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}
 	return max(0, slices.Max(reserved)-Margin), nil
 }
 
-// namedRevision returns the last revision that the object names of a generation suggest, or 0 if there is none.
+// namedRevision returns the last revision of a generation according to object names, or 0 if there is none.
 func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, error) {
 	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
@@ -322,7 +321,7 @@ func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, erro
 	return maxNamed(fulls, objects), err
 }
 
-// maxNamed returns the last revision that object names suggest.
+// maxNamed returns the last revision according to object names.
 func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 	for _, full := range fulls {
 		last = max(last, full.Revision)

@@ -14,15 +14,15 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// Manifest returns the manifest of the segment at a position. It returns store.ErrNotFound if there is none or it
+// Manifest returns the manifest of the segment at a position, or store.ErrNotFound if the segment does not exist or
 // was merged.
 func (r *objectStore) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// VerifyObject reads an object to its end and returns the manifests of its segments. It verifies that they cover
-// exactly the range in the object's name and that their bodies match. Otherwise it returns ErrHole or an error for
-// which NotVerified returns true.
+// VerifyObject reads an object to the end and returns the manifests of its segments. If the segments do not cover
+// exactly the range in the object name, or a body does not match, VerifyObject returns ErrHole or an error for which
+// NotVerified returns true.
 func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
@@ -36,7 +36,7 @@ func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format
 	return r.appendManifests(nil, content, object, generation)
 }
 
-// appendManifests reads an object to its end and appends the manifests of its segments.
+// appendManifests reads an object to the end and appends the manifests of its segments.
 func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
 	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
 		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
@@ -50,8 +50,8 @@ func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, 
 	return all, nil
 }
 
-// segmentsIn yields the manifests of an object's segments. It verifies that they belong to the generation and cover
-// exactly the range in the object's name. After each manifest, the caller may read its records.
+// segmentsIn yields the manifests of an object's segments and verifies that they belong to the generation and cover
+// exactly the range in the object name. After each manifest, the caller may read the segment's records.
 func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
@@ -65,9 +65,9 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 				return
 			case err != nil:
 			case manifest.Cluster != of.Cluster:
-				err = fmt.Errorf("%w: %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
+				err = fmt.Errorf("%w: found %s, expected %s", ErrForeign, manifest.Cluster, of.Cluster)
 			case manifest.Generation != of.Number || manifest.Position != next:
-				err = fmt.Errorf("%w: it holds segment %s of generation %d instead of %s of generation %d",
+				err = fmt.Errorf("%w: found segment %s of generation %d, expected %s of generation %d",
 					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
 			}
 			if !yield(manifest, r.wrapName(object.Name(), err)) || err != nil {
@@ -78,19 +78,19 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 	}
 }
 
-// sequenceError reports that a segment in an object does not continue the previous segment.
+// sequenceError returns the error for a segment that does not continue the previous segment.
 func (r *objectStore) sequenceError(object Object, manifest format.Manifest) error {
-	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not continue the previous segment", ErrHole, manifest.Position))
+	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not follow the previous segment", ErrHole, manifest.Position))
 }
 
-// A recordAt is a record with the manifest of its segment. Without a record, it marks the end of the segment, after
-// which the records of the segment are verified.
+// A recordAt is a record with the manifest of its segment. A recordAt without a record marks the end of the segment,
+// whose records are verified at that point.
 type recordAt struct {
 	format.Manifest
 	format.Record
 }
 
-// records yields the records of an object of a generation, each valid until the next one.
+// records yields the records of an object. Each record is valid until the next iteration.
 func (r *objectStore) records(ctx context.Context, object Object, of Generation) iter.Seq2[recordAt, error] {
 	return func(yield func(recordAt, error) bool) {
 		content, err := Fetch(ctx, r.store, object.Name())
@@ -117,14 +117,14 @@ func (r *objectStore) records(ctx context.Context, object Object, of Generation)
 	}
 }
 
-// Bytes per read in the search for manifests, which have about 1,000 bytes.
+// Bytes per read when searching for manifests, which have about 1,000 bytes.
 const (
 	segmentPart = 16 << 10
 	mergedPart  = 256 << 10
 )
 
-// manifests yields the manifests in an object and skips the bodies. It ends with an error if the manifests do not
-// match the object's name.
+// manifests yields the manifests in an object and skips the bodies. If the manifests do not match the object name,
+// the last iteration yields an error.
 func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		parts, size := &partReader{ctx: ctx, store: r.store, name: object.Name()}, mergedPart
@@ -136,13 +136,13 @@ func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[fo
 			var manifest format.Manifest
 			line, err := format.ReadLine(lines)
 			if format.Ended(err) {
-				err = fmt.Errorf("%w: it ends before its last segment", format.ErrDamaged)
+				err = fmt.Errorf("%w: truncated before the last segment", format.ErrDamaged)
 			}
 			if err == nil {
 				manifest, err = format.ReadManifest(line, r.keys)
 			}
 			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
-				err = fmt.Errorf("%w: its content does not match its name", format.ErrDamaged)
+				err = fmt.Errorf("%w: the content does not match the object name", format.ErrDamaged)
 			}
 			if NotVerified(err) {
 				err = r.wrapName(parts.name, err)
@@ -182,7 +182,7 @@ func (r *objectStore) lastManifest(ctx context.Context, object Object) (*format.
 	return last.manifest, last.err
 }
 
-// A partReader reads an object in parts, so that its user can move the offset.
+// A partReader reads an object in parts, so that callers can move the offset.
 type partReader struct {
 	ctx    context.Context
 	store  store.Store
@@ -209,13 +209,13 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 
 const (
 	maxFirstTries = 6                      // attempts before the first byte
-	maxTries      = 12                     // attempts after the first byte, about two minutes: giving up means fetching everything again
+	maxTries      = 12                     // attempts after the first byte, about two minutes, because giving up means fetching everything again
 	firstPause    = 100 * time.Millisecond // doubles after each attempt
 	maxPause      = 30 * time.Second
 )
 
-// Fetch reads an object, and resumes after the store was unavailable: objects do not change, and a lost connection
-// should not cost an hour of reading.
+// Fetch reads an object and resumes if the store becomes unavailable. Objects are immutable, and a lost connection
+// should not waste an hour of reading.
 func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
 	f := &objectReader{ctx: ctx, store: from, name: name}
 	return f, f.connect()
@@ -230,7 +230,7 @@ type objectReader struct {
 	content  io.ReadCloser // nil while disconnected
 }
 
-// connect opens the object at the offset unless it is open, and retries until the result is final.
+// connect opens the object at the offset unless it is already open, and retries temporary errors.
 func (f *objectReader) connect() error {
 	for f.content == nil {
 		content, err := f.store.Get(f.ctx, f.name, f.offset, -1)
@@ -265,7 +265,7 @@ func (f *objectReader) Read(p []byte) (int, error) {
 	}
 }
 
-// retry waits before another attempt, and reports whether another attempt makes sense.
+// retry waits and reports whether to try again.
 func (f *objectReader) retry(err error) bool {
 	tries := maxTries
 	if f.offset == 0 {

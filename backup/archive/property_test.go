@@ -24,8 +24,8 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// TestRead_randomHistories lets two racing writers write one history while segments are merged and full snapshots
-// are made. Every revision must still be read correctly.
+// TestRead_randomHistories lets two concurrent writers extend one history while segments are merged and full
+// snapshots are created. Every revision must still be read correctly.
 func TestRead_randomHistories(t *testing.T) {
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -46,7 +46,7 @@ func TestRead_randomHistories(t *testing.T) {
 			case 2:
 				w.next = w.head().Start
 				w.full()
-			case 3: // full snapshot of a member that splits rows differently
+			case 3: // full snapshot by a member that splits rows differently
 				if last := w.head().Revision(); last > 10 {
 					other := w.again()
 					other.next = unbroken(rt, keys, rapid.Int64Range(11, last).Draw(rt, "full")).Start()
@@ -68,13 +68,13 @@ func TestRead_randomHistories(t *testing.T) {
 	})
 }
 
-// unbroken returns a segment with everything after the first full snapshot.
+// unbroken returns a single segment with all rows after the first full snapshot.
 func unbroken(t T, keys *format.Keys, last int64) format.Object {
 	start := format.Start{Cluster: cluster, Generation: 1, Position: format.After(10), Before: format.Seed(cluster, 1, 10)}
 	return Build(t, keys, start, Rows(11, last))
 }
 
-// write stores the next segment, or advances past the other writer if that one was faster.
+// write stores the next segment, or advances past the other writer's segment.
 func write(rt *rapid.T, w *world) {
 	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
@@ -86,12 +86,12 @@ func write(rt *rapid.T, w *world) {
 	if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
-	if w.next = object.Start(); err != nil || w.stale { // too late
+	if w.next = object.Start(); err != nil || w.stale { // the other writer was faster
 		w.next, w.stale = w.head().Start, false
 	}
 }
 
-// mergeSome merges neighboring objects of a level and deletes merged sources, without notifying the other writer.
+// mergeSome merges neighboring objects of a level and deletes merged sources, without the other writer's knowledge.
 func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
@@ -112,7 +112,8 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	w.next, other.stale = w.head().Start, true
 }
 
-// deleteMerged deletes the sources of merged objects, except the newest segment, even while they are being read.
+// deleteMerged deletes the sources of merged objects except the newest segment, even while the sources are being
+// read.
 func (w *world) deleteMerged() {
 	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
 	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
@@ -127,7 +128,7 @@ func (w *world) deleteHeld(objects, merged []archive.Object) {
 	}
 }
 
-// overlapped reports whether another segment or a merged object is within the range of these segments.
+// overlapped reports whether another segment or merged object overlaps the range of the given segments.
 func overlapped(w *world, these []archive.Object) bool {
 	from := these[0].Start
 	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)
@@ -168,7 +169,7 @@ func TestRead_flippedBits(t *testing.T) {
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
-					// Sample every 53rd bit; other tests flip every bit of a segment, a full snapshot and a
+					// Only sample every 53rd bit: other tests flip every bit of a segment, a full snapshot and a
 					// statement.
 					if bit%53 != 0 {
 						continue
@@ -193,15 +194,15 @@ func TestRead_flippedBits(t *testing.T) {
 	}
 }
 
-// statementsOf lists the objects of an archive that consist of a single statement.
+// statementsOf lists the objects that consist of a single statement.
 var statementsOf = []string{
 	"cluster.json", "gen/000001/generation.json", "reservation/0000000000000000100",
 	"gen/000001/full/0000000000000000010-20261122T120010Z/manifest.json",
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests replaces each statement with another one that has a correct checksum, as anyone with write access
-// to the store could.
+// FuzzManifests replaces each statement with another one that has a valid checksum, like an attacker with write
+// access to the store.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
@@ -246,29 +247,28 @@ func checksumOf(line []byte) string {
 	return string(line[len(line)-66 : len(line)-2])
 }
 
-// The actors below issue the requests of writers and restores against a real archive. The tests explore every order
-// of their steps: an actor may be paused before any step, and any reply may be lost.
+// The actors below send the requests of writers and restores to a real archive. The tests explore every order of
+// their steps: an actor may pause before any step, and any reply may be lost.
 
-// A scene is a store with one generation and the state of the actors that use it.
+// A scene is a store with one generation and the state of the actors that use the store.
 type scene struct {
 	*world
 	actors    []step
 	history   []string
 	confirmed int64   // last revision that was confirmed to a writer
-	begun     []int64 // revision of generation 1 that each successor starts from
-	told      string  // name of the copy whose object was confirmed
+	begun     []int64 // revision of generation 1 that each successor starts with
+	told      string  // copy whose object was confirmed
 	founded   string  // cluster that owns the store
-	broken    string  // promise that was broken
+	broken    string  // violated guarantee
 }
 
-// A step is the next action of an actor, with the state that the actor has at that point. A step without do ends
-// the actor.
+// A step is the next action of an actor, together with the actor's state. A step without do ends the actor.
 type step struct {
 	knows string
 	do    func(*scene) step
 }
 
-// writes acts as a writer that stores segments of one row until it conflicts with different rows.
+// writes simulates a writer that stores segments of one row until a segment with different rows exists.
 func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
@@ -285,8 +285,8 @@ func (s *scene) confirm(revision int64) {
 	}
 }
 
-// copies acts as a member on a copied volume that writes its own rows. It ends when its object conflicts with
-// different rows.
+// copies simulates a member on a copied volume that writes its own rows. The member stops when a segment with
+// different rows exists.
 func copies(who string, from format.Start, left int) step {
 	if left == 0 {
 		return step{}
@@ -314,7 +314,7 @@ func copies(who string, from format.Start, left int) step {
 	}}
 }
 
-// founds acts as a member of a new cluster.
+// founds simulates a member of a new cluster.
 func founds(id, owner string) step {
 	return step{"founds as " + id + owner, func(s *scene) step {
 		there, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
@@ -336,7 +336,7 @@ func founds(id, owner string) step {
 	}}
 }
 
-// opens starts another chain after a gap, and continues it.
+// opens starts another chain after a gap and continues the chain.
 func opens(revision int64) step {
 	return step{fmt.Sprint("looks, to open ", revision), func(s *scene) step {
 		head := s.head()
@@ -351,7 +351,7 @@ func opens(revision int64) step {
 	}}
 }
 
-// links publishes a full snapshot and continues the chain after it.
+// links publishes a full snapshot and continues the chain after the snapshot.
 func links(full archive.Full, session string, more int) step {
 	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
 		if s.Open(s.ctx, first, full, session) != nil {
@@ -362,7 +362,7 @@ func links(full archive.Full, session string, more int) step {
 	}}
 }
 
-// looks acts as another member that takes over: it completes pending objects, then writes.
+// looks simulates another member that takes over: it completes pending objects and then writes.
 func looks() step {
 	return step{"looks", func(s *scene) step {
 		switch head := s.head(); {
@@ -376,10 +376,10 @@ func looks() step {
 	}}
 }
 
-// restores reads the generation, ends it, and creates the next generation from its content.
+// restores reads the generation, ends it, and creates the next generation with the same content.
 func restores(session string) step { return succeeds("restores", session) }
 
-// adopts acts like restores, but with the data of an unrelated copy.
+// adopts is like restores, but uses the data of an unrelated copy.
 func adopts(session string) step { return succeeds("adopts", session) }
 
 func succeeds(how, session string) step {
@@ -392,9 +392,9 @@ func succeeds(how, session string) step {
 			}
 			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
 			switch {
-			case how == "adopts": // the user accepts the loss of backups that the copy lacks
+			case how == "adopts": // the user accepts the loss of backups that the copy does not contain
 				has, next.Adopted = math.MaxInt64, []string{"o"}
-			case errors.Is(err, archive.ErrEnded): // it completes the end that another process stored
+			case errors.Is(err, archive.ErrEnded): // complete the end that another process stored
 				has = s.head().Revision()
 				fallthrough
 			default:
@@ -434,7 +434,7 @@ func (s *scene) after(i int, replyLost bool) *scene {
 	return then
 }
 
-// key distinguishes scenes that can continue differently.
+// key distinguishes scenes with different possible futures.
 func (s *scene) key() [sha256.Size]byte {
 	key := fmt.Append(nil, s.confirmed, s.begun, s.told, s.founded)
 	for _, name := range s.names("") {
@@ -484,7 +484,7 @@ func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 	}
 }
 
-// Members of one cluster initialize a store while a cluster of another namespace does the same.
+// Members of one cluster initialize a store while a cluster in another namespace does the same.
 func TestCreate_oneCluster(t *testing.T) {
 	s := memory.New()
 	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}

@@ -16,17 +16,17 @@ import (
 type Reading struct {
 	Revision  int64            // revision of the last row, or of the full snapshot
 	Chain     format.Digest    // digest at the end of the last segment
-	Buckets   []*format.Bucket // buckets changed since the full snapshot, as of the last segment that ends at or before the path's revision
+	Buckets   []*format.Bucket // buckets that changed since the full snapshot, as of the last segment that ends at or before the path's revision
 	Compacted int64            // etcd's scheduled compaction at that point
 	Hashes    []format.Hash    // hashes of compactions, oldest first
 	Rows      int64
 	Bytes     int64 // total size of the objects
 }
 
-// Read reads the rows after a path's full snapshot up to its revision, in order, and calls row for each of them.
-// row must not retain its argument. Read verifies that the rows are exactly those that were written; after an
-// error, nothing that was read may be used. A missing or unverifiable object is reported as a Fault; an error of
-// row is returned unchanged. Memory use is bounded, except for the small buckets.
+// Read reads the rows after a path's full snapshot up to the path's revision, in order, and passes each of them to
+// row, which must not retain its argument. Read verifies that the rows are exactly those that were written. After an
+// error, nothing that was read may be used. Read reports a missing or unverifiable object as a Fault, and returns
+// errors from row unchanged. Memory use is bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
@@ -56,8 +56,8 @@ type readingWalk struct {
 	done     bool
 }
 
-// run reads object after object. The end of an object gives the position, and therefore the name, of the next one,
-// so an object is read even if no listing includes it.
+// run reads one object after another. The end of an object determines the name of the next, so run also finds objects
+// that no listing includes yet.
 func (w *readingWalk) run() error {
 	for listed := false; !w.done; {
 		object, found := w.index.find(w.position)
@@ -76,7 +76,7 @@ func (w *readingWalk) run() error {
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
 		case listed && !found:
-			return asFault(fmt.Errorf("%w: no segment starts at %s in %s", ErrHole, w.position, w.reader.store), "", w.position)
+			return asFault(fmt.Errorf("%w: segment %s is missing from %s", ErrHole, w.position, w.reader.store), "", w.position)
 		case listed:
 			return asFault(err, object.Name(), w.position)
 		default: // the object was merged after the path was found
@@ -98,7 +98,7 @@ func (w *readingWalk) relist() error {
 	return err
 }
 
-// readObject reads an object if it exists.
+// readObject reads an object, unless the object does not exist.
 func (w *readingWalk) readObject(object Object) (opened bool, err error) {
 	content, err := Fetch(w.ctx, w.reader.store, object.Name())
 	if err != nil {
@@ -126,7 +126,8 @@ func (w *readingWalk) Write(fetched []byte) (int, error) {
 	return len(fetched), nil
 }
 
-// readSegment reads a segment, unless it is before the current position or after the end.
+// readSegment reads a segment, unless the segment ends before the current position or starts after the end of the
+// path.
 func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // part of a merged object that starts before the full snapshot
@@ -176,7 +177,7 @@ func (w *readingWalk) addRecord(record format.Record, manifest format.Manifest) 
 	return nil
 }
 
-// endSegment moves to the end of a segment that has been verified against its manifest.
+// endSegment advances past a segment that was verified against its manifest.
 func (w *readingWalk) endSegment(manifest format.Manifest) {
 	w.position, w.reading.Chain = manifest.Next(), manifest.After
 	if manifest.End <= w.path.Revision {
@@ -185,12 +186,11 @@ func (w *readingWalk) endSegment(manifest format.Manifest) {
 	w.done = manifest.End > w.path.Revision || w.position == w.path.end
 }
 
-// maxLookahead limits the number of segments that are searched for the next version of a bucket. Buckets are
-// captured every few seconds.
+// maxLookahead limits how many segments Recorded searches for a bucket. Buckets are captured every few seconds.
 const maxLookahead = 600
 
-// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that contains
-// it. It returns nil if the next segments do not contain it or cannot be read.
+// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that contains the
+// bucket. Recorded returns nil if the next segments do not contain the bucket or cannot be read.
 func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	current, err := r.find(ctx, target, path.faults) // the objects of the path may have been merged

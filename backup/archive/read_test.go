@@ -111,8 +111,7 @@ func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The object after a merged object starts at the end that its name gives, so a chain must not continue after a
-// partial object.
+// The next object starts at the end in the merged object's name, so a chain must not continue after a partial object.
 func TestFallback_readsTheStartOfAMergedObject(t *testing.T) {
 	for name, spoil := range map[string]func(w *world, name string, content []byte, second int64){
 		"damaged": func(w *world, name string, _ []byte, second int64) { w.damage(name, 8*int(second+second/2)) },
@@ -144,7 +143,7 @@ func TestRead_singleFull(t *testing.T) {
 	assert.Equal(t, full.Revision, reading.Revision)
 }
 
-// statedAt returns the value of lease "a" after a revision; empty if no segment has it.
+// statedAt returns the value of lease "a" shortly after a revision, or "" if no segment contains the lease.
 func (w *world) statedAt(revision int64) (value string) {
 	w.t.Helper()
 	bucket, err := w.Recorded(w.ctx, w.find(archive.Target{Revision: revision}), "lease")
@@ -225,7 +224,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		// This exceeds the retries for an unreachable store.
+		// More failures than retries for an unreachable store.
 		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1})
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)
@@ -233,7 +232,7 @@ func TestFetch_manyLostConnections(t *testing.T) {
 	})
 }
 
-// A download that took hours must not be repeated because the store is unreachable for a minute.
+// A download that took hours must not start over because the store is unreachable for a minute.
 func TestFetch_waitsLongerAfterTheFirstByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})

@@ -11,16 +11,16 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Grace bounds how soon the sources of a merged object are deleted. HeadValid bounds how old a writer's knowledge
-// of the head may be when it writes: after a longer pause it calls Head first, as its next position may be merged.
-// An upload that takes half of Grace is checked. A faster one has ended before another segment at its position can
-// be deleted.
+// Grace is the minimum time before the sources of a merged object are deleted. HeadValid is the maximum age of a
+// writer's head: after a longer pause, the writer calls Head first, because the next position may have been merged.
+// Uploads that take longer than half of Grace are checked. Faster ones end before another segment at the same
+// position can be deleted.
 const (
 	Grace     = 5 * time.Minute
 	HeadValid = time.Minute
 )
 
-// PutStored stores the content of a segment object under the name of its position.
+// PutStored stores a segment under the name of its position.
 func (a *Archive) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
 	if _, err := store.PutOnce(ctx, a.store, name, object); err != nil || time.Since(begun) < Grace/2 {
@@ -29,8 +29,8 @@ func (a *Archive) PutStored(ctx context.Context, generation int, position format
 	return a.checkDelayed(ctx, generation, position, name)
 }
 
-// checkDelayed checks a segment whose writer was suspended while it stored the segment: a different segment may
-// have been stored at the position, merged and deleted in the meantime. In this case, the late segment is deleted.
+// checkDelayed checks a segment that took long to store. If a different segment was stored at the position, merged
+// and deleted in the meantime, checkDelayed deletes the late segment.
 func (a *Archive) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
 	objects, err := a.Objects(ctx, generation, Minute, Hour)
 	if err != nil {
@@ -39,19 +39,19 @@ func (a *Archive) checkDelayed(ctx context.Context, generation int, position for
 	next := format.Position{Revision: position.Revision, Part: position.Part + 1}
 	merged, err := a.verifiedOverlaps(ctx, objects, Object{Start: position, Next: next})
 	if err == nil && len(merged) > 0 {
-		_ = a.store.Delete(ctx, name) // readers skip it anyway
-		err = a.wrapName(name, fmt.Errorf("another segment was stored there and merged: %w", store.ErrExists))
+		_ = a.store.Delete(ctx, name) // readers ignore the late segment anyway
+		err = a.wrapName(name, fmt.Errorf("another segment at this position was already merged: %w", store.ErrExists))
 	}
 	return err
 }
 
-// verifiedOverlaps returns the merged objects that overlap a range and can be verified to their ends.
+// verifiedOverlaps returns the merged objects that overlap a range and can be verified completely.
 func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, part Object) (all []Merged, err error) {
 	for _, object := range objects {
 		if object.Level == Segment || !object.contains(part.Start) && !part.contains(object.Start) {
 			continue
 		}
-		_, err := r.lastManifest(ctx, object) // caches an object of which only the name is known
+		_, err := r.lastManifest(ctx, object) // adds the manifest to the cache
 		merged := Merged{Object: object}
 		if err == nil {
 			merged.Segments, err = r.VerifyObject(ctx, object)
@@ -66,18 +66,18 @@ func (r *objectStore) verifiedOverlaps(ctx context.Context, objects []Object, pa
 	return all, nil
 }
 
-// A Merged is an object that contains the segments of others, with their manifests.
+// A Merged is a merged object with the manifests of its segments.
 type Merged struct {
 	Object
 	Segments []format.Manifest
 }
 
-// Merge writes the segments of sources into one object of a level. The sources must follow one another and span an
-// hour at most. Each is read to its end and verified as far as that needs no decryption key. It may be repeated. The
-// sources stay until someone deletes them who has compared both with VerifyObject.
+// Merge writes the segments of sources into one object of a level. The sources must be contiguous and span at most an
+// hour. Merge reads each source to the end and verifies everything that does not require a decryption key. Calls may
+// be repeated. Merge keeps the sources; callers may delete them after comparing both with VerifyObject.
 //
-// ErrHole reports that the sources do not follow one another, that one of them cannot be verified, that another segment
-// starts within them, or that a merged object has another segment at one of their positions. They stay as they are.
+// Merge returns ErrHole if the sources are not contiguous, if a source cannot be verified, if another segment starts
+// within the sources, or if a merged object has a different segment at one of their positions.
 func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
 		return Merged{}, fmt.Errorf("cannot merge %d objects into a %s", len(sources), level)
@@ -101,12 +101,12 @@ func (a *Archive) Merge(ctx context.Context, level Level, sources []Object) (Mer
 	return merged, err
 }
 
-// checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another
-// merged object contains different segments there. A segment that starts within a merged object counts as merged. A
-// segment at a position that was already merged and deleted comes from a late writer. It must never become part of
-// a merged object, because readers could not tell which of two such objects is right. It was created long after the
-// first merged object, and is read before the merged objects are listed, so even a lagging listing includes that
-// object.
+// checkOverlaps returns ErrHole if a different segment starts within the segments to be merged, or if another merged
+// object contains different segments for the same positions. A segment that starts within a merged object counts as
+// merged. A segment at a position that was already merged and deleted comes from a late writer and must never become
+// part of a merged object, because readers could not tell which of the two merged objects is right. The late segment
+// was created long after the first merged object and is read before merged objects are listed, so even a lagging
+// listing includes the first merged object.
 func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
 	others, err := a.Objects(ctx, merged.Generation)
 	if err != nil {
@@ -116,7 +116,7 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 		return o.hasNameOf(merged.Object) || slices.ContainsFunc(sources, o.hasNameOf)
 	}
 	others = slices.DeleteFunc(others, own)
-	for _, other := range others { // the minutes of an hour were already checked when they were made
+	for _, other := range others { // the segments of an hour were checked when the minutes were merged
 		if other.Level == Segment && merged.Level == Minute && merged.contains(other.Start) && len(merged.SegmentsIn(other)) == 0 {
 			return differenceError(merged, other)
 		}
@@ -131,24 +131,23 @@ func (a *Archive) checkOverlaps(ctx context.Context, merged Merged, sources []Ob
 }
 
 func differenceError(merged Merged, other Object) error {
-	return fmt.Errorf("%w: %s and %s have different segments", ErrHole, other.Name(), merged.Name())
+	return fmt.Errorf("%w: %s and %s contain different segments", ErrHole, other.Name(), merged.Name())
 }
 
-// SegmentsIn returns the segments whose positions are covered by an object.
+// SegmentsIn returns the segments that start within an object.
 func (m Merged) SegmentsIn(object Object) []format.Manifest {
 	return slices.DeleteFunc(slices.Clone(m.Segments), func(s format.Manifest) bool {
 		return s.Position != object.Start && !object.contains(s.Position)
 	})
 }
 
-// SameSegment reports whether two segments have the same position, the same rows up to their ends, and the same
-// body.
+// SameSegment reports whether two segments have the same position, rows and body.
 func SameSegment(a, b format.Manifest) bool {
 	return a.Position == b.Position && a.After == b.After && a.Body == b.Body
 }
 
-// copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's
-// cluster, because a segment of another cluster would seem to cover segments that are stored there later.
+// copySegments writes the segments of sources. The segments must cover merged exactly and belong to the generation's
+// cluster, because a segment of another cluster would appear to cover segments that are stored later.
 func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
 	generation, err := a.Generation(ctx, merged.Generation)
 	if err != nil {
@@ -170,13 +169,13 @@ func (a *Archive) copySegments(ctx context.Context, into io.Writer, merged Objec
 		next = all[len(all)-1].Next()
 	}
 	if next != merged.Next {
-		return nil, fmt.Errorf("%w: %s would end at %s", ErrHole, merged.Name(), next)
+		return nil, fmt.Errorf("%w: the sources of %s end at %s", ErrHole, merged.Name(), next)
 	}
 	return all, nil
 }
 
-// asSequenceError turns the error of an unverifiable object into ErrHole: the object is kept and does not stop
-// other merges.
+// asSequenceError converts the error of an unverifiable object to ErrHole, so that the object is kept and other
+// merges continue.
 func asSequenceError(err error) error {
 	if NotVerified(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)

@@ -67,8 +67,8 @@ func TestMerge_mayBeRepeated(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// Two chains overlap because two members each started one: a merged object would hide the segments that start
-// within it.
+// Two members each started a chain, and the chains overlap. A merged object would hide the segments that start within
+// it.
 func TestMerge_refusesOverlappingChains(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	other := w.again()
@@ -88,8 +88,8 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 	assert.NoError(t, err, "what starts within a minute counts as merged")
 }
 
-// A slow writer creates a segment at a position that was already merged and deleted. It must not become part of a
-// merged object that spans the original segments.
+// A slow writer creates a segment at a position that was already merged and deleted. Such a segment must not become
+// part of a merged object that spans the original segments.
 func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		t.Run(string(level), func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 			_, err := w.Merge(w.ctx, archive.Minute, sources)
 			require.ErrorIs(t, err, archive.ErrHole)
 			assert.ErrorContains(t, err, right.Name()+" and ")
-			assert.ErrorContains(t, err, " have different segments")
+			assert.ErrorContains(t, err, " contain different segments")
 			assert.Empty(t, w.names("gen/000001/minute/0000000000000000011"))
 			assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 
@@ -115,7 +115,7 @@ func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
 	}
 }
 
-// The page must describe every field of a statement on its own.
+// The page must describe every field of a statement.
 func TestFormatPage_hasEveryField(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)

@@ -12,21 +12,21 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A walk follows the sequence of a generation from object to object. For every caller, it decides where a sequence
-// ends. The end of one object gives the position of the next, so a segment is found even if no listing includes it.
+// A walk follows the sequence of a generation from object to object and determines where the sequence ends. The end
+// of an object determines the position of the next, so a walk also finds segments that no listing includes yet.
 type walk struct {
 	index index
-	trust bool      // the ends in the names of merged objects are trusted without reading manifests
-	time  time.Time // creation time of the last object, as far as known
+	trust bool      // trust the ends in the names of merged objects without reading manifests
+	time  time.Time // creation time of the last object, if known
 
-	format.Start       // expected start of the next object; without digests after a merged object that was not read
+	format.Start       // expected start of the next object; without digests after an unread merged object
 	Err          error // why the next object does not continue the sequence; nil if there is none
 }
 
-// A step is an object of a sequence.
+// A step is an object in a sequence.
 type step struct {
-	Object                  // Next is set; Size is unknown if no listing includes the object
-	last   *format.Manifest // manifest of its last segment; nil for a merged object that was not read
+	Object                  // Next is always set; Size is unknown if no listing includes the object
+	last   *format.Manifest // manifest of the last segment; nil for an unread merged object
 }
 
 // walk returns a walk from a start.
@@ -35,7 +35,7 @@ func (x index) walk(from format.Start, trust bool) *walk {
 	return &walk{index: x, trust: trust, Start: from}
 }
 
-// steps yields consecutive objects. An error reports that an object could not be read.
+// steps yields consecutive objects. An error means that an object could not be read.
 func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 	return func(yield func(step, error) bool) {
 		for first := w.Position; ; {
@@ -60,7 +60,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 			case object.Level == Segment:
 				w.Err = err
 				return
-			default: // the merged segments may still exist
+			default: // the unmerged segments may still exist
 				w.index.merged = slices.DeleteFunc(w.index.merged, func(o Object) bool { return o == object })
 				if !w.index.reader.isOnlyName(ctx, object) {
 					w.Err = err
@@ -85,8 +85,7 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	return last, err
 }
 
-// moveTo moves the walk to the end of an object. An object that no listing includes gets the time of its last
-// marker.
+// moveTo moves the walk to the end of an object. An object that is not listed gets the time of its last marker.
 func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	if object.Modified.IsZero() && last != nil {
 		object.Modified = MaxTime(w.time, last.To)
@@ -99,13 +98,13 @@ func (w *walk) moveTo(object *Object, last *format.Manifest) {
 	w.Start, object.Next = last.Start(), last.Next()
 }
 
-// isOnlyName reports whether no part of a merged object can be verified.
+// isOnlyName reports whether a merged object has no part that can be verified.
 func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
 }
 
-// lastSegment returns the manifest of the last segment of an object of a cluster, from the cache if possible.
+// lastSegment returns the last manifest of an object in a cluster, from the cache if possible.
 func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
 	last, err := r.lastManifest(ctx, object)
 	if err == nil && last.Cluster != cluster {
@@ -114,13 +113,13 @@ func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster st
 	return last, err
 }
 
-// An index finds listed objects by their positions.
+// An index finds listed objects by position.
 type index struct {
 	reader   *objectStore
 	objects  []Object // objects of all levels, ordered by first position
 	segments map[format.Position]*Object
 	merged   []Object
-	starts   map[format.Position]bool // of merged
+	starts   map[format.Position]bool // start positions of merged objects
 	faults   faultList                // objects that must not be used
 }
 
@@ -139,8 +138,8 @@ func (r *objectStore) index(objects []Object, known faultList) index {
 	return x
 }
 
-// verifiedIndex returns an index of listed objects. It reads unmerged segments and sets their Next. It also reads
-// the merged objects that nothing follows, so that no name hides the content of another object.
+// verifiedIndex returns an index of listed objects. verifiedIndex reads unmerged segments to set their Next, and
+// merged objects that no other object follows, so that a forged name cannot hide the content of another object.
 func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faultList) (index, error) {
 	for {
 		x, unusable := r.index(objects, known), make(faultList, len(objects))
@@ -173,11 +172,12 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted limits the size, in bytes, of a merged object whose manifests are not read: an inflated object would
-// make a volume seem too small.
+// maxTrusted is the maximum size in bytes of a merged object that is used without reading its manifests. An inflated
+// object would make a volume seem too small.
 const maxTrusted = 1 << 30
 
-// mustRead reports whether the end of an object is not in its name, or is not confirmed by an object that follows.
+// mustRead reports whether the end of an object must be read, because the name does not contain the end or no
+// following object confirms it.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)
@@ -187,8 +187,8 @@ func (x index) mustRead(object Object) bool {
 	return x.faults.errorOf(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
 }
 
-// errorAt returns why a merged object at a position is not used, or nil if there is none. Within such an object,
-// the sequence was read from other objects, unless it starts there.
+// errorAt returns why a merged object at a position is not used, or nil if there is no such object. A path within a
+// merged object uses other objects unless the object starts at that position.
 func (x index) errorAt(position format.Position, first bool) error {
 	for _, object := range x.objects {
 		if object.Start == position || first && object.contains(position) {
@@ -200,7 +200,8 @@ func (x index) errorAt(position format.Position, first bool) error {
 	return nil
 }
 
-// find returns the object to read at a position. If there are several, it returns the one that extends furthest.
+// find returns the object to read at a position. If several objects contain the position, find returns the one that
+// extends furthest.
 func (x index) find(position format.Position) (best Object, found bool) {
 	for _, object := range x.merged {
 		if object.contains(position) && object.Next.Compare(best.Next) > 0 {
@@ -213,8 +214,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that extend beyond a position, sorted by the ends in their names, with the segment
-// before the position first.
+// candidates returns the objects that extend beyond a position, sorted by the ends in their names. The segment before
+// the position comes first.
 func (x index) candidates(position format.Position) (all []Object) {
 	var before []Object
 	for i, object := range x.objects {

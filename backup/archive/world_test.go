@@ -35,7 +35,7 @@ type world struct {
 	stale bool          // the position of next may already be merged
 }
 
-// begin creates an archive with a full snapshot of revision 10, and segments after it.
+// begin creates an archive with a full snapshot of revision 10 and later segments.
 func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	t.Helper()
 	s := memory.New()
@@ -50,20 +50,20 @@ func begin(t T, keys *format.Keys, lasts ...int64) *world {
 // again returns another writer of the same archive.
 func (w *world) again() *world { copied := *w; return &copied }
 
-// through returns a writer that accesses the archive through another store.
+// through returns a writer that uses another store for the same archive.
 func (w *world) through(s store.Store) *world {
 	other := w.again()
 	other.Archive = archive.New(s, w.Keys())
 	return other
 }
 
-// restart discards everything that this process has cached.
+// restart clears the cache of this process.
 func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 
 // database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
-// put stores a full snapshot of the first generation. Its default time is the one that corresponds to its revision.
+// put stores a full snapshot of the first generation. The default time corresponds to the revision.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
@@ -92,13 +92,13 @@ func (w *world) full() archive.Full {
 	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
 }
 
-// segment stores the next revisions, up to last.
+// segment stores a segment with the next revisions up to last.
 func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return w.add(w.build(last, buckets...))
 }
 
-// add stores a segment as the next one.
+// add stores the next segment.
 func (w *world) add(object format.Object) format.Object {
 	w.t.Helper()
 	w.putSegment(object)
@@ -111,7 +111,7 @@ func (w *world) putSegment(object format.Object) {
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 }
 
-// rows returns a segment with one row for each revision up to last, and a time marker unless the time is zero.
+// rows returns a segment with one row per revision up to last, and a marker unless the time is zero.
 func (w *world) rows(from format.Start, last int64, at time.Time) format.Object {
 	w.t.Helper()
 	var records []format.Record
@@ -124,16 +124,16 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
 }
 
-// result stores the result of a test restore, with or without segments.
+// result stores the result of a restore test, with or without segments.
 func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
 		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "of a reason",
-		Seconds: float64(len(w.names("gen/"))), // distinguishes results of the same second
+		Seconds: float64(len(w.names("gen/"))), // distinguishes results in the same second
 	}))
 }
 
-// segments stores one segment up to each of these revisions.
+// segments stores one segment up to each of the given revisions.
 func (w *world) segments(lasts ...int64) {
 	w.t.Helper()
 	for _, last := range lasts {
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps returns the numbers from first to last, spaced by apart.
+// steps returns the numbers from first to last with the given distance.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)
@@ -161,7 +161,7 @@ func (w *world) objects(level archive.Level) []archive.Object {
 	return objects
 }
 
-// merge merges the sources and deletes them.
+// merge merges the sources and then deletes them.
 func (w *world) merge(level archive.Level, sources ...archive.Object) archive.Object {
 	w.t.Helper()
 	merged, err := w.Merge(w.ctx, level, sources)
@@ -193,8 +193,8 @@ func (w *world) find(target archive.Target) archive.Path {
 	return path
 }
 
-// A restored is the result of a restore: the revision of the full snapshot, the revisions of the rows after it, and
-// the bucket contents.
+// A restored is the result of a restore: the revision of the full snapshot, the revisions of the rows, and the bucket
+// contents.
 type restored struct {
 	full      int64
 	revisions []int64
@@ -241,7 +241,7 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 // revisions returns the revisions from first to last.
 func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 
-// damage flips a bit of an object until the returned function is called.
+// damage flips a bit of an object until repair is called.
 func (w *world) damage(name string, bit int) (repair func()) {
 	w.t.Helper()
 	content, exists := w.store.Content(name)
@@ -262,8 +262,8 @@ func (w *world) names(prefix string) (names []string) {
 	return names
 }
 
-// inBubble runs a test with a fake clock. Compressors are pooled and must not cross bubbles, so the pools are
-// emptied before and after.
+// inBubble runs a test with a fake clock. Pooled compressors must not be shared between bubbles, so the pools are
+// emptied before and after the test.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	emptyPools()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Start describes what a segment continues: a full snapshot or the previous segment.
+// Start is the point from which a segment continues: a full snapshot or the previous segment.
 type Start struct {
 	Cluster    string
 	Generation int
@@ -24,25 +24,25 @@ type Start struct {
 // Source describes the origin of a segment's records.
 type Source struct {
 	Compacted int64  // etcd's scheduled compaction, read in the same transaction as the rows; 0 if there was none
-	Term      uint64 // raft's
+	Term      uint64 // raft term
 	Member    string // etcd member ID, hexadecimal
 	Applied   uint64 // raft index applied when the small buckets were read; 0 if they were not read
-	Session   string // process of the writer
+	Session   string // ID of the writer process
 
-	// Only for a segment without rows:
-	Released bool     // the last segment of a writer that was stopped cleanly
+	// Fields of a segment without rows.
+	Released bool     // the writer was stopped cleanly after this segment
 	Opens    Position // position at which another chain continues; zero if none
-	Ends     *Ending  // end of the generation; nil if it continues
+	Ends     *Ending  // end of the generation; nil if the generation continues
 }
 
-// Object is a segment as it is stored.
+// Object is an encoded segment.
 type Object struct {
 	Manifest
-	Line []byte      // signed line, including its newline
+	Line []byte      // signed line with its newline
 	data chunkBuffer // data after the line
 }
 
-// Size returns the length in bytes.
+// Size returns the size of the object in bytes.
 func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
 
 // Reader returns a new reader of the object.
@@ -50,8 +50,8 @@ func (o Object) Reader() io.Reader {
 	return io.MultiReader(bytes.NewReader(o.Line), o.data.reader())
 }
 
-// SegmentBuilder builds a compressed segment in memory. Rows come in order, markers after the rows of their
-// revision, buckets last. After an error it is unusable. It is not safe for concurrent use.
+// SegmentBuilder builds a compressed segment in memory. Rows must be added in order, markers after the rows of their
+// revision, and buckets last. A SegmentBuilder is unusable after an error and is not safe for concurrent use.
 type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
@@ -66,7 +66,7 @@ type SegmentBuilder struct {
 // NewSegmentBuilder starts a segment.
 func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
-		return nil, fmt.Errorf("no segment can start at %s: a full snapshot is needed", start.Position)
+		return nil, fmt.Errorf("cannot start a segment at %s: a full snapshot is required", start.Position)
 	}
 	b := &SegmentBuilder{keys: keys, sequence: newSequence(Manifest{
 		Heading: Heading{Format: Format, Kind: SegmentKind},
@@ -78,16 +78,16 @@ func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	return b, err
 }
 
-// RawBytes returns the size of the records so far, before compression.
+// RawBytes returns the uncompressed size of the records added so far.
 func (b *SegmentBuilder) RawBytes() int64 { return b.raw }
 
 // Rows returns the number of rows.
 func (b *SegmentBuilder) Rows() int64 { return b.sequence.rows }
 
-// End returns the revision of the last row, or the one before the segment.
+// End returns the revision of the last row, or the revision before the segment if there are no rows.
 func (b *SegmentBuilder) End() int64 { return b.sequence.chain.Revision() }
 
-// Add adds a record. It does not retain it.
+// Add adds a record without retaining it.
 func (b *SegmentBuilder) Add(record Record) error {
 	if err := record.addTo(b.sequence); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (b *SegmentBuilder) Finish(from Source) (Object, error) {
 	return Object{Manifest: m, Line: line, data: b.data}, err
 }
 
-// write writes the fields of a record and the large value that follows them.
+// write writes the fields of a record, followed by its large value.
 func (b *SegmentBuilder) write(fields, value []byte) error {
 	b.scratch = fields
 	b.raw += int64(len(fields) + len(value))
@@ -124,14 +124,14 @@ func (b *SegmentBuilder) write(fields, value []byte) error {
 	return err
 }
 
-// Limits per segment: etcd has a dozen buckets, and does not compact twice within milliseconds.
+// Limits per segment. etcd has a dozen buckets and never compacts twice within milliseconds.
 const (
 	maxBuckets = 64
 	maxHashes  = 4096
 )
 
 // sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader
-// both use it, so everything that is written can be read.
+// share sequence, so everything that is written can be read.
 type sequence struct {
 	chain   *Chain
 	start   Manifest
@@ -147,7 +147,7 @@ func newSequence(start Manifest) *sequence {
 	return &sequence{chain: Continue(start.Before, start.Position), start: start}
 }
 
-// manifest returns the facts about the records.
+// manifest returns a manifest that describes the records.
 func (s *sequence) manifest() Manifest {
 	m := s.start
 	m.Rows, m.Buckets, m.From, m.To = s.rows, s.buckets, s.from, s.to
@@ -166,13 +166,13 @@ func (s *sequence) checkManifest(promised Manifest) error {
 		read.Last == promised.Last && slices.Equal(read.Buckets, promised.Buckets) &&
 		read.From.Equal(promised.From) && read.To.Equal(promised.To)
 	if !same {
-		return fmt.Errorf("%w: its records do not match its manifest", ErrDamaged)
+		return fmt.Errorf("%w: records do not match the manifest", ErrDamaged)
 	}
 	return nil
 }
 
-// chunkBuffer stores bytes as they are written, which is in blocks. It never copies them to grow: a segment of 8 MiB
-// takes no more than that.
+// chunkBuffer stores the written blocks. A chunkBuffer never copies its content to grow, so a segment of 8 MiB takes
+// only 8 MiB.
 type chunkBuffer [][]byte
 
 func (c *chunkBuffer) Write(block []byte) (int, error) {
@@ -180,7 +180,7 @@ func (c *chunkBuffer) Write(block []byte) (int, error) {
 	return len(block), nil
 }
 
-// body returns the manifest's description of the bytes.
+// body returns the size and digest of the bytes.
 func (c *chunkBuffer) body() (body Body) {
 	hash := sha256.New()
 	for _, block := range *c {

@@ -1,69 +1,69 @@
-// Package format defines the bytes of backups, as docs/backup-format.md describes them for other readers. It knows
-// neither stores nor etcd. The archive, the writer and restores call it.
+// Package format encodes and decodes backups, as specified in docs/backup-format.md. The package depends on neither
+// stores nor etcd. Its users are the archive, the writer and restores.
 //
-// # The idea
+// # Overview
 //
-// A backup has two kinds of content. A full snapshot is a copy of etcd's database. A delta segment, which this
-// package reads and writes, contains what etcd added to that database in a range of revisions: the rows of its
-// bucket named key, byte by byte, and the small buckets (leases, users, alarms) where they changed. A restore
-// writes the rows after those of the full snapshot and gets the database that etcd had.
+// A backup consists of full snapshots and segments. A full snapshot is a copy of etcd's database. A delta segment,
+// which this package reads and writes, contains what etcd added to the database in a range of revisions: the
+// unmodified rows of the bucket named key, and the small buckets (leases, users, alarms) that changed. To restore
+// etcd's database, a restore appends these rows to the rows of the full snapshot.
 //
-// Every object starts with a statement: a line of JSON with a kind, a checksum over the line, an ed25519 signature
-// if there is a signing key, and the length and SHA-256 of the bytes that follow. So a reader knows from one line
-// what the object contains and who vouches for it, and can verify the rest without decrypting it. The bytes that
-// follow are compressed with zstd, and encrypted to age recipients if there are any.
+// Every object starts with a statement: a line of JSON with a kind, a checksum of the line, an ed25519 signature if
+// there is a signing key, and the length and SHA-256 of the bytes that follow. From this line alone, a reader knows
+// what the object contains and who signed it, and can verify the rest without decrypting it. The bytes that follow
+// are compressed with zstd, and encrypted if there are age recipients.
 //
 // # The chain
 //
-// Segments form a chain. Each has a Position, the first revision that is not covered before it, and two digests:
-// Before, over all rows since the full snapshot up to the segment, and After, which includes its own rows:
+// Segments form a chain. Each segment has a Position, which is the first revision that is not yet covered, and two
+// digests of the rows since the full snapshot: Before excludes the rows of the segment, and After includes them:
 //
 //	C(r) = SHA-256(C(before r) || r || SHA-256(rows of r))
 //
-// The digest is computed per revision and starts from the cluster, the generation and the revision of the full
-// snapshot ([Seed]). It does not depend on where segments were cut, so merged segments, or segments that two
-// members cut differently, have the same digests. A segment belongs to a chain only if its Before is the chain's
-// digest at its Position. That is how a reader detects a missing, foreign or reordered segment, and how a writer
-// detects that another member holds other data.
+// The digest is computed per revision and starts with the cluster, the generation and the revision of the full
+// snapshot ([Seed]). Because the digest does not depend on segment boundaries, merged segments have the same digests
+// as their sources, and so do segments that two members split differently. A segment belongs to a chain only if
+// Before equals the chain's digest at the Position. Readers use this rule to detect missing, foreign and reordered
+// segments, and writers use it to detect that another member has different data.
 //
-// Revisions without rows exist in etcd (a transaction that changes nothing but a lease), and idle clusters need
-// proof that time passed. So a segment may have no rows: its Position has the same revision and the next Part. The
-// last segment of a generation is its end marker ([Ending]). It takes the position of the next segment, so nothing
-// can be appended afterwards.
+// etcd has revisions without rows (for example, a transaction that only changes a lease), and an idle cluster must
+// prove that time has passed. Therefore a segment may have no rows. The next segment then has the same revision and
+// the next Part. The last segment of a generation is the end marker ([Ending]). The end marker takes the position of
+// the next segment, so no segment can be appended.
 //
 // # The records
 //
-// A segment contains, in this order: rows in the order of their keys, each revision followed at some point by a
-// [Marker] that gives its time; hashes that etcd computed while it compacted; at the end the changed buckets; and a
-// record with the number of records. [SegmentBuilder] and [SegmentReader] share the code that enforces the order,
-// so everything that can be written can be read.
+// A segment contains, in this order: rows ordered by key, with at least one later [Marker] that gives the time of
+// each revision; hashes that etcd computed during compactions; the small buckets that changed; and the number of
+// records. [SegmentBuilder] and [SegmentReader] share the code that enforces the order, so everything that can be
+// written can be read.
 //
 // # Invariants
 //
-//   - Nothing counts before its end. A reader returns io.EOF only after all lengths, digests, counts and the order were checked.
-//     Everything that was read before another error must be discarded.
-//   - Input is hostile. Memory is bounded for any input: lengths are not trusted, a decoder accepts a window of 8 MiB, and
-//     decompression stops at the promised size.
-//   - Errors never repeat more than a little of what was read, and keys never.
-//   - An error of the underlying reader is not damage. It is returned unchanged, so a lost connection never condemns a backup.
-//   - If trusted keys are configured, nothing unsigned is used, and nothing is written that these keys would reject.
-//   - The format has one version. A reader returns ErrNewer for a higher one, and ignores unknown fields.
+//   - Content is valid only after the end was reached. A reader returns io.EOF after checking all lengths, digests, counts and the
+//     order. Everything that was read before any other error must be discarded.
+//   - Input is untrusted. Memory use is bounded for any input: readers do not trust lengths, decoders accept a window of 8 MiB,
+//     and decompression stops at the stated size.
+//   - Errors quote at most a few bytes of the content, and never keys.
+//   - Errors of the underlying reader are returned unchanged, so a lost connection never marks a backup as damaged.
+//   - With trusted keys, unsigned content is never used, and content that these keys would reject is never written.
+//   - The format has a single version. A reader returns ErrNewer for a higher version and ignores unknown fields.
 //
-// # An example
+// # Example
 //
-// A full snapshot exists at revision 6. A client writes apple in revision 7 with two changes, nothing happens in 8,
-// and 9 deletes pear. The writer calls NewSegmentBuilder with the Start of the snapshot, adds three rows (7_0, 7_1,
-// 9_0t), a marker "revision 9 at 12:00:12", and finishes. The manifest has position 7.000000000, end 9, three rows,
-// Before = Seed(…, 6) and After = C(9). Its object is named by the position, and the next segment gets position
-// 10.000000000. A segment that is stored before revision 10 exists has no rows, and the one after it is
-// 10.000000001. docs/backup-format-example.md shows such a segment byte by byte.
+// A full snapshot exists at revision 6. A client writes apple twice in revision 7, revision 8 changes nothing, and
+// revision 9 deletes pear. The writer calls NewSegmentBuilder with the Start of the snapshot, adds three rows (7_0,
+// 7_1, 9_0t) and the marker "revision 9 at 12:00:12", and calls Finish. The manifest has position 7.000000000, end 9,
+// three rows, Before = Seed(…, 6) and After = C(9). The position is also the object name. The next segment gets
+// position 10.000000000. If that segment is stored before revision 10 exists, it has no rows, and the segment after
+// it gets position 10.000000001. docs/backup-format-example.md shows such a segment byte by byte.
 //
-// A reader calls Next for the manifest, compares Before with the digest of its chain, calls Record until io.EOF,
-// and compares the digest of the rows with After, which the SegmentReader does too.
+// A reader calls Next to get the manifest, compares Before with the digest of its chain, calls Record until io.EOF,
+// and compares the digest of the rows with After. SegmentReader makes the last comparison as well.
 //
-// # What it does not do
+// # Limits
 //
-// It does not decide which chain is the right one, whether a segment may be stored or deleted, or which objects
-// exist: the archive does. It does not interpret the values of rows: restore does. And encryption only keeps others
-// from reading a backup. It does not keep them from making one, since recipients are public; only signatures do.
+// Package archive decides which chain is valid, which objects exist, and whether segments may be stored or deleted.
+// Package restore interprets the values of rows. Encryption only prevents others from reading backups. Recipients
+// are public, so only signatures prevent others from creating backups.
 package format

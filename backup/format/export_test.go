@@ -1,6 +1,6 @@
 package format
 
-// Forge returns an object with unchecked records and a manifest with matching checksums.
+// Forge returns an object with unchecked records and a manifest with matching digests.
 func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	var data chunkBuffer
 	sealed, err := keys.Seal(&data)
@@ -20,5 +20,5 @@ func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
 	return Object{Manifest: manifest, Line: line, data: data}, err
 }
 
-// WithChecksum completes a line that lacks its closing brace.
+// WithChecksum completes a line that has no closing brace yet.
 func WithChecksum(line []byte) []byte { return withChecksum(line) }

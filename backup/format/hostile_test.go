@@ -97,7 +97,7 @@ func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	}
 }
 
-// forgedOf is like forged, but the manifest claims the given number of bytes of records.
+// forgedOf is like forged, but the manifest states the given number of bytes of records.
 func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 	manifest := empty()
 	manifest.RawBytes = raw
@@ -167,7 +167,7 @@ func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // incompressible
 	row := Row(7, 0, string(value))
 	keys := &format.Keys{}
-	Build(t, keys, start(), nil) // warms up zstd, which keeps its tables
+	Build(t, keys, start(), nil) // initializes zstd, which keeps its tables
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	object := Build(t, keys, start(), []format.Row{row})
@@ -182,7 +182,7 @@ func TestSegmentReader_reportsANewerFormat(t *testing.T) {
 	line, err := new(format.Keys).Sign(manifest)
 	require.NoError(t, err)
 	_, err = readAll(bytes.NewReader(line), &format.Keys{})
-	assert.EqualError(t, err, "made by a newer etcd-wrapper: format 2")
+	assert.EqualError(t, err, "written by a newer etcd-wrapper: format 2")
 }
 
 func FuzzSegment(f *testing.F) {
@@ -194,7 +194,7 @@ func FuzzSegment(f *testing.F) {
 	})
 }
 
-// FuzzRecords reads arbitrary records with a manifest that has matching checksums.
+// FuzzRecords reads arbitrary records after a manifest with matching digests.
 func FuzzRecords(f *testing.F) {
 	seed := example(f, &format.Keys{})
 	f.Add([]byte(recordsOf(f, seed)))
@@ -211,7 +211,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// known requires that err is nil or a documented error.
+// known checks that err is nil or a documented error.
 func known(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -269,7 +269,7 @@ func TestSegmentReader_findsMissingAndExtraBytes(t *testing.T) {
 }
 
 func TestSegmentReader_returnsErrorsOfItsSource(t *testing.T) {
-	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, the object is intact
+	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, but the object is intact
 	object := contents(example(t, &format.Keys{}))
 	for cut := range object {
 		_, err := readAll(io.MultiReader(bytes.NewReader(object[:cut]), iotest.ErrReader(broken)), &format.Keys{})

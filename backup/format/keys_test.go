@@ -26,15 +26,15 @@ func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 		begins  string
 		message string
 	}{
-		{"recipients that are none", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "is not a file of age recipients"},
+		{"recipients that are none", format.KeyFiles{Recipients: none}, "--backup-recipients: " + none, "does not contain valid age recipients"},
 		{"recipients of an empty file", format.KeyFiles{Recipients: empty}, "--backup-recipients: " + empty, "no recipients found"},
-		{"recipients too many", format.KeyFiles{Recipients: large}, "--backup-recipients: cannot read " + large, "it has more than 1048576 bytes"},
-		{"identities instead of recipients", format.KeyFiles{Recipients: pair.Identities}, "--backup-recipients: ", "is not a file of age recipients"},
-		{"recipients instead of identities", format.KeyFiles{Identities: pair.Recipients}, "--backup-identities: ", "is not a file of age identities"},
+		{"recipients too many", format.KeyFiles{Recipients: large}, "--backup-recipients: cannot read " + large, "larger than 1048576 bytes"},
+		{"identities instead of recipients", format.KeyFiles{Recipients: pair.Identities}, "--backup-recipients: ", "does not contain valid age recipients"},
+		{"recipients instead of identities", format.KeyFiles{Identities: pair.Recipients}, "--backup-identities: ", "does not contain valid age identities"},
 		{"a public key that shall sign", format.KeyFiles{SigningKey: pair.TrustedKeys}, "--backup-signing-key: ", "is not an ed25519 private key"},
 		{"text that shall sign", format.KeyFiles{SigningKey: none}, "--backup-signing-key: ", "is not an ed25519 private key"},
-		{"a private key that shall be trusted", format.KeyFiles{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "has a PRIVATE KEY that is not"},
-		{"text that shall be trusted", format.KeyFiles{TrustedKeys: none}, "--backup-trusted-keys: ", "has no ed25519 public key"},
+		{"a private key that shall be trusted", format.KeyFiles{TrustedKeys: pair.SigningKey}, "--backup-trusted-keys: ", "contains a PRIVATE KEY block that is not"},
+		{"text that shall be trusted", format.KeyFiles{TrustedKeys: none}, "--backup-trusted-keys: ", "contains no ed25519 public key"},
 		{"a file that is not there", format.KeyFiles{TrustedKeys: none + "x"}, "--backup-trusted-keys: cannot read " + none + "x", "no such file"},
 		{"a directory", format.KeyFiles{Identities: t.TempDir()}, "--backup-identities: cannot read ", "not a regular file"},
 		{"a pipe into which nobody writes", format.KeyFiles{SigningKey: silentPipe(t)}, "--backup-signing-key: ", "not a regular file"},
@@ -193,13 +193,13 @@ func TestWeaknesses(t *testing.T) {
 
 	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).Warnings()
 	require.Len(t, signed, 1)
-	assert.Contains(t, signed[0], "set --backup-trusted-keys as well")
+	assert.Contains(t, signed[0], "set --backup-trusted-keys too")
 
 	for flag, secret := range map[string]string{"--backup-signing-key: ": ours.SigningKey, "--backup-identities: ": ours.Identities} {
 		require.NoError(t, os.Chmod(secret, 0o444))
 		weak := ours.Load(t).Warnings()
 		require.Len(t, weak, 1)
-		assert.Contains(t, weak[0], flag+"every user of this machine can read "+secret)
+		assert.Contains(t, weak[0], flag+secret+" is world-readable")
 		require.NoError(t, os.Chmod(secret, 0o440))
 	}
 }

@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	// MaxLine limits a signed line, in bytes, with its newline.
+	// MaxLine is the maximum size of a signed line in bytes, including the newline.
 	MaxLine = 1 << 20
-	// Format is the version of the format.
+	// Format is the version of the backup format.
 	Format = 1
 
-	checksum = `,"sha256":"` // precedes the checksum of all bytes before it
+	checksum = `,"sha256":"` // followed by the checksum of all preceding bytes
 	tail     = len(checksum) + 2*sha256.Size + len("\"}\n")
 )
 
-// Heading is the start of every statement.
+// Heading contains the common fields of all statements.
 type Heading struct {
 	Format int    `json:"format"`
 	Kind   string `json:"kind"` // kind of the statement
 }
 
-// signedLine is a line: a statement and its signature.
+// signedLine is a statement with its signature.
 type signedLine struct {
 	Statement json.RawMessage `json:"statement"`
-	Signature []byte          `json:"signature,omitempty"` // ed25519 signature of the bytes of Statement
-	Key       string          `json:"key,omitempty"`       // key ID: first 8 bytes of the SHA-256 of the public key, hexadecimal
+	Signature []byte          `json:"signature,omitempty"` // ed25519 signature of Statement
+	Key       string          `json:"key,omitempty"`       // key ID: first 8 bytes of the public key's SHA-256 in hexadecimal
 }
 
-// Sign returns the line with a statement, a JSON object that starts with a [Heading].
+// Sign returns the signed line for a statement, a JSON object that starts with a [Heading].
 func (k *Keys) Sign(statement any) ([]byte, error) {
 	stated, err := json.Marshal(statement)
 	if err != nil {
@@ -47,8 +47,8 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
-		if err := k.trust(line); err != nil { // an untrusted object would be unusable, yet block its name
-			return nil, fmt.Errorf("--backup-signing-key: its public key is not in --backup-trusted-keys; add it there: %.200s", err.Error())
+		if err := k.trust(line); err != nil { // an untrusted object would be unusable but still occupy its name
+			return nil, fmt.Errorf("--backup-signing-key: the public key is not in --backup-trusted-keys: %.200s", err.Error())
 		}
 	}
 	written, err := json.Marshal(line)
@@ -56,25 +56,25 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 		return nil, err
 	}
 	if len(written)+tail > MaxLine {
-		return nil, fmt.Errorf("a line of %d bytes is longer than %d", len(written)+tail, MaxLine)
+		return nil, fmt.Errorf("line of %d bytes exceeds the limit of %d bytes", len(written)+tail, MaxLine)
 	}
 	return withChecksum(written[:len(written)-1]), nil
 }
 
-// withChecksum completes a line that lacks its closing brace.
+// withChecksum completes a line that has no closing brace yet.
 func withChecksum(line []byte) []byte {
 	sum := sha256.Sum256(line)
 	return fmt.Appendf(line, "%s%x\"}\n", checksum, sum)
 }
 
-// Check verifies a line and decodes its statement, if it is of that kind.
+// Check verifies a line and decodes its statement, which must be of the given kind.
 func (k *Keys) Check(line []byte, kind string, into any) error {
 	if len(line) > MaxLine || len(line) < tail {
-		return fmt.Errorf("%w: a line has the invalid length of %d bytes", ErrDamaged, len(line))
+		return fmt.Errorf("%w: invalid line length: %d bytes", ErrDamaged, len(line))
 	}
 	begin := line[:len(line)-tail]
 	if !bytes.Equal(withChecksum(bytes.Clone(begin)), line) {
-		return fmt.Errorf("%w: the checksum of a line does not match", ErrDamaged)
+		return fmt.Errorf("%w: line checksum mismatch", ErrDamaged)
 	}
 	var read signedLine
 	if err := json.Unmarshal(append(bytes.Clone(begin), '}'), &read); err != nil {
@@ -101,12 +101,12 @@ func checkKind(statement []byte, kind string) error {
 		return fmt.Errorf("%w: format %d", ErrNewer, heading.Format)
 	}
 	if heading.Format != Format || heading.Kind != kind {
-		return fmt.Errorf("%w: found a %q of format %d instead of a %q", ErrDamaged, heading.Kind, heading.Format, kind)
+		return fmt.Errorf("%w: found %q with format %d, expected %q", ErrDamaged, heading.Kind, heading.Format, kind)
 	}
 	return nil
 }
 
-// Signed reports whether a checked line carries a signature of any key.
+// Signed reports whether a verified line has a signature by any key.
 func Signed(line []byte) bool {
 	var read signedLine
 	return json.Unmarshal(line, &read) == nil && read.Signature != nil
@@ -123,16 +123,16 @@ func (k *Keys) trust(line signedLine) error {
 	key, known := keys[line.Key]
 	switch {
 	case line.Signature == nil:
-		return fmt.Errorf("%w: it has no signature", ErrUntrusted)
+		return fmt.Errorf("%w: no signature", ErrUntrusted)
 	case !known:
 		return fmt.Errorf("%w: unknown key %.16q", ErrUntrusted, line.Key)
 	case !ed25519.Verify(key, line.Statement, line.Signature):
-		return fmt.Errorf("%w: the signature does not match", ErrUntrusted)
+		return fmt.Errorf("%w: invalid signature", ErrUntrusted)
 	}
 	return nil
 }
 
-// ReadLine reads a line with its newline. It returns io.EOF at the end.
+// ReadLine reads a line including the newline, or returns io.EOF at the end.
 func ReadLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -140,18 +140,18 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 		line = append(line, part...)
 		switch {
 		case len(line) > MaxLine:
-			return nil, fmt.Errorf("%w: a line is longer than %d bytes", ErrDamaged, MaxLine)
+			return nil, fmt.Errorf("%w: line exceeds %d bytes", ErrDamaged, MaxLine)
 		case err == nil:
 			return line, nil
 		case Ended(err) && len(line) > 0:
-			return nil, fmt.Errorf("%w: its last line is incomplete", ErrDamaged)
+			return nil, fmt.Errorf("%w: the last line is incomplete", ErrDamaged)
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err
 		}
 	}
 }
 
-// keyName returns the id of a public key.
+// keyName returns the ID of a public key.
 func keyName(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:8])

@@ -62,7 +62,7 @@ func TestLine_onlyTrustedSignaturesAreAccepted(t *testing.T) {
 	assert.NoError(t, new(format.Keys).Check(foreign, "number", new(number)), "without trusted keys signatures are not looked at")
 }
 
-// forge changes a line and corrects its checksum.
+// forge changes a line and corrects the checksum.
 func forge(t *testing.T, line []byte) []byte {
 	t.Helper()
 	changed := strings.Replace(string(line), `"number":1`, `"number":2`, 1)
@@ -82,7 +82,7 @@ func TestLine_rejectsOtherKindsAndFormats(t *testing.T) {
 	require.NoError(t, err)
 	err = keys.Check(line, "number", new(number))
 	assert.ErrorIs(t, err, format.ErrNewer)
-	assert.EqualError(t, err, "made by a newer etcd-wrapper: format 2")
+	assert.EqualError(t, err, "written by a newer etcd-wrapper: format 2")
 }
 
 func TestLine_isLimited(t *testing.T) {
@@ -90,7 +90,7 @@ func TestLine_isLimited(t *testing.T) {
 	long := statement(1)
 	long.Text = strings.Repeat("x", format.MaxLine)
 	_, err := keys.Sign(long)
-	assert.ErrorContains(t, err, "longer than")
+	assert.ErrorContains(t, err, "exceeds the limit")
 
 	long.Text = long.Text[:format.MaxLine-1000]
 	line, err := keys.Sign(long)
@@ -149,7 +149,7 @@ func TestPosition_partsAreLimited(t *testing.T) {
 	last.Position.Part = 999_999_999
 	object := formattest.Build(t, &format.Keys{}, last, nil)
 	_, err := format.NewSegmentBuilder(&format.Keys{}, object.Start())
-	assert.ErrorContains(t, err, "a full snapshot is needed")
+	assert.ErrorContains(t, err, "a full snapshot is required")
 }
 
 func TestPosition_namesSortLikePositions(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 )
 
-// history draws rows from revision 7 on, grouped by revision: transactions, tombstones, and revisions without rows.
+// history generates rows from revision 7 on, grouped by revision: transactions, tombstones, and revisions without
+// rows.
 func history(t *rapid.T) (revisions [][]format.Row) {
 	revision := int64(6)
 	for range rapid.IntRange(0, 12).Draw(t, "revisions") {
@@ -31,7 +32,7 @@ func history(t *rapid.T) (revisions [][]format.Row) {
 	return revisions
 }
 
-// cut divides a history into segments at random revisions.
+// cut splits a history into segments at random revisions.
 func cut(t *rapid.T, tb testing.TB, keys *format.Keys, revisions [][]format.Row) (segments []format.Object) {
 	next := start()
 	for len(revisions) > 0 {
@@ -84,7 +85,7 @@ func join(revisions [][]format.Row) (rows []format.Row) {
 	return rows
 }
 
-// text formats rows to compare them; an empty value may be nil.
+// text formats rows for comparison, because an empty value may be nil.
 func text(rows []format.Row) (lines []string) {
 	for _, row := range rows {
 		lines = append(lines, fmt.Sprintf("%x %q", row.Key, row.Value))

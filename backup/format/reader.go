@@ -11,18 +11,19 @@ import (
 	"math"
 )
 
-// SegmentReader reads consecutive segments. It checks everything that can be checked without the previous ones. The
-// content of a segment counts only after its end was reached without an error. It is not safe for concurrent use.
+// SegmentReader reads consecutive segments and verifies everything that does not require the previous segments. The
+// content of a segment is valid only after its end was reached without an error. A SegmentReader is not safe for
+// concurrent use.
 //
-// Errors about the content wrap ErrDamaged and the like; errors of the underlying reader are returned unchanged.
-// After an error every call returns it again.
+// Errors about the content wrap ErrDamaged, ErrUntrusted, ErrNoIdentity or ErrNewer. Errors of the underlying reader
+// are returned unchanged. After an error, every call returns the same error.
 type SegmentReader struct {
 	keys   *Keys
 	source *bufio.Reader
 
 	manifest Manifest
 	body     *body // rest of the current segment; nil before the first one
-	ended    bool  // the end of the current segment was reached
+	ended    bool  // the current segment was read to the end
 	err      error
 
 	plain    io.ReadCloser // records of the segment; nil before the first one
@@ -36,13 +37,13 @@ type SegmentReader struct {
 	hash   Hash
 }
 
-// NewSegmentReader reads from r, in bounded memory for any content.
+// NewSegmentReader reads segments from r. Memory use is bounded for any content.
 func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
 	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// Next advances to the next segment. It verifies the digest of the rest of the current one without decrypting it,
-// so a caller who needs no records needs no identity. It returns io.EOF after the last one.
+// Next advances to the next segment and returns io.EOF after the last one. Next verifies the digest of the rest of
+// the current segment without decrypting it, so callers that need no records need no identity.
 func (r *SegmentReader) Next() (Manifest, error) {
 	if r.err == nil {
 		r.err = r.next()
@@ -69,7 +70,7 @@ func (r *SegmentReader) next() error {
 	return nil
 }
 
-// ReadManifest reads the first line of a segment.
+// ReadManifest decodes and verifies the first line of a segment.
 func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
 	var manifest Manifest
 	if err := keys.Check(line, SegmentKind, &manifest); err != nil {
@@ -92,8 +93,8 @@ func (r *SegmentReader) finish() error {
 	return r.named(err)
 }
 
-// Record returns the next record, which is valid until the next call. It returns io.EOF at the end of the segment,
-// after everything was verified against the manifest.
+// Record returns the next record, which is valid until the next call. At the end of the segment, Record verifies
+// everything against the manifest and returns io.EOF.
 func (r *SegmentReader) Record() (Record, error) {
 	switch {
 	case r.err != nil:
@@ -146,7 +147,7 @@ func (r *SegmentReader) open() (err error) {
 	r.buffered = bufio.NewReaderSize(r.limited, 32<<10)
 	start := r.manifest
 	if start.Rows > 0 {
-		start.Last = Digest{} // the records of this segment yield it
+		start.Last = Digest{} // computed from the records of this segment
 	}
 	r.sequence, r.count = newSequence(start), 0
 	return nil
@@ -166,7 +167,7 @@ func (r *SegmentReader) named(err error) error {
 	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
 }
 
-// recordOf returns the record into which one of that type is read. Only a bucket is not used again.
+// recordOf returns the record to decode into. All records except buckets are reused.
 func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
@@ -182,17 +183,17 @@ func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	}
 }
 
-// end checks the totals, and returns io.EOF if they are right.
+// end checks the totals and returns io.EOF if they are correct.
 func (r *SegmentReader) end() error {
 	count, err := r.number()
 	if err != nil {
 		return err
 	}
 	if count != r.count {
-		return fmt.Errorf("%w: it has %d records instead of %d", ErrDamaged, r.count, count)
+		return fmt.Errorf("%w: found %d records, expected %d", ErrDamaged, r.count, count)
 	}
 	if _, err := r.buffered.ReadByte(); !Ended(err) {
-		return errors.Join(err, fmt.Errorf("%w: unexpected data after its last record", ErrDamaged))
+		return errors.Join(err, fmt.Errorf("%w: unexpected data after the last record", ErrDamaged))
 	}
 	if missing := r.manifest.RawBytes - r.limited.size; missing != 0 {
 		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, missing)
@@ -221,22 +222,22 @@ func (r *SegmentReader) number() (int64, error) {
 	case err != nil: // too many or too few bytes
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
-		return 0, fmt.Errorf("%w: a number is too large", ErrDamaged)
+		return 0, fmt.Errorf("%w: number out of range", ErrDamaged)
 	}
 	return int64(n), nil
 }
 
-// bytes reads a length and that many bytes, into room if they fit.
+// bytes reads a length and that many bytes, reusing room if it is large enough.
 func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {
 		return nil, err
 	}
 	if length > most {
-		return nil, fmt.Errorf("%w: a field of %d bytes exceeds the limit of %d", ErrDamaged, length, most)
+		return nil, fmt.Errorf("%w: field of %d bytes exceeds the limit of %d bytes", ErrDamaged, length, most)
 	}
 	room = room[:0]
-	for int64(len(room)) < length { // read in pieces, because the length may be forged
+	for int64(len(room)) < length { // grow gradually, because the length may be forged
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
@@ -248,19 +249,19 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 
 func endError(err error) error {
 	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
-		return fmt.Errorf("%w: its records are truncated", ErrDamaged)
+		return fmt.Errorf("%w: records are truncated", ErrDamaged)
 	}
 	return err
 }
 
-// Body is a statement's description of bytes.
+// Body is the size and digest of bytes that a statement describes.
 type Body struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 Digest `json:"sha256"`
 }
 
-// Reader reads exactly the described bytes from source. It returns io.EOF only if all of them were there and match;
-// otherwise ErrDamaged, or the error of source.
+// Reader reads exactly the described bytes from source. Reader returns io.EOF only if all bytes were read and match
+// the digest; otherwise ErrDamaged or an error of source.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {
@@ -287,22 +288,22 @@ func (b *body) Read(p []byte) (int, error) {
 	case !Ended(err):
 		return n, err
 	case b.left > 0:
-		return n, fmt.Errorf("%w: %d bytes are missing at its end", ErrDamaged, b.left)
+		return n, fmt.Errorf("%w: the last %d bytes are missing", ErrDamaged, b.left)
 	}
 	return n, b.end()
 }
 
 func (b *body) end() error {
 	if Digest(b.hash.Sum(nil)) != b.promised {
-		return fmt.Errorf("%w: its content does not match its manifest", ErrDamaged)
+		return fmt.Errorf("%w: SHA-256 does not match the manifest", ErrDamaged)
 	}
 	return io.EOF
 }
 
-// check returns io.EOF if everything was read and matches.
+// check returns io.EOF if all bytes were read and match.
 func (b *body) check() error {
 	if b.left > 0 {
-		return fmt.Errorf("%w: %d unread bytes follow its records", ErrDamaged, b.left)
+		return fmt.Errorf("%w: %d bytes left after the last record", ErrDamaged, b.left)
 	}
 	return b.end()
 }

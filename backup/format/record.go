@@ -17,32 +17,32 @@ import (
 	"time"
 )
 
-// Record is a part of a segment: *[Row], *[Marker], *[Hash] or *[Bucket].
+// Record is a record of a segment: *[Row], *[Marker], *[Hash] or *[Bucket].
 type Record interface {
-	// addTo checks that the record may follow those of a segment, and counts it.
+	// addTo checks that the record may follow the previous ones and counts the record.
 	addTo(*sequence) error
-	// encode appends the fields of the record to b. The large value that follows them is returned on its own.
+	// encode appends the fields of the record to b, and returns the large value that follows the fields separately.
 	encode(b []byte) (fields, value []byte)
-	// decode reads what follows the type of the record.
+	// decode reads the content after the record type.
 	decode(*SegmentReader) error
 }
 
-// Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number
-// of the change within the revision (8); a deletion has a final 't'. Its value may be empty.
+// Row is a row of etcd's bucket named key. Row keys have 17 bytes: the revision (8 bytes, big endian), '_', and the
+// number of the change within the revision (8 bytes). Deletions have a trailing 't'. Values may be empty.
 type Row struct {
 	Key, Value []byte
 }
 
-// Marker records etcd's revision at a time. It follows all rows up to that revision.
+// Marker records etcd's revision at a time. A marker follows all rows up to its revision.
 type Marker struct {
 	Revision int64
-	Time     time.Time // precise to the millisecond
+	Time     time.Time // millisecond precision
 }
 
-// Hash is etcd's hash of the revisions up to one, as HashKV returns it, or as it was computed when they were compacted.
+// Hash is etcd's hash of the rows up to a revision, as returned by HashKV or as computed during a compaction.
 type Hash struct {
-	Revision  int64  `json:"revision"` // revision up to which the rows were hashed
-	Compacted int64  `json:"compact"`  // compacted revision of the database; 0 before its first compaction
+	Revision  int64  `json:"revision"` // last hashed revision
+	Compacted int64  `json:"compact"`  // compacted revision of the database; 0 if never compacted
 	Hash      uint32 `json:"hash"`
 }
 
@@ -51,12 +51,12 @@ const (
 	tombstoneKey = rowKey + 1
 )
 
-// Revision returns the row's revision, or an error if the key does not belong to a row.
+// Revision returns the revision of the row, or an error if the key is not a row key.
 func (r Row) Revision() (int64, error) {
 	plain := len(r.Key) == rowKey && r.Key[8] == '_'
 	tombstone := len(r.Key) == tombstoneKey && r.Key[8] == '_' && r.Key[rowKey] == 't'
 	if !plain && !tombstone || r.Key[0] >= 0x80 {
-		return 0, fmt.Errorf("a row key cannot have %d bytes", len(r.Key))
+		return 0, fmt.Errorf("invalid row key of %d bytes", len(r.Key))
 	}
 	return int64(binary.BigEndian.Uint64(r.Key)), nil
 }
@@ -64,19 +64,19 @@ func (r Row) Revision() (int64, error) {
 // Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// Bucket is the whole content of a small bucket of etcd, such as lease or authUsers. It may still be large, so it
-// is one allocation.
+// Bucket is the content of a small etcd bucket such as lease or authUsers. The content may still be large, so it is a
+// single allocation.
 type Bucket struct {
 	Name string
 
 	count   uint64
-	entries []byte // each: length of the key, key, length of the value, value; lengths as uvarints
+	entries []byte // for each entry: key length, key, value length, value (lengths are uvarints)
 }
 
 // NewBucket returns an empty bucket.
 func NewBucket(name string) *Bucket { return &Bucket{Name: name} }
 
-// Add adds an entry. Keys must be in order.
+// Add adds an entry. Keys must be added in order.
 func (b *Bucket) Add(key, value []byte) {
 	b.count++
 	b.entries = appendBytes(appendBytes(b.entries, key), value)
@@ -85,7 +85,7 @@ func (b *Bucket) Add(key, value []byte) {
 // Len returns the number of entries.
 func (b *Bucket) Len() int { return int(b.count) }
 
-// Digest identifies the content.
+// Digest returns the SHA-256 of the content.
 func (b *Bucket) Digest() Digest { return sha256.Sum256(b.entries) }
 
 // Entries yields keys and values in order, without copying.
@@ -102,9 +102,9 @@ func (b *Bucket) Entries() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-var errBucket = errors.New("the entries of a bucket are malformed")
+var errBucket = errors.New("malformed bucket entries")
 
-// cut splits off bytes that are preceded by their length.
+// cut splits off a length-prefixed byte string.
 func cut(b []byte) (first, rest []byte, err error) {
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > uint64(len(b)-n) {
@@ -113,7 +113,7 @@ func cut(b []byte) (first, rest []byte, err error) {
 	return b[n : n+int(length) : n+int(length)], b[n+int(length):], nil
 }
 
-// check validates a bucket that was read.
+// check validates a decoded bucket.
 func (b *Bucket) check() error {
 	var count uint64
 	var before []byte
@@ -136,34 +136,35 @@ func (b *Bucket) check() error {
 	return nil
 }
 
-// maxPart limits the segments without rows at one revision. There is at most one a second: enough for 31 years.
+// maxPart limits the segments without rows at one revision. With one such segment per second, the limit lasts 31
+// years.
 const maxPart = 999_999_999
 
-// Position is the start of a segment, and its name. Positions are ordered like history.
+// Position is the start of a segment and determines its name. Positions increase over the history.
 type Position struct {
-	Revision int64 `json:"revision"` // first revision that is not covered yet
+	Revision int64 `json:"revision"` // first revision that is not yet covered
 	Part     int   `json:"part"`     // number of earlier segments without rows at that revision
 }
 
-// String returns the position in object names, which sort like positions.
+// String formats the position for object names. Formatted positions sort like positions.
 func (p Position) String() string { return fmt.Sprintf("%019d.%09d", p.Revision, p.Part) }
 
-// ParsePosition reverses String.
+// ParsePosition parses the output of String.
 func ParsePosition(s string) (Position, error) {
 	revision, part, _ := strings.Cut(s, ".")
 	first, err := strconv.ParseUint(revision, 10, 63)
 	count, errPart := strconv.ParseUint(part, 10, 31)
 	p := Position{int64(first), int(count)}
 	if err != nil || errPart != nil || len(revision) != 19 || len(part) != 9 || !p.Valid() {
-		return Position{}, fmt.Errorf("%q is not a position", s)
+		return Position{}, fmt.Errorf("invalid position %q", s)
 	}
 	return p, nil
 }
 
-// Valid reports whether a segment can start there.
+// Valid reports whether a segment can start at the position.
 func (p Position) Valid() bool { return p.Revision > 0 && p.Part >= 0 && p.Part <= maxPart }
 
-// Compare is negative if p precedes other, and positive if it follows.
+// Compare returns a negative number if p precedes other, and a positive number if p follows other.
 func (p Position) Compare(other Position) int {
 	return cmp.Or(cmp.Compare(p.Revision, other.Revision), cmp.Compare(p.Part, other.Part))
 }
@@ -171,10 +172,10 @@ func (p Position) Compare(other Position) int {
 // IsZero reports whether p is unset.
 func (p Position) IsZero() bool { return p == Position{} }
 
-// After returns the position after revision.
+// After returns the position after a revision.
 func After(revision int64) Position { return Position{Revision: revision + 1} }
 
-// Digest is a SHA-256. In JSON it is lower-case hexadecimal.
+// Digest is a SHA-256, encoded in JSON as lower-case hexadecimal.
 type Digest [sha256.Size]byte
 
 // String returns the digest in hexadecimal.
@@ -192,35 +193,35 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Seed returns the initial digest of a chain, at the full snapshot of that revision.
+// Seed returns the initial digest of a chain that starts with the full snapshot of the given revision.
 func Seed(cluster string, generation int, revision int64) Digest {
 	return sha256.Sum256(fmt.Appendf(nil, "etcd-wrapper chain\n%s\n%d\n%d\n", cluster, generation, revision))
 }
 
-// Chain computes the digest over all rows since a full snapshot. It does not depend on the division into segments:
+// Chain computes the digest over all rows since a full snapshot. The digest does not depend on segment boundaries:
 //
 //	C(r) = SHA-256(C(before r) || r as 8 bytes, big endian || SHA-256(rows of r))
 //
-// where each row is the length of its key, the key, the length of its value and the value, lengths as uvarints.
-// Revisions without rows do not count. It is not safe for concurrent use.
+// A row is hashed as key length, key, value length and value, with lengths as uvarints. Revisions without rows do not
+// count. A Chain is not safe for concurrent use.
 type Chain struct {
 	digest   Digest // digest of all revisions before the current one
 	last     Digest // digest of the rows of the previous revision
-	revision int64  // current revision, or the one before the first
+	revision int64  // current revision, or the revision before the first row
 	open     bool   // the current revision has rows
 	rows     hash.Hash
 	key      []byte // key of the previous row
 	scratch  []byte
 }
 
-// Continue returns a chain with digest before at the position.
+// Continue returns a chain that continues at the position from the digest before.
 func Continue(before Digest, position Position) *Chain {
 	return &Chain{digest: before, revision: position.Revision - 1, rows: sha256.New()}
 }
 
 var errOrder = errors.New("rows are out of order")
 
-// Add adds the next row. If the row cannot follow, it returns an error and adds nothing.
+// Add adds the next row. If the row is out of order, Add returns an error and leaves the chain unchanged.
 func (c *Chain) Add(row Row) error {
 	revision, err := row.Revision()
 	if err != nil {
@@ -252,11 +253,11 @@ func (c *Chain) close() {
 	c.open = false
 }
 
-// Revision returns the revision of the last row, or the one before the first.
+// Revision returns the revision of the last row, or the revision before the first row.
 func (c *Chain) Revision() int64 { return c.revision }
 
-// End returns the digest over all rows so far, and that of the last revision alone, which is zero without rows. It
-// completes the last revision: no row of it may follow.
+// End completes the last revision and returns the digest over all rows and the digest of the last revision alone,
+// which is zero if there are no rows. No more rows of that revision may be added.
 func (c *Chain) End() (digest, last Digest) {
 	if c.open {
 		c.close()
@@ -270,35 +271,35 @@ const SegmentKind = "segment"
 // Manifest is the statement at the start of every segment.
 type Manifest struct {
 	Heading
-	Cluster    string    `json:"cluster"`            // the store's
-	Generation int       `json:"generation"`         // identifies the history between two restores
-	Position   Position  `json:"position"`           // start
-	End        int64     `json:"end"`                // last covered revision; Position.Revision-1 without rows
-	Rows       int64     `json:"rows"`               // how many
-	RawBytes   int64     `json:"raw_bytes"`          // size of the records before compression
+	Cluster    string    `json:"cluster"`            // cluster ID
+	Generation int       `json:"generation"`         // number of the generation
+	Position   Position  `json:"position"`           // start of the segment
+	End        int64     `json:"end"`                // last covered revision; Position.Revision-1 if there are no rows
+	Rows       int64     `json:"rows"`               // number of rows
+	RawBytes   int64     `json:"raw_bytes"`          // uncompressed size of the records
 	Before     Digest    `json:"before"`             // digest of the chain at Position
 	After      Digest    `json:"after"`              // digest of the chain after End
-	Last       Digest    `json:"last,omitzero"`      // digest of the rows of the last revision with rows up to End; zero if unknown
-	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read with the rows; 0 before the first one
-	From       time.Time `json:"from,omitzero"`      // time of the first marker; zero without markers
+	Last       Digest    `json:"last,omitzero"`      // digest of the rows of the last revision up to End that has rows; zero if unknown
+	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read in the same transaction as the rows; 0 if none
+	From       time.Time `json:"from,omitzero"`      // time of the first marker; zero if there are no markers
 	To         time.Time `json:"to,omitzero"`        // time of the last marker
-	Term       uint64    `json:"term"`               // raft's
-	Member     string    `json:"member"`             // etcd member ID of the writer, hexadecimal
-	Session    string    `json:"session,omitempty"`  // process of the writer: random, hexadecimal
+	Term       uint64    `json:"term"`               // raft term
+	Member     string    `json:"member"`             // etcd member ID of the writer in hexadecimal
+	Session    string    `json:"session,omitempty"`  // writer process (random, hexadecimal)
 	Released   bool      `json:"released,omitzero"`  // the writer was stopped cleanly after this segment
 	Opens      Position  `json:"opens,omitzero"`     // position at which a full snapshot starts another chain; zero if none
-	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if it continues
-	Applied    uint64    `json:"applied,omitzero"`   // raft index of the small buckets, as in Source, or that of the previous segment
+	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if the generation continues
+	Applied    uint64    `json:"applied,omitzero"`   // raft index of the last captured small buckets, possibly from an earlier segment
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the included small buckets
 	Body       Body      `json:"body"`               // bytes after the line
-	Encrypted  bool      `json:"encrypted,omitzero"` // with age
+	Encrypted  bool      `json:"encrypted,omitzero"` // encrypted with age
 }
 
-// Ending is the end marker of a generation, which names its successor. It is stored at the position of the next
-// segment, so that no segment can follow what a restore has read.
+// Ending is the end marker of a generation, which names the successor. The marker takes the position of the next
+// segment, so no segment can follow what a restore has read.
 type Ending struct {
 	Successor int       `json:"successor"` // number of the next generation
-	Nonce     string    `json:"nonce"`     // process that ended the generation: random, hexadecimal
+	Nonce     string    `json:"nonce"`     // process that ended the generation (random, hexadecimal)
 	At        time.Time `json:"at"`
 }
 
@@ -310,39 +311,40 @@ func (m Manifest) Next() Position {
 	return Position{Revision: m.Position.Revision, Part: m.Position.Part + 1}
 }
 
-// Start returns what the next segment continues.
+// Start returns the start of the next segment.
 func (m Manifest) Start() Start {
 	return Start{Cluster: m.Cluster, Generation: m.Generation, Position: m.Next(), Before: m.After, Last: m.Last, Applied: m.Applied}
 }
 
-// maxRaw limits the records of a segment, in bytes: 8 MiB and one revision, which may delete all keys.
+// maxRaw is the maximum size of a segment's records in bytes. A segment contains at most 8 MiB plus one revision,
+// which may delete all keys.
 const maxRaw = 16 << 30
 
-// check rejects contradictions.
+// check returns an error if fields are invalid or inconsistent.
 func (m Manifest) check() error {
 	switch {
 	case m.Cluster == "" || m.Generation <= 0 || !m.Position.Valid():
-		return errors.New("it lacks its cluster, generation or position")
+		return errors.New("missing cluster, generation or position")
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
-		return fmt.Errorf("its counts are out of range: %d rows, %d bytes", m.Rows, m.RawBytes)
+		return fmt.Errorf("counts out of range: %d rows, %d bytes", m.Rows, m.RawBytes)
 	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
-		return errors.New("a marker segment must not have rows")
+		return errors.New("marker segment must not contain rows")
 	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
-		return errors.New("an end marker must name its successor")
+		return errors.New("end marker must specify a successor")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
-		return fmt.Errorf("%d rows do not fit its range from %s to %d", m.Rows, m.Position, m.End)
+		return fmt.Errorf("%d rows do not fit the range from %s to %d", m.Rows, m.Position, m.End)
 	}
 	return nil
 }
 
-// maxRecord limits a row and a bucket, in bytes. etcd's default limit of a request is 1.5 MiB.
+// maxRecord is the maximum size of a row or bucket in bytes. etcd limits requests to 1.5 MiB by default.
 const maxRecord = 256 << 20
 
-// maxName limits the name of a bucket, in bytes.
+// maxName is the maximum length of a bucket name in bytes.
 const maxName = 1 << 10
 
-// The first byte of each record.
+// Record types, stored in the first byte of a record.
 const (
 	typeRow    = 'R'
 	typeMarker = 'M'
@@ -351,7 +353,7 @@ const (
 	typeEnd    = 'Z'
 )
 
-// appendNumbers starts a record with its type and numbers, which must not be negative.
+// appendNumbers appends the type and the numbers of a record. The numbers must not be negative.
 func appendNumbers(b []byte, kind byte, numbers ...int64) []byte {
 	b = append(b, kind)
 	for _, n := range numbers {
@@ -360,14 +362,14 @@ func appendNumbers(b []byte, kind byte, numbers ...int64) []byte {
 	return b
 }
 
-// appendBytes appends bytes that are preceded by their length.
+// appendBytes appends a length-prefixed byte string.
 func appendBytes(b, content []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(content))), content...)
 }
 
 func (r *Row) addTo(s *sequence) error {
 	if len(r.Value) > maxRecord {
-		return fmt.Errorf("a row of %d bytes is larger than %d", len(r.Value), maxRecord)
+		return fmt.Errorf("row of %d bytes exceeds the limit of %d bytes", len(r.Value), maxRecord)
 	}
 	if err := s.chain.Add(*r); err != nil {
 		return err
@@ -392,14 +394,14 @@ func (r *Row) decode(from *SegmentReader) (err error) {
 	return err
 }
 
-// addTo requires that the marker follows all rows up to its revision. It may be above the last row's: etcd has
-// revisions without rows.
+// addTo requires that the marker follows all rows up to its revision. A marker may be later than the last row,
+// because etcd has revisions without rows.
 func (m *Marker) addTo(s *sequence) error {
 	switch {
 	case m.Time.UnixMilli() <= 0:
-		return fmt.Errorf("a marker has the invalid time %s", m.Time)
+		return fmt.Errorf("invalid marker time %s", m.Time)
 	case m.Revision < s.chain.Revision() || m.Revision < s.marked || len(s.buckets) > 0:
-		return fmt.Errorf("a marker of revision %d is out of order", m.Revision)
+		return fmt.Errorf("marker of revision %d is out of order", m.Revision)
 	}
 	s.marked, s.to = m.Revision, time.UnixMilli(m.Time.UnixMilli()).UTC()
 	if s.from.IsZero() {
@@ -419,10 +421,10 @@ func (m *Marker) decode(from *SegmentReader) error {
 	return err
 }
 
-// addTo accepts a hash that comes late.
+// addTo accepts hashes of earlier revisions, because hashes may arrive late.
 func (h *Hash) addTo(s *sequence) error {
 	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || h.Compacted < 0 || h.Compacted > h.Revision {
-		return fmt.Errorf("the compaction hash of revision %d is out of order", h.Revision)
+		return fmt.Errorf("compaction hash of revision %d is out of order", h.Revision)
 	}
 	return nil
 }
@@ -435,7 +437,7 @@ func (h *Hash) decode(from *SegmentReader) error {
 	var hash int64
 	err := from.numbers(&h.Revision, &h.Compacted, &hash)
 	if err == nil && hash > math.MaxUint32 {
-		return fmt.Errorf("%w: a hash has more than 32 bits", ErrDamaged)
+		return fmt.Errorf("%w: hash exceeds 32 bits", ErrDamaged)
 	}
 	h.Hash = uint32(hash)
 	return err
@@ -443,7 +445,7 @@ func (h *Hash) decode(from *SegmentReader) error {
 
 func (b *Bucket) addTo(s *sequence) error {
 	if len(b.entries) > maxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, b.Name) {
-		return fmt.Errorf("bucket %.40q is too large, a duplicate or one too many", b.Name)
+		return fmt.Errorf("bucket %.40q is a duplicate or exceeds a limit", b.Name)
 	}
 	if err := b.check(); err != nil {
 		return err

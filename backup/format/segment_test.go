@@ -85,7 +85,7 @@ func contents(o format.Object) []byte {
 	return all
 }
 
-// example returns a segment with every kind of record.
+// example returns a segment with all kinds of records.
 func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
 	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
@@ -225,7 +225,7 @@ func page(t *testing.T, name string) string {
 	return string(content)
 }
 
-// documented returns the statement, the body and the records of the documented example.
+// documented returns the statement, body and records of the documented example.
 func documented(t *testing.T) (line, body, records []byte) {
 	t.Helper()
 	blocks := fence.FindAllStringSubmatch(page(t, "backup-format-example.md"), -1)
@@ -263,7 +263,7 @@ func TestDocumentedExample(t *testing.T) {
 	assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), tombstone(9, 0, "pear")}, read[0].rows)
 }
 
-// jsonName matches the name of a field in a line of JSON.
+// jsonName matches a field name in a line of JSON.
 var jsonName = regexp.MustCompile(`"(\w+)":`)
 
 func TestManifest_fieldsAreDocumented(t *testing.T) {

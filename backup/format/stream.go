@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// window is zstd's window of an encoder, in bytes, which determines its memory.
+	// window is the zstd window of encoders in bytes, which determines their memory use.
 	window = 1 << 20
-	// maxWindow is the largest window that a decoder accepts, in bytes: that of zstd's own tool by default.
+	// maxWindow is the largest window that decoders accept, in bytes. The zstd command has the same default.
 	maxWindow = 8 << 20
 )
 
-// encoders and decoders are reused, since each has some megabytes of tables.
+// encoders and decoders are reused because each has several megabytes of tables.
 var (
 	encoders = sync.Pool{New: func() any {
 		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 			zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithZeroFrames(true))
 		if err != nil {
-			panic(err) // the options are constants
+			panic(err) // the options are constant
 		}
 		return encoder
 	}}
@@ -32,14 +32,14 @@ var (
 		decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 			zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxWindow))
 		if err != nil {
-			panic(err) // the options are constants
+			panic(err) // the options are constant
 		}
 		return decoder
 	}}
 )
 
-// Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the
-// output; it does not close w.
+// Seal returns a writer that compresses to w, and also encrypts if there are recipients. Close completes the output
+// but does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	sealed := &sealWriter{}
 	keys, err := k.recipients()
@@ -78,8 +78,9 @@ func (s *sealWriter) Close() error {
 	return err
 }
 
-// Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are
-// returned unchanged; anything else is ErrDamaged or ErrNoIdentity. Close does not close r.
+// Open returns a reader for the output of Seal. The reader consumes r completely and returns io.EOF only if
+// everything is intact. Errors of r are returned unchanged; other errors are ErrDamaged or ErrNoIdentity. Close does
+// not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
 	opened := &openReader{source: &errorReader{Reader: r, limit: math.MaxInt64}}
 	opened.plain = opened.source
@@ -103,7 +104,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 		return nil, err
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: it is encrypted, but --backup-identities is not set", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: --backup-identities is not set", ErrNoIdentity)
 	}
 	decrypted, err := age.Decrypt(r, keys...) // reads a header of at most 2 MiB
 	var none *age.NoIdentityMatchError
@@ -111,7 +112,7 @@ func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 	case err == nil:
 		return decrypted, nil
 	case errors.As(err, &none):
-		return nil, fmt.Errorf("%w: none of its recipients is in --backup-identities", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: no key in --backup-identities matches a recipient", ErrNoIdentity)
 	default:
 		return nil, r.classify(err)
 	}
@@ -129,10 +130,10 @@ func (o *openReader) Read(p []byte) (int, error) {
 		return n, nil
 	case !Ended(err):
 		return n, o.source.classify(err)
-	case o.plain.failed != nil: // zstd treats some of these errors as the end
+	case o.plain.failed != nil: // zstd treats some of these errors as the end of the stream
 		return n, o.source.classify(o.plain.failed)
 	case o.plain.size == 0:
-		return n, fmt.Errorf("%w: it is empty", ErrDamaged)
+		return n, fmt.Errorf("%w: no data", ErrDamaged)
 	}
 	return n, io.EOF
 }
@@ -146,10 +147,10 @@ func (o *openReader) Close() error {
 	return nil
 }
 
-// errorReader remembers the error of a reader, to distinguish it from errors of the layers above.
+// errorReader records the error of a reader to distinguish it from errors of higher layers.
 type errorReader struct {
 	io.Reader
-	limit  int64 // maximum size in bytes, as a protection against decompression bombs
+	limit  int64 // maximum number of bytes, as protection against decompression bombs
 	size   int64 // bytes read so far
 	failed error // error other than io.EOF
 }
@@ -157,7 +158,7 @@ type errorReader struct {
 func (n *errorReader) Read(p []byte) (int, error) {
 	read, err := n.Reader.Read(p)
 	if n.size += int64(read); n.size > n.limit {
-		err = fmt.Errorf("%w: it has more records than its manifest", ErrDamaged)
+		err = fmt.Errorf("%w: more records than the manifest states", ErrDamaged)
 	}
 	if err != nil && !Ended(err) {
 		n.failed = err

@@ -59,8 +59,8 @@ func TestOpen_needsAMatchingIdentity(t *testing.T) {
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
 	for says, keys := range map[string]*format.Keys{
-		"--backup-identities is not set":                   {},
-		"none of its recipients is in --backup-identities": formattest.NewKeys(t).Load(t),
+		"--backup-identities is not set":                    {},
+		"no key in --backup-identities matches a recipient": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)
 		assert.ErrorIs(t, err, format.ErrNoIdentity)
@@ -94,7 +94,7 @@ func opened(keys *format.Keys, content string, encrypted bool) error {
 }
 
 func TestOpen_returnsErrorsOfItsSource(t *testing.T) {
-	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, the object is intact
+	broken := &store.Unavailable{Cause: io.EOF} // the connection failed, but the object is intact
 	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 100_000))
@@ -151,7 +151,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	var all bytes.Buffer
 	encrypted, err := age.Encrypt(&all, recipients...)
 	require.NoError(t, err)
-	chunk := 64 << 10 // age's chunk size; the zstd frames are padded to the same length
+	chunk := 64 << 10 // age's chunk size; zstd frames are padded to the same length
 	for range 2 {
 		encoder, err := zstd.NewWriter(encrypted, zstd.WithEncoderPadding(chunk), zstd.WithEncoderConcurrency(1))
 		require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	assert.ErrorIs(t, opened(pair.Load(t), all.String()[:header+chunk+16], true), format.ErrDamaged)
 }
 
-// repeated is a reader that repeats a text without end.
+// repeated is a reader that repeats a text forever.
 type repeated struct {
 	text string
 	at   int

@@ -1,10 +1,10 @@
-// Package restore builds a database file from a full snapshot and the rows that followed it, without an etcd: the
-// snapshot is written while it is streamed in, the rows are inserted after its own, and the small buckets are
-// replaced by their later content. The result is the database of an etcd at that revision, except for rows that a
-// compaction has deleted since the snapshot: these exist again, and the compaction is scheduled, as if etcd had
-// been killed before it started. Recovery and the backup commands call it.
+// Package restore builds a database file from a full snapshot and the rows that follow it, without running etcd.
+// Restore streams the snapshot to the file, appends the rows, and replaces the small buckets with their later
+// content. The result is etcd's database at that revision, except for rows that a compaction deleted after the
+// snapshot: these rows exist again, and the compaction is scheduled, as if etcd had been killed before it started the
+// compaction. Recovery and the backup commands use the package.
 //
-// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that its etcd
+// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that etcd
 // recorded.
 package restore
 
@@ -34,35 +34,35 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// Options change how a database is built. The zero value is the default.
+// Options control how a database is built. The zero value contains the defaults.
 type Options struct {
-	// Above, if it is not 0, is the highest revision that was ever promised to a client. The database then
-	// continues above it, and everything before is marked as compacted, so that watchers list again.
+	// Above is the highest revision that clients may have seen, or 0. The database continues above this revision, and
+	// earlier revisions are marked as compacted, so that watchers list again.
 	Above int64
 	// Finish, if not nil, is called in the last transaction.
 	Finish func(*bolt.Tx) error
-	// Inspect, if not nil, checks the database before it is opened for writing, as InspectInChild does.
-	// Inconsistent pages would crash this process.
+	// Inspect, if not nil, checks the database before it is opened for writing, because inconsistent pages would
+	// crash this process. See InspectInChild.
 	Inspect func(ctx context.Context, path string) error
-	// ReservedBytes must stay free on the volume, in addition to the room that the database needs.
+	// ReservedBytes is the space that must stay free on the volume, in addition to the space for the database.
 	ReservedBytes int64
-	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has
-	// precedence on the disk.
+	// Scratch marks a temporary database on a volume that a running etcd uses. The file need not be durable, and
+	// etcd's disk access has priority.
 	Scratch bool
-	// Progress, if not nil, is called many times a second by one goroutine, with the bytes of the database and the
+	// Progress, if not nil, is called many times a second from a single goroutine with the bytes of the database and
 	// rows. The total is 0 if unknown, and an estimate if there are rows.
 	Progress func(bytes, total int64)
 }
 
-// Result describes the database.
+// Result describes a restored database.
 type Result struct {
 	Revision int64         // newest revision, including Options.Above
-	Rows     int64         // inserted
-	Bytes    int64         // size of the file
+	Rows     int64         // number of inserted rows
+	Bytes    int64         // size of the database file
 	Hashes   []format.Hash // etcd's hashes of compactions since the full snapshot, oldest first
 }
 
-// compression estimates how many times larger rows are than the objects in an archive.
+// compression is the estimated compression ratio of rows in an archive.
 const compression = 4
 
 // NewSource returns the source for a path through an archive.
@@ -84,11 +84,11 @@ func NewSource(a *archive.Archive, path archive.Path) Source {
 	return source
 }
 
-// Best builds from a path through an archive and returns that path. If an object on it is missing or damaged, it
-// builds from the next best path, until one succeeds. build must support a retry. Unless onRetry is nil, it is called
-// before each retry with the error of the previous path, and its own error ends Best. Otherwise Best returns the
-// error of the last path. An object that is merely untrusted is not damaged: Best never falls back to an earlier
-// revision because of it.
+// Best builds from a path through an archive and returns that path. If an object on the path is missing or damaged,
+// Best builds from the next best path until one succeeds, or returns the error of the last path. build must support
+// retries. onRetry, if not nil, is called before each retry with the error of the previous path; an error from
+// onRetry stops Best. An untrusted object is not damaged: Best never falls back to an earlier revision because of an
+// untrusted object.
 func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, onRetry func(from, to archive.Path, why error) error) (archive.Path, error) {
 	for {
 		err := build(path)
@@ -111,8 +111,8 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 	}
 }
 
-// Blamed returns the archive.Fault in an error of building from a path, if the cause is in the archive, such as a full
-// snapshot that was stored damaged.
+// Blamed returns the archive.Fault in an error from building a path, if the archive is the cause (for example, if a
+// full snapshot was already damaged when it was stored).
 func Blamed(err error, path archive.Path) error {
 	var fault *archive.Fault
 	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {
@@ -121,9 +121,9 @@ func Blamed(err error, path archive.Path) error {
 	return &archive.Fault{Object: archive.DataName(path.Full.Generation, path.Full.Name()), Err: err}
 }
 
-// Database builds a database in a new file with mode 0600. On success the file is durable; otherwise it is removed.
-// If the volume lacks the room, nothing is fetched and the error is ErrNoRoom. Errors of the source and of ctx are
-// returned unchanged.
+// Database builds a database in a new file with mode 0600. The file is durable on success and removed on failure. If
+// the volume does not have enough space, Database returns ErrNoRoom without fetching anything. Errors of the source
+// and of ctx are returned unchanged.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if err := CheckSpace(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
@@ -138,12 +138,12 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 	}
 	if err != nil {
 		err = errors.Join(err, os.Remove(path))
-		return Result{}, fmt.Errorf("rebuilding the database %s: %w", path, err)
+		return Result{}, fmt.Errorf("rebuilding database %s: %w", path, err)
 	}
 	return result, nil
 }
 
-// buildDatabase builds the database in the file, which stays open.
+// buildDatabase builds the database in the file without closing it.
 func buildDatabase(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	progress := &progressReporter{report: options.Progress, total: source.DatabaseBytes + source.RowBytes}
 	if err := fetchSnapshot(ctx, source.Snapshot, io.MultiWriter(&steady.Writer{File: file, Ahead: !options.Scratch}, progress)); err != nil {
@@ -163,7 +163,7 @@ func buildDatabase(ctx context.Context, source Source, file *os.File, options Op
 	}
 	if !options.Scratch {
 		if err := flush(file); err != nil {
-			return Result{}, fmt.Errorf("cannot flush it to disk: %w", err)
+			return Result{}, fmt.Errorf("cannot sync the database to disk: %w", err)
 		}
 	}
 	info, err := file.Stat()
@@ -190,7 +190,7 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 		return Result{}, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if err != nil {
-		return Result{}, fmt.Errorf("cannot open it: %w", err)
+		return Result{}, fmt.Errorf("cannot open the database: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	if err := db.View(func(tx *bolt.Tx) error { return checkLastRevision(tx, source.Revision) }); err != nil {
@@ -207,8 +207,8 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 	})
 }
 
-// boltOptions returns options for many writes and one flush. Only the last transaction writes the list of free pages,
-// so that the next process need not search for them.
+// boltOptions returns options for many writes and a single flush. Only the last transaction writes the freelist,
+// which saves the next process from searching for free pages.
 func boltOptions(source Source, changes bool) *bolt.Options {
 	return &bolt.Options{
 		ReadOnly:        !changes,
@@ -243,14 +243,14 @@ func insertAndFinish(
 	})
 }
 
-// applyChanges applies everything but the rows.
+// applyChanges applies all changes except the rows.
 func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	if _, err := lastRevision(tx); err != nil {
 		return err
 	}
 	for _, bucket := range changed.Buckets {
 		if err := replace(tx, bucket); err != nil {
-			return fmt.Errorf("cannot replace the bucket %q: %w", bucket.Name, err)
+			return fmt.Errorf("cannot replace bucket %q: %w", bucket.Name, err)
 		}
 	}
 	if err := schedule(tx, changed.Compacted); err != nil {
@@ -267,12 +267,12 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace replaces the content of a small bucket, except for the finished compaction, which meta has of the full
-// snapshot: rows that a later compaction deleted exist again.
+// replace replaces the content of a small bucket. The finished compaction in meta stays that of the full snapshot,
+// because rows that a later compaction deleted exist again.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	name := []byte(bucket.Name)
 	if bytes.Equal(name, schema.Key.Name()) {
-		return errors.New("it contains the rows")
+		return errors.New("rows must not be replaced")
 	}
 	var finished []byte
 	isMeta := bytes.Equal(name, schema.Meta.Name())
@@ -294,15 +294,16 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	return err
 }
 
-// ErrNoRoom means that a volume has too little room.
-var ErrNoRoom = errors.New("not enough room")
+// ErrNoRoom means that a volume does not have enough space.
+var ErrNoRoom = errors.New("not enough space")
 
 const (
 	rowOverhead = 2       // a row slightly larger than half a page takes a whole page
-	spare       = 8 << 20 // in bytes, to compensate for rounding
+	spare       = 8 << 20 // bytes, to compensate for rounding
 )
 
-// CheckSpace returns an ErrNoRoom with both sizes if the volume has too little room. A volume of unknown size passes.
+// CheckSpace returns an ErrNoRoom with both sizes if the volume does not have enough space. CheckSpace returns nil if
+// the free space is unknown.
 func CheckSpace(dir string, source Source, options Options) error {
 	free, _, err := disk.Space(dir)
 	if err != nil {
@@ -317,29 +318,28 @@ func CheckSpace(dir string, source Source, options Options) error {
 
 // Source provides the content of a database.
 type Source struct {
-	// Snapshot opens the full snapshot: a stock etcd snapshot, which is a database followed by its SHA-256 (32 bytes).
+	// Snapshot opens the full snapshot: a stock etcd snapshot, which is a database followed by its 32-byte SHA-256.
 	Snapshot func(context.Context) (io.ReadCloser, error)
-	// Rows provides the rows after the full snapshot. It may be nil.
+	// Rows provides the rows after the full snapshot. Rows may be nil.
 	Rows Rows
-	// Recorded returns the bucket of leases that was recorded next after the revision, or nil if unknown. It is
-	// called if a key belongs to a lease that all other buckets lack, because it was granted after they were recorded.
-	// Without its lease such a key would stay forever. Recorded may be nil.
+	// Recorded returns the first lease bucket that was recorded after the revision, or nil if unknown. Recorded is
+	// called if a key refers to a lease that is in no other bucket because the lease was granted later. Without its
+	// lease, the key would never expire. Recorded may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
-	// Revision is the revision of the last row of the full snapshot, or 0 if unknown. A snapshot with another one
-	// is ErrDamaged: the rows do not follow it.
+	// Revision is the revision of the last row in the full snapshot, or 0 if unknown. A snapshot with a different
+	// last row is ErrDamaged, because the rows do not continue it.
 	Revision int64
-	// DatabaseBytes and RowBytes estimate the sizes of the snapshot's database and of the rows, for the check of
-	// room and for progress. They may be 0.
+	// DatabaseBytes and RowBytes are the estimated sizes of the snapshot's database and of the rows, for CheckSpace
+	// and for progress. The values may be 0.
 	DatabaseBytes, RowBytes int64
 }
 
-// Rows passes every row after a full snapshot to row, in order, and returns the other changes: the Buckets that
-// differ from the snapshot's, with their current content, and the revision of etcd's scheduled compaction
-// (Compacted), or 0 if it is that of the snapshot. A database whose last row is not of Revision is ErrDamaged,
-// unless that is 0.
+// Rows passes every row after a full snapshot to row, in order, and returns the other changes: the current content of
+// Buckets that differ from the snapshot, and etcd's scheduled compaction (Compacted), or 0 if the compaction in the
+// snapshot is still current. A database whose last row does not match Revision is ErrDamaged, unless Revision is 0.
 type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
-// progressReporter adds up the progress of a build and reports it.
+// progressReporter reports the total progress of a build.
 type progressReporter struct {
 	report             func(bytes, total int64)
 	bytes, total, rows int64
@@ -359,17 +359,17 @@ func (t *progressReporter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// chunk is the unit of reading and writing, in bytes.
+// chunk is the size of reads and writes in bytes.
 const chunk = 1 << 20
 
 var (
-	// ErrDamaged means that the content cannot be what was once written.
+	// ErrDamaged means that the content differs from what was written.
 	ErrDamaged = errors.New("the backup is damaged")
-	// ErrDigest means that content does not end with its SHA-256.
-	ErrDigest = errors.New("the SHA-256 at its end does not match its content: it is truncated or was altered")
+	// ErrDigest means that the trailing SHA-256 does not match the content.
+	ErrDigest = errors.New("SHA-256 mismatch: the snapshot is truncated or was modified")
 )
 
-// fetchSnapshot writes the database of a snapshot as it arrives, and verifies its digest.
+// fetchSnapshot writes the database of a snapshot while downloading it, and verifies the digest.
 func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), to io.Writer) error {
 	snapshot, err := open(ctx)
 	if err != nil {
@@ -382,15 +382,15 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	switch {
 	case err != nil && !errors.Is(err, ErrDigest):
 		return err
-	case size == 0 || size%512 != 0: // etcdutl detects a digest with the same rule
-		return fmt.Errorf("%w: its size is not that of a database followed by a digest", ErrDamaged)
+	case size == 0 || size%512 != 0: // etcdutl uses the same rule to detect a digest
+		return fmt.Errorf("%w: invalid size for a snapshot with a trailing SHA-256", ErrDamaged)
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return nil
 }
 
-// startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that
+// startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for the
 // goroutine.
 func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
@@ -406,14 +406,14 @@ func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	}
 }
 
-// digestReader holds back the last 32 bytes that it has read, because the size of the content is unknown.
+// digestReader holds back the last 32 bytes it has read, because the size of the content is unknown.
 type digestReader struct {
 	from *bufio.Reader
 	sum  hash.Hash
 }
 
-// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx is done. It returns the
-// content without the digest, and io.EOF only if that matches; otherwise ErrDigest.
+// NewDigestReader reads content followed by its 32-byte SHA-256 until ctx is done. The reader returns the content
+// without the digest, and io.EOF only if the digest matches; otherwise ErrDigest.
 func NewDigestReader(ctx context.Context, from io.Reader) io.Reader {
 	return &digestReader{from: bufio.NewReaderSize(store.ContextReader{Context: ctx, Reader: from}, chunk), sum: sha256.New()}
 }
@@ -432,13 +432,13 @@ func (d *digestReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recoverPanic turns panics and memory faults into an error: bbolt maps the file, and a forged page may refer to any
-// address.
+// recoverPanic converts panics and memory faults to errors. bbolt maps the file into memory, and a forged page may
+// refer to any address.
 func recoverPanic(work func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = fmt.Errorf("%w: its database cannot be read: %v", ErrDamaged, cause)
+			err = fmt.Errorf("%w: cannot read the database: %v", ErrDamaged, cause)
 		}
 	}()
 	return work()

@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// histories can be raised for a longer run: go test ./backup/restore -histories 100.
+// histories sets the number of random histories. For a longer run, use go test ./backup/restore -histories 100.
 var histories = flag.Uint64("histories", 2, "how many random histories of an etcd are rebuilt")
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ func TestDatabase_equalsEtcds(t *testing.T) {
 	}
 }
 
-// requireSame compares a rebuilt database with etcd's database at that moment, row by row and by etcd's hashes.
+// requireSame compares a rebuilt database with etcd's database at the same moment, by rows and by etcd's hashes.
 func (h *history) requireSame(from full, to moment, path string) {
 	t := h.t
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
@@ -179,7 +179,7 @@ func leased(t *testing.T) (h *history, id int64) {
 	return h, int64(h.leases[0])
 }
 
-// bucketOf returns a small bucket as it was at the moment.
+// bucketOf returns the content of a small bucket at the moment.
 func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {
@@ -203,7 +203,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 	return found
 }
 
-// Buckets are recorded less often than rows, so the lease of a key may be missing from all of them.
+// Buckets are recorded less often than rows, so all of them may lack the lease of a key.
 func TestLeasesOfKeysAreRestored(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]

@@ -29,12 +29,12 @@ import (
 // partial is the suffix of an unfinished file.
 const partial = ".partial"
 
-// Export builds a database in a new file and appends its SHA-256: a stock snapshot for `etcdutl snapshot restore`.
-// If the file exists by then, the error is fs.ErrExist. The file is written as PATH.partial, which an interrupted
-// export leaves behind and the next one replaces.
+// Export builds a database in a new file and appends its SHA-256, which makes the file a stock snapshot for `etcdutl
+// snapshot restore`. If the file is created in the meantime, Export returns fs.ErrExist. The file is written as
+// PATH.partial. An interrupted export leaves that file behind, and the next export replaces it.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return Result{}, fmt.Errorf("cannot write %s: it already exists, or its path cannot be read", path)
+		return Result{}, fmt.Errorf("cannot write %s: the file already exists or the path is not accessible", path)
 	}
 	if err := os.Remove(path + partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, err
@@ -60,7 +60,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	return result, nil
 }
 
-// linkNew links a file to a new name. A rename would replace a file that was created meanwhile.
+// linkNew links a file to a new name. Renaming would replace a file that was created in the meantime.
 func linkNew(path, name string) error {
 	err := os.Link(path, name)
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
@@ -73,7 +73,7 @@ func linkNew(path, name string) error {
 	return errors.Join(taken.Close(), os.Rename(path, name))
 }
 
-// addDigest appends the SHA-256 of a file.
+// addDigest appends the SHA-256 of a file to the file.
 func addDigest(ctx context.Context, path string) (err error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -90,14 +90,14 @@ func addDigest(ctx context.Context, path string) (err error) {
 	return flush(file)
 }
 
-// Keys reads the keys of a closed database with etcd's own store. It is not safe for concurrent use.
+// Keys reads the keys of a closed database with etcd's own store. Keys is not safe for concurrent use.
 type Keys struct {
 	database backend.Backend
 	store    mvcc.WatchableKV
 }
 
-// OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of
-// every key.
+// OpenKeys opens a restored database or an exported snapshot and modifies the file. The names of all keys are kept in
+// memory.
 func OpenKeys(file string) (keys *Keys, err error) {
 	err = recoverPanic(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
@@ -109,11 +109,11 @@ func OpenKeys(file string) (keys *Keys, err error) {
 	return keys, err
 }
 
-// keysPerPage limits the keys and values in memory.
+// keysPerPage limits the number of keys and values in memory.
 const keysPerPage = 1000
 
-// Range yields the keys of a range in order. As in etcd, a nil end means a single key, and an empty one all keys from
-// there. An error comes last.
+// Range yields the keys of a range in order. As in etcd, a nil end selects a single key, and an empty end selects all
+// keys from key on. If reading fails, the last iteration yields the error.
 func (k *Keys) Range(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
 	return func(yield func(*mvccpb.KeyValue, error) bool) {
 		for {
@@ -140,9 +140,10 @@ func (k *Keys) Close() error { return errors.Join(k.store.Close(), k.database.Cl
 
 const inspectionStack = 8 << 20 // in bytes; cyclic pages overflow this stack sooner than the default of 1 GB
 
-// Inspect opens a database for writing and closes it. With inconsistent pages, bbolt panics in its own goroutine or
-// its stack overflows, and neither can be recovered: call it in a separate process, as InspectInChild does. It
-// changes limits of the process. Errors of opening are ignored, because Database returns them as well.
+// Inspect opens and closes a database and reads its freelist. Inconsistent pages make bbolt panic in its own
+// goroutine or overflow the stack, neither of which can be recovered, so Inspect must run in a separate process (see
+// InspectInChild). Inspect changes limits of the process. Errors from opening the database are ignored, because
+// Database returns them as well.
 func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
@@ -151,20 +152,20 @@ func Inspect(path string) {
 	}
 }
 
-// InspectInChild returns a value for Options.Inspect: it runs `executable args...`, a command that calls Inspect. A
-// panic of the child is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
+// InspectInChild returns a function for Options.Inspect that runs `executable args...`, a command that calls Inspect.
+// A panic in the child is an ErrDamaged. The child is killed when ctx is done, and on Linux when this process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)
 		switch {
 		case err != nil:
-			return fmt.Errorf("cannot inspect it: %w", err)
+			return fmt.Errorf("cannot check the database: %w", err)
 		case ended.Status == 0:
 			return nil
 		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
-			return fmt.Errorf("%w: its database cannot be read: %s", ErrDamaged, ended.Crash)
+			return fmt.Errorf("%w: cannot read the database: %s", ErrDamaged, ended.Crash)
 		default:
-			return fmt.Errorf("cannot inspect it: %s", ended.Crash)
+			return fmt.Errorf("cannot check the database: %s", ended.Crash)
 		}
 	}
 }

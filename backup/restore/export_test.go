@@ -46,8 +46,8 @@ func (m moment) entries(bucket string) (count int) {
 	return count
 }
 
-// requireServes starts etcd on the restored data and compares all keys that a client sees with the moment. New
-// revisions must be greater than above.
+// requireServes starts etcd on the restored data and compares all keys with the moment. New revisions must be greater
+// than above.
 func (h *history) requireServes(dir string, to moment, above int64) {
 	t := h.t
 	server, err := datadirtest.Start(dir)
@@ -133,7 +133,7 @@ func TestExport_replacesAnInterruptedOne(t *testing.T) {
 	restore(t, exported)
 }
 
-// Another process may have created the file while the backup was fetched.
+// Another process may have created the file during the download.
 func TestExport_overwritesNoFile(t *testing.T) {
 	h := newHistory(t, 5)
 	h.live(5)
@@ -152,7 +152,7 @@ func TestExport_overwritesNoFile(t *testing.T) {
 	require.NoFileExists(t, exported+".partial")
 }
 
-// Kubernetes watchers list again if their revision is compacted; otherwise they would miss events.
+// Kubernetes watchers list again if their revision was compacted; otherwise they would miss events.
 func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)
@@ -186,7 +186,7 @@ func TestAbove_usesNoRevisionTwice(t *testing.T) {
 	require.Equal(t, to.revision+1, result.Revision)
 }
 
-// Buckets are recorded at the end of a segment, but a target revision may be in the middle of one.
+// Buckets are recorded at the end of a segment, but the target may be in the middle of a segment.
 func TestAKeyKeepsALeaseGrantedAfterTheLastBucket(t *testing.T) {
 	h, _ := leased(t)
 	before, after := h.moments[0], h.moments[1]

@@ -18,33 +18,34 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// lockTimeout limits the wait for another process to close the database.
+// lockTimeout limits how long to wait for another process to close the database.
 const lockTimeout = time.Second
 
 // ErrCompacted means that the database no longer contains all rows of the hash.
 var ErrCompacted = errors.New("compacted")
 
-// ErrFutureRevision means that the last revision of the database is before the requested one.
-var ErrFutureRevision = errors.New("the database ends before that revision")
+// ErrFutureRevision means that the requested revision is later than the last revision of the database.
+var ErrFutureRevision = errors.New("revision is newer than the database")
 
-// A HashRequest names a hash of etcd.
+// A HashRequest identifies a hash computed by etcd.
 type HashRequest struct {
-	Compacted int64 // the member's last compaction; etcd's values for none, 0 and -1, are equivalent
+	Compacted int64 // the member's last compaction; 0 and -1 both mean none, as in etcd
 	Revision  int64
-	// Compaction means that etcd stored the hash when it compacted at Revision, after a compaction at Compacted. It
-	// differs from that of HashByRev in one case: no key exists at that revision, and the last one was deleted by it.
+	// Compaction means that etcd stored the hash during a compaction at Revision that followed a compaction at
+	// Compacted. Such a hash differs from HashByRev only if Revision deleted the last key.
 	Compaction bool
 }
 
-// HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores when it compacts. The
-// database may have been compacted earlier than the member, but not later. A compaction that the database has
-// started and not finished counts as well if it may have deleted rows; the database does not show that, so the
-// caller has to know. The database is opened for reading, and no process may have it open for writing.
+// HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores during a compaction. The
+// database may have been compacted earlier than the member, but not later. A compaction that the database has started
+// but not finished counts as well if it may have deleted rows. The database does not record this, so the caller has
+// to know. HashKV opens the database for reading; no process may have the database open for writing.
 //
-// etcd hashes the rows up to a revision, in their order. Of the rows at or below the compaction it omits those that a
-// compaction at that revision would delete, so that members agree even if some have not finished compacting. etcd finds
-// these rows with its index. To save memory, this package has no index: a bit for each row records whether it is
-// retained, and a table of limited size finds the newest row of each key, for one part of the keys after the other.
+// etcd hashes the rows up to a revision in order. Of the rows at or below the compaction, etcd omits those that a
+// compaction at that revision would delete, so that members agree even if some of them have not finished compacting.
+// etcd finds these rows with its index. To save memory, this package keeps one bit per row instead, which records
+// whether the row is retained, and uses a table of limited size to find the newest row of each key, in several passes
+// if necessary.
 //
 // The error is ErrCompacted, ErrFutureRevision, ErrDamaged for an invalid row, or the cause of ctx.
 func HashKV(ctx context.Context, path string, q HashRequest) (uint32, error) {
@@ -72,7 +73,7 @@ func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (has
 	return hash, nil
 }
 
-// checkComplete returns an error if the database lacks rows of the hash.
+// checkComplete returns an error if the database does not contain all rows of the hash.
 func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	last, err := lastRevision(tx)
 	if err != nil {
@@ -81,11 +82,11 @@ func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	finished := revisionIn(tx.Bucket(schema.Meta.Name()), schema.FinishedCompactKeyName)
 	switch {
 	case finished > max(q.Compacted, 0):
-		return fmt.Errorf("it was %w at revision %d, which is later than revision %d of the request", ErrCompacted, finished, q.Compacted)
+		return fmt.Errorf("the database was %w at revision %d, after the requested compaction at %d", ErrCompacted, finished, q.Compacted)
 	case q.Revision < q.Compacted:
 		return fmt.Errorf("the revision is older than the compaction at %d: %w", q.Compacted, ErrCompacted)
 	case q.Revision > max(last, q.Compacted):
-		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, q.Compacted))
+		return fmt.Errorf("%w, which ends at %d", ErrFutureRevision, max(last, q.Compacted))
 	}
 	return nil
 }
@@ -118,9 +119,10 @@ func (s scan) hash() (uint32, error) {
 }
 
 // keep finds the rows at or below the compaction that belong to the hash: the newest row of each key that exists at
-// the revision. If no key exists then, etcd omits no row, and all rows that the compaction left belong to the hash.
+// the revision. If no key exists at the revision, etcd omits no row, and all rows that the compaction left belong to
+// the hash.
 func (s scan) keep() (bits, error) {
-	if s.Compacted <= 0 { // no row is that old
+	if s.Compacted <= 0 { // no row is at or below the compaction
 		return nil, nil
 	}
 	kept, err := s.markLatest(s.Revision)
@@ -128,12 +130,12 @@ func (s scan) keep() (bits, error) {
 		return kept, err
 	}
 	if s.Compaction && s.deletesLast() {
-		return kept, nil // the compaction retains the row of the deletion, so it does omit the others
+		return kept, nil // etcd retains the row of the deletion and therefore omits the others
 	}
 	return s.markLatest(s.Compacted)
 }
 
-// deletesLast reports whether a key was deleted at the revision itself.
+// deletesLast reports whether a key was deleted at the requested revision.
 func (s scan) deletesLast() bool {
 	cursor, prefix := s.keys.Cursor(), revisionKey(s.Revision)[:8]
 	for key, _ := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, _ = cursor.Next() {
@@ -144,18 +146,18 @@ func (s scan) deletesLast() bool {
 	return false
 }
 
-// tableSize is the number of keys in a table; 256 Ki take 12 MiB.
+// tableSize is the number of keys in a table (12 MiB for 256 Ki keys).
 const tableSize = 256 << 10
 
-// fingerprint identifies a key by 128 bits, with seeds of this process, so that a collision is practically
+// fingerprint identifies a key by 128 bits. The seeds are random per process, so collisions are practically
 // impossible.
 type fingerprint [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// markLatest marks the newest row of each key that exists at a revision. It starts with one pass over the rows.
-// When the table is full, that pass continues with half of its keys, and there are twice as many passes. Keys that
-// are read again, or were dropped from a table, get their marks from the last pass that handles them.
+// markLatest marks the newest row of each key that exists at a revision. markLatest starts with a single pass over
+// the rows. Whenever the table is full, the current pass continues with half of its keys, and the number of passes
+// doubles. Keys that were dropped or are read again get their final marks from the last pass that handles them.
 func (s scan) markLatest(revision int64) (kept bits, err error) {
 	passes := uint64(1)
 	for pass := uint64(0); pass < passes; pass++ {
@@ -194,7 +196,7 @@ func (r row) replace(newest map[fingerprint]int, key fingerprint, kept *bits) {
 	kept.set(r.ordinal)
 }
 
-// bits has a bit for each row, by ordinal.
+// bits contains one bit for each row, indexed by ordinal.
 type bits []uint64
 
 func (b *bits) set(i int) {

@@ -21,10 +21,10 @@ import (
 
 func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0, 6).Draw(t, "key")) }
 
-// table draws the number of keys that one pass handles; 1 requires one pass per key.
+// table generates the number of keys per pass; 1 requires one pass per key.
 func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, tableSize}).Draw(t, "table") }
 
-// change makes a random change of a key.
+// change changes a key at random.
 func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0, 1, 2:
@@ -38,11 +38,11 @@ func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	}
 }
 
-// transaction changes each key once: etcd rejects a transaction that deletes and stores the same key.
+// transaction changes each key only once, because etcd rejects a transaction that puts and deletes the same key.
 func (e *etcd) transaction(t *rapid.T) {
 	keys := rapid.SliceOfNDistinct(rapid.Custom(key), 1, 4, func(key []byte) string { return string(key) }).Draw(t, "keys")
 	txn := e.Write(traceutil.TODO())
-	defer txn.End() // even if rapid aborts the test to shrink the history
+	defer txn.End() // also runs if rapid aborts the test to shrink the history
 	for _, key := range keys {
 		e.change(t, txn, key)
 	}
@@ -60,7 +60,7 @@ func (e *etcd) grantOrRevoke(t *rapid.T) {
 	}
 }
 
-// compactAndCompare compacts etcd, and compares the hash that etcd stores with the hash of the database before and
+// compactAndCompare compacts etcd and compares the hash that etcd stores with the hash of the database before and
 // after the compaction.
 func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	before := e.file()
@@ -75,12 +75,12 @@ func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	}
 }
 
-// compare compares etcd's hash at a revision with the hash of a copy of its database.
+// compare compares etcd's hash at a revision with the hash of a copy of the database.
 func (e *etcd) compare(t *rapid.T) {
 	at := rapid.Int64Range(max(1, e.FirstRev()), e.Rev()).Draw(t, "at")
 	for _, stored := range e.HashStorage().Hashes() {
 		if stored.Revision == at {
-			return // etcd returns the stored hash of that compaction, which includes deleted rows
+			return // etcd returns the stored hash of the compaction, which includes deleted rows
 		}
 	}
 	said, _, err := e.HashStorage().HashByRev(at)
@@ -140,7 +140,7 @@ func TestHashKV_equalsEtcdsAfterRandomHistories(t *testing.T) {
 	})
 }
 
-// compactedAt4 returns a database with revisions 2 to 6 of one key, compacted at 4.
+// compactedAt4 returns a database with one key at revisions 2 to 6, compacted at revision 4.
 func compactedAt4(t *testing.T) string {
 	e := start(t, t.TempDir())
 	defer e.stop()
@@ -155,14 +155,14 @@ func TestHashKV_rejectsMissingRows(t *testing.T) {
 	path := compactedAt4(t)
 	_, err := HashKV(t.Context(), path, HashRequest{Compacted: 3, Revision: 6})
 	require.ErrorIs(t, err, ErrCompacted)
-	require.ErrorContains(t, err, "compacted at revision 4, which is later than revision 3 of the request")
+	require.ErrorContains(t, err, "compacted at revision 4, after the requested compaction at 3")
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: -1, Revision: 6})
 	require.ErrorIs(t, err, ErrCompacted)
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 5, Revision: 4})
 	require.ErrorIs(t, err, ErrCompacted)
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 4, Revision: 7, Compaction: true})
 	require.ErrorIs(t, err, ErrFutureRevision)
-	require.ErrorContains(t, err, "the database ends before that revision, at 6")
+	require.ErrorContains(t, err, "revision is newer than the database, which ends at 6")
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 4, Revision: 6})
 	require.NoError(t, err)
 }
@@ -202,12 +202,12 @@ func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	_, err = HashKV(t.Context(), path, HashRequest{Compacted: 4, Revision: 6})
-	require.ErrorContains(t, err, "it is not an etcd database")
+	require.ErrorContains(t, err, "not an etcd database")
 	_, err = HashKV(t.Context(), t.TempDir(), HashRequest{Compacted: 4, Revision: 6})
 	require.ErrorContains(t, err, "cannot open database")
 }
 
-// etcd is the key-value store of an etcd, without a log or clients.
+// etcd is the key-value store of an etcd without a log or clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string
@@ -262,7 +262,7 @@ func (e *etcd) file() string {
 	return file.Name()
 }
 
-// compact compacts the store and returns when all compacted rows are deleted.
+// compact compacts the store and waits until all compacted rows are deleted.
 func (e *etcd) compact(revision int64) {
 	done, err := e.Compact(traceutil.TODO(), revision)
 	require.NoError(e.t, err)

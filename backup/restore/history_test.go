@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// history runs an etcd and records each of its states.
+// history runs etcd and records its states.
 type history struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -59,7 +59,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return &history{t: t, random: rand.New(rand.NewPCG(seed, 0)), server: server, client: v3client.New(server.Server)}
 }
 
-// live sends one random request per step and records the state after each.
+// live sends one random request per step and records the resulting state.
 func (h *history) live(steps int) {
 	for range steps {
 		h.act()
@@ -137,7 +137,7 @@ func (h *history) seen() int64 {
 	return mvcc.BytesToRev(h.rows[len(h.rows)-1].Key).Main
 }
 
-// look records the state of etcd. At the revision of the last compaction, etcd returns the hash that it computed
+// look records the state of etcd. At the revision of the last compaction, etcd returns the hash that was computed
 // during the compaction.
 func (h *history) look() {
 	tx := h.server.Server.Backend().ConcurrentReadTx()
@@ -168,7 +168,7 @@ func smallBuckets(t *testing.T, tx backend.UnsafeReader) (buckets []*format.Buck
 	return buckets
 }
 
-// full takes a stock snapshot of the last moment.
+// full takes a stock snapshot at the last moment.
 func (h *history) full() {
 	path := filepath.Join(h.t.TempDir(), fmt.Sprint(len(h.fulls)))
 	file, err := os.Create(path)
@@ -183,7 +183,7 @@ func (h *history) full() {
 	h.fulls = append(h.fulls, full{h.moments[len(h.moments)-1], path})
 }
 
-// source returns the Source that restores a moment from a full snapshot.
+// source returns the Source for restoring a moment from a full snapshot.
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },
@@ -202,7 +202,7 @@ func (h *history) source(from full, to moment) Source {
 	return source
 }
 
-// returning replaces the reading that a source returns after its rows.
+// returning replaces the Reading that a source returns.
 func returning(source Source, reading archive.Reading) Source {
 	rows := source.Rows
 	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
@@ -212,7 +212,7 @@ func returning(source Source, reading archive.Reading) Source {
 	return source
 }
 
-// between returns the rows after one revision and up to another.
+// between returns the rows with revisions greater than from, up to to.
 func (h *history) between(from, to int64) (rows []format.Row) {
 	for _, row := range h.rows {
 		if at := mvcc.BytesToRev(row.Key).Main; from < at && at <= to {
@@ -222,7 +222,7 @@ func (h *history) between(from, to int64) (rows []format.Row) {
 	return rows
 }
 
-// pick chooses a full snapshot and a moment at or after it.
+// pick chooses a full snapshot and a moment that is not earlier.
 func (h *history) pick() (from full, to moment) {
 	from = h.fulls[h.random.IntN(len(h.fulls))]
 	for to = (moment{revision: -1}); to.revision < from.revision; {

@@ -25,10 +25,10 @@ import (
 	"etcd-wrapper/backup/store/folder"
 )
 
-// otherReader is a program written from docs/backup-format.md alone. It shares no code with this project.
+// otherReader is an independent program that was written from docs/backup-format.md alone.
 const otherReader = "../../testdata/reader/read_backups.py"
 
-// otherState is the output of that program.
+// otherState is the output of otherReader.
 type otherState struct {
 	Revision int64                  `json:"revision"`
 	Keys     []*mvccpb.KeyValue     `json:"keys"`
@@ -58,13 +58,13 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 	return state, ""
 }
 
-// keptHistory is the history of an etcd, stored in a folder in the wrapper's format, with the keys that etcd
-// returned at each revision.
+// keptHistory is an etcd history in a folder in the wrapper's format, with the keys that etcd returned at each
+// revision.
 type keptHistory struct {
 	*history
 	directory string
 	archive   *archive.Archive
-	seen      map[int64][]*mvccpb.KeyValue // by revision
+	seen      map[int64][]*mvccpb.KeyValue // keys by revision
 	next      format.Start
 }
 
@@ -85,10 +85,11 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	return k
 }
 
-// keep stores full snapshots and segments, some of them merged. Some full snapshots fall inside a segment.
+// keep stores full snapshots and segments and merges some of the segments. Some of the full snapshots are inside a
+// segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		begins := i == 0 || i%3 == 2 // it starts a new chain, and the previous chain continues past it
+		begins := i == 0 || i%3 == 2 // starts a new chain while the previous chain continues past the snapshot
 		if i > 0 && !begins {
 			k.segments(full.revision)
 		}
@@ -138,8 +139,8 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 	}
 }
 
-// segments stores the rows after the last segment, up to a revision. Each segment covers several moments; some have
-// no rows.
+// segments stores the rows after the last segment up to a revision. Each segment covers several moments, and some
+// segments have no rows.
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {
 		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
@@ -164,8 +165,7 @@ func (k *keptHistory) segments(upTo int64) {
 	}
 }
 
-// ordered returns a bucket with its entries sorted by key. etcd returns entries that it has not committed yet
-// first.
+// ordered returns a bucket with entries sorted by key. etcd returns uncommitted entries first.
 func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {
@@ -179,7 +179,7 @@ func ordered(bucket *format.Bucket) *format.Bucket {
 	return sorted
 }
 
-// requireBuckets compares the buckets in the segments with those that the other reader returns.
+// requireBuckets compares the buckets in the segments with the output of the other reader.
 func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	path, err := k.archive.Find(k.t.Context(), archive.Target{Revision: state.Revision})
 	require.NoError(k.t, err)
@@ -216,7 +216,7 @@ func TestOtherReader_readsWhatEtcdHad(t *testing.T) {
 				got, failed := readOtherwise(t, k.directory, revision, options...)
 				require.Empty(t, failed, "revision %d", revision)
 				require.Equal(t, want, got.Keys, "revision %d", revision)
-				// The bucket in a full snapshot may be newer than its revision.
+				// A bucket in a full snapshot may be newer than the snapshot's revision.
 				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) {
 					buckets += k.requireBuckets(got)
 				}

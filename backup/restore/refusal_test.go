@@ -46,7 +46,7 @@ func TestDatabase_rejectsAnythingButASnapshot(t *testing.T) {
 	require.NoError(t, db.Close())
 	another, err := os.ReadFile(foreign)
 	require.NoError(t, err)
-	const noDigest = "its size is not that of a database followed by a digest"
+	const noDigest = "invalid size for a snapshot with a trailing SHA-256"
 	for what, example := range map[string]struct {
 		content []byte
 		says    string
@@ -101,7 +101,7 @@ func TestDatabase_rejectsAnotherRevision(t *testing.T) {
 			continue
 		}
 		require.ErrorIs(t, err, ErrDamaged)
-		require.ErrorContains(t, err, "its last revision is")
+		require.ErrorContains(t, err, "last revision is")
 		require.NoFileExists(t, path)
 	}
 }
@@ -114,14 +114,14 @@ func TestDatabase_rejectsRowsOutOfOrder(t *testing.T) {
 			return archive.Reading{}, row(format.Row{Key: revisionKey(at)})
 		}
 		_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
-		require.ErrorContains(t, err, "does not follow the previous row", what)
+		require.ErrorContains(t, err, "is out of order", what)
 	}
 	twice := h.source(h.fulls[0], h.fulls[0].moment)
 	twice.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		return archive.Reading{}, errors.Join(row(format.Row{Key: revisionKey(900)}), row(format.Row{Key: revisionKey(900)}))
 	}
 	_, err := Database(t.Context(), twice, filepath.Join(t.TempDir(), "db"), Options{})
-	require.ErrorContains(t, err, "does not follow the previous row")
+	require.ErrorContains(t, err, "is out of order")
 }
 
 func TestDatabase_returnsErrorsOfTheSource(t *testing.T) {
@@ -174,7 +174,7 @@ func TestDatabase_checksRoomFirst(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Database(t.Context(), source, filepath.Join(dir, "db"), Options{})
 	require.ErrorIs(t, err, ErrNoRoom)
-	require.Regexp(t, `not enough room on the volume of `+dir+`: \d+ MiB needed, \d+ MiB free`, err.Error())
+	require.Regexp(t, `not enough space on the volume of `+dir+`: \d+ MiB needed, \d+ MiB free`, err.Error())
 }
 
 func TestDatabase_reportsProgress(t *testing.T) {
@@ -199,7 +199,7 @@ func TestDatabase_doesNotReplaceTheBucketOfKeys(t *testing.T) {
 		return archive.Reading{Buckets: []*format.Bucket{format.NewBucket("key")}}, nil
 	}
 	_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
-	require.ErrorContains(t, err, `cannot replace the bucket "key"`)
+	require.ErrorContains(t, err, `cannot replace bucket "key"`)
 }
 
 // inspected is the argument that makes the child process of these tests inspect a database.
@@ -216,13 +216,13 @@ func contradict(snapshot []byte) []byte {
 	return withDigest(broken)
 }
 
-// bbolt panics in a goroutine, so this process could not recover.
+// bbolt panics in a separate goroutine, so this process could not recover.
 func TestInspectInChild_findsInconsistentPages(t *testing.T) {
 	_, snapshot := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), snapshotOf(contradict(snapshot)), path, Options{Above: 1000, Inspect: inChild(inspected)})
 	require.ErrorIs(t, err, ErrDamaged)
-	require.ErrorContains(t, err, "its database cannot be read: panic: ")
+	require.ErrorContains(t, err, "cannot read the database: panic: ")
 	require.NoFileExists(t, path)
 
 	_, err = Database(t.Context(), snapshotOf(snapshot), path, Options{Above: 1000, Inspect: inChild(inspected)})
@@ -232,6 +232,6 @@ func TestInspectInChild_findsInconsistentPages(t *testing.T) {
 func TestInspectInChild_failsWithoutAResult(t *testing.T) {
 	_, snapshot := smallFull(t)
 	_, err := Database(t.Context(), snapshotOf(snapshot), filepath.Join(t.TempDir(), "db"), Options{Above: 1000, Inspect: inChild("unknown")})
-	require.ErrorContains(t, err, "cannot inspect it: exit status 3")
+	require.ErrorContains(t, err, "cannot check the database: exit status 3")
 	require.NotErrorIs(t, err, ErrDamaged)
 }

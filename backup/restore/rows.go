@@ -24,27 +24,28 @@ import (
 var leaseBucket = string(schema.Lease.Name())
 
 const (
-	batchBytes = 2 << 20 // bytes of rows per transaction, which bbolt holds in memory
-	// flushBytes is the number of bytes of rows after which the kernel is asked to start writing. A running etcd has
-	// precedence on the disk, so a scratch database is written slowly. Otherwise the caller waits for the last flush.
+	batchBytes = 2 << 20 // bytes of rows per transaction, which bbolt keeps in memory
+	// flushBytes is the number of row bytes after which the kernel is asked to start writing. A scratch database is
+	// written slowly, because the running etcd has priority. For any other database, early writing shortens the final
+	// flush.
 	flushBytes  = 32 << 20
 	fillPercent = 0.9 // as in etcd, because rows are only appended
 )
 
-// errNotEtcd means that the database does not belong to etcd.
-var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or meta is missing", ErrDamaged)
+// errNotEtcd means that the file is not an etcd database.
+var errNotEtcd = fmt.Errorf("%w: not an etcd database (bucket key or meta is missing)", ErrDamaged)
 
 // rowWriter appends rows to the bucket named key in batched transactions.
 type rowWriter struct {
 	ctx      context.Context
 	db       *bolt.DB
-	file     *os.File // file of the database
+	file     *os.File // database file
 	scratch  bool     // see Options
 	progress *progressReporter
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
-	firstNew    []byte // greater than the keys of all rows in the full snapshot
+	firstNew    []byte // greater than all row keys in the full snapshot
 	last        []byte // key of the newest row
 	rows, bytes int64  // size of the current transaction
 	unflushed   int64  // bytes
@@ -101,10 +102,10 @@ func (i *rowWriter) commit() error {
 	return context.Cause(i.ctx)
 }
 
-// row inserts one row. It keeps key and value.
+// row inserts one row and retains its key and value.
 func (i *rowWriter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
-		return fmt.Errorf("%w: row %x does not follow the previous row", ErrDamaged, row.Key)
+		return fmt.Errorf("%w: row %x is out of order", ErrDamaged, row.Key)
 	}
 	if size := int64(len(row.Value)); i.rows > 0 && i.bytes+size > batchBytes {
 		if err := i.commit(); err != nil {
@@ -122,17 +123,17 @@ func (i *rowWriter) row(row format.Row) error {
 
 const (
 	batchSize = 256 << 10 // bytes of rows per batch, unless a single row is larger
-	maxQueued = 4         // maximum batches between the reader and the inserter
+	maxQueued = 4         // maximum number of batches between the reader and the inserter
 )
 
-// batch holds rows in transit from the reader to the inserter.
+// batch contains rows on their way from the reader to the inserter.
 type batch struct {
 	rows    []format.Row
-	content []byte // bytes of all rows
+	content []byte // concatenated rows
 }
 
-// readAndInsert inserts rows while the next ones are read, because both take about as long. It returns when both
-// have ended. An error of inserting takes precedence over one of reading. insert may keep the rows.
+// readAndInsert inserts rows while reading the next ones, because both take about the same time. readAndInsert waits
+// for both and prefers errors from inserting. insert may retain the rows.
 func readAndInsert(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -192,7 +193,7 @@ func (b *batch) add(row format.Row) {
 	b.rows = append(b.rows, format.Row{Key: b.content[start:value:value], Value: b.content[value:len(b.content):len(b.content)]})
 }
 
-// schedule makes etcd compact when it starts, unless it already has a later compaction scheduled.
+// schedule makes etcd compact when it starts, unless a later compaction is already scheduled.
 func schedule(tx *bolt.Tx, compaction int64) error {
 	meta := tx.Bucket(schema.Meta.Name())
 	if compaction <= revisionIn(meta, schema.ScheduledCompactKeyName) {
@@ -201,7 +202,8 @@ func schedule(tx *bolt.Tx, compaction int64) error {
 	return meta.Put(schema.ScheduledCompactKeyName, revisionKey(compaction))
 }
 
-// bumpRevision makes the database continue above a revision, and marks everything before as compacted, as etcdutl does.
+// bumpRevision makes the database continue above a revision and marks earlier revisions as compacted, as etcdutl
+// does.
 func bumpRevision(tx *bolt.Tx, above int64) error {
 	newest, err := lastRevision(tx)
 	if err != nil {
@@ -227,8 +229,8 @@ func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	return mvcc.BytesToRev(value).Main
 }
 
-// lastRevision returns the revision of the last row, or of a compaction that deleted that row. It rejects a
-// database that does not belong to etcd.
+// lastRevision returns the revision of the last row, or of a compaction that deleted the row. If the file is not an
+// etcd database, lastRevision returns an error.
 func lastRevision(tx *bolt.Tx) (int64, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	if keys == nil || meta == nil {
@@ -238,7 +240,7 @@ func lastRevision(tx *bolt.Tx) (int64, error) {
 	return max(last, revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), err
 }
 
-// lastRow returns the revision of the last row, or 1 without rows, as etcd does.
+// lastRow returns the revision of the last row, or 1 if there are no rows, like etcd.
 func lastRow(keys *bolt.Bucket) (int64, error) {
 	last, _ := keys.Cursor().Last()
 	if last == nil {
@@ -251,7 +253,7 @@ func lastRow(keys *bolt.Bucket) (int64, error) {
 	return revision, nil
 }
 
-// checkLastRevision returns ErrDamaged if the last row has another revision. A revision of 0 is unknown.
+// checkLastRevision returns ErrDamaged if the last row has a different revision. A revision of 0 means unknown.
 func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if revision == 0 || keys == nil {
@@ -259,24 +261,24 @@ func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	}
 	last, err := lastRow(keys)
 	if err == nil && last != revision {
-		return fmt.Errorf("%w: its last revision is %d instead of %d", ErrDamaged, last, revision)
+		return fmt.Errorf("%w: last revision is %d, expected %d", ErrDamaged, last, revision)
 	}
 	return err
 }
 
-// TTLs, in seconds, of leases that a key refers to but that no bucket contains.
+// TTLs in seconds of leases that a key refers to but no bucket contains.
 const (
-	// expiredTTL applies to a lease that is missing in the next recorded bucket: it expired before, its keys were
-	// deleted then, and will be deleted again.
+	// expiredTTL applies to a lease that the next recorded bucket does not contain. The lease expired in the
+	// meantime, so its keys were deleted and must be deleted again.
 	expiredTTL = 1
-	// unknownTTL applies if no later bucket was recorded: a client may still use the lease, and must not lose it
-	// earlier than agreed. Such a lease gets the longest known TTL, and at least the default of etcd's sessions.
+	// unknownTTL applies if no later bucket was recorded. A client may still use the lease and must not lose it
+	// early, so the lease gets the longest known TTL, and at least the default TTL of etcd sessions.
 	unknownTTL = 60
 )
 
-// addMissingLeases adds the leases that keys refer to and that the database lacks. Without its lease a key would stay
-// forever. Buckets are recorded less often than rows: a lease may have been granted after the last recorded bucket
-// and have expired before the next one. Only rows after the full snapshot can refer to such a lease.
+// addMissingLeases adds the leases that keys refer to but the database does not contain. Without its lease, a key
+// would never expire. Buckets are recorded less often than rows, so a lease may have been granted after the last
+// recorded bucket and have expired before the next one. Only rows after the full snapshot can refer to such a lease.
 func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorded func(context.Context) (*format.Bucket, error)) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {
@@ -303,7 +305,7 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorde
 			value, err = (&leasepb.Lease{ID: id, TTL: ttl}).Marshal()
 		}
 		if err != nil {
-			return fmt.Errorf("cannot add the missing lease %x of a key: %w", id, err)
+			return fmt.Errorf("cannot recreate missing lease %x: %w", id, err)
 		}
 		if err = leases.Put(leaseKey(id), value); err != nil {
 			return err
@@ -312,13 +314,12 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorde
 	return nil
 }
 
-// missingLeases returns the leases that the database lacks and that keys refer to whose last row is after a given
-// row.
+// missingLeases returns the leases that the database does not contain but that keys with rows after behind refer to.
 func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bool {
-	named := map[string]int64{} // by key
+	named := map[string]int64{} // lease by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
 	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
-		key, lease, _ := keyAndLease(value) // an invalid value is detected when the database is verified
+		key, lease, _ := keyAndLease(value) // verification detects an invalid value
 		if (format.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
 			delete(named, string(key))
 		} else {
@@ -332,13 +333,13 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 	return missing
 }
 
-// The numbers of fields of etcd's mvccpb.KeyValue.
+// Field numbers of etcd's mvccpb.KeyValue.
 const (
 	keyField   = 1
 	leaseField = 6
 )
 
-// keyAndLease decodes only two fields of a row's value: copying the whole value would take as long as inserting it.
+// keyAndLease decodes only two fields of a row's value. Copying the whole value would take as long as inserting it.
 func keyAndLease(value []byte) (key []byte, lease int64, err error) {
 	for len(value) > 0 {
 		number, kind, tag := protowire.ConsumeTag(value)

@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// Digest identifies a content.
+// Digest is the SHA-256 and size of content.
 type Digest struct {
 	SHA256 [sha256.Size]byte
 	Size   int64 // bytes
 }
 
-// PutOnce ensures that the object name exists and contains exactly content, and returns its digest. If Put leaves
-// open whether the object was created, PutOnce reads it back and compares digests. It can therefore be called again
-// with the same content, after an error or a restart, until it succeeds.
+// PutOnce ensures that an object exists with exactly the given content, and returns the digest of the content. If the
+// result of Put is ambiguous, PutOnce reads the object back and compares digests. Callers may therefore repeat
+// PutOnce with the same content, after an error or a restart, until it succeeds.
 //
-// ErrExists means that the object has different content because another writer was first. After any other error,
-// the object could not be created or not be read back; after ErrUnavailable, it may still come into existence.
+// ErrExists means that another writer has created the object with different content. Any other error means that the
+// object could not be created or read back. After ErrUnavailable, a request in flight may still create the object.
 func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Digest, error) {
 	source := &source{content: content, hash: sha256.New()}
 	err := s.Put(ctx, name, source)
@@ -34,7 +34,7 @@ func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Dige
 	}
 	want, failed := source.digest()
 	if failed != nil {
-		return Digest{}, fmt.Errorf("cannot read what to store as %s: %w", name, failed)
+		return Digest{}, fmt.Errorf("cannot read the content for %s: %w", name, failed)
 	}
 	if err != nil {
 		err = resolve(ctx, s, name, want, err)
@@ -42,7 +42,7 @@ func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Dige
 	return want, err
 }
 
-// resolve reads back an object that Put failed to create. It returns nil if the object has the wanted content.
+// resolve reads back an object that Put failed to create, and returns nil if the object has the expected content.
 func resolve(ctx context.Context, s Store, name string, want Digest, put error) error {
 	stored, err := digestOf(ctx, s, name, want.Size)
 	switch {
@@ -51,17 +51,17 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case err == nil:
 		return fmt.Errorf("%s in %s has different content: %w", name, s, ErrExists)
 	case errors.Is(err, ErrNotFound) && errors.Is(put, ErrExists):
-		return fmt.Errorf("%s in %s cannot be created because it exists, but cannot be found when it is read; remove it if this persists: %w", name, s, &Unavailable{})
+		return fmt.Errorf("%s in %s already exists but cannot be found; delete the object if this persists: %w", name, s, &Unavailable{})
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
-		return put // avoids the same cause twice
+		return put // avoids reporting the same cause twice
 	default:
 		return fmt.Errorf("cannot determine who created %s in %s (%s): %w", name, s, put.Error(), err)
 	}
 }
 
-// digestOf reads an object up to one byte beyond its expected size.
+// digestOf reads an object up to one byte beyond the expected size.
 func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, error) {
 	stored, err := s.Get(ctx, name, 0, size+1)
 	if err != nil {
@@ -71,7 +71,7 @@ func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, er
 	return (&source{content: stored, hash: sha256.New()}).digest()
 }
 
-// source hashes the bytes read from content and records its error.
+// source hashes the content while it is read, and records read errors.
 type source struct {
 	content io.Reader
 	hash    hash.Hash
@@ -89,7 +89,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest reads the rest first, because Put may have returned early.
+// digest first reads the rest of the content, because Put may have returned early.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
 		_, _ = io.Copy(io.Discard, s) // the error is in s.failed
@@ -102,31 +102,31 @@ func (s *source) digest() (digest Digest, err error) {
 	return digest, nil
 }
 
-const probeText = "etcd-wrapper made this object to see whether the store honours create-if-absent. It may be deleted.\n"
+const probeText = "Created by etcd-wrapper to check whether the store supports create-if-absent. Safe to delete.\n"
 
-// Capabilities describes what a store supports.
+// Capabilities describes which features a store supports.
 type Capabilities struct {
-	// CreateIfAbsent reports that the store rejects the creation of an existing object. A store that overwrites it
-	// instead must have only one writer, because two writers would destroy each other's backups.
+	// CreateIfAbsent means that the store refuses to create an existing object. A store that overwrites objects must
+	// have a single writer, because two writers would destroy each other's backups.
 	CreateIfAbsent bool
-	// Delete is nil if objects can be removed; otherwise ErrDenied or ErrLocked.
+	// Delete is nil if objects can be deleted; otherwise ErrDenied or ErrLocked.
 	Delete error
 }
 
-// String returns a sentence for users.
+// String describes the capabilities for users.
 func (a Capabilities) String() string {
-	sentence := "the store supports create-if-absent; several members may write to it"
+	sentence := "the store supports create-if-absent: several members can write to it"
 	if !a.CreateIfAbsent {
-		sentence = "the store ignores create-if-absent and overwrites objects: let only one member write to it"
+		sentence = "the store does not support create-if-absent and overwrites objects: only one member may write to it"
 	}
 	if a.Delete != nil {
-		sentence += "; old backups cannot be removed"
+		sentence += "; old backups cannot be deleted"
 	}
 	return sentence
 }
 
-// Probe creates an object below probe/ twice and removes it, to check whether the store is reachable and writable,
-// and what it supports. An error means that this remains unknown.
+// Probe checks whether the store is reachable and writable, and what it supports, by creating an object under probe/
+// twice and deleting it. An error means that the capabilities are still unknown.
 func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	name := "probe/" + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -143,12 +143,12 @@ func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	return abilities, nil
 }
 
-// clocks is the prefix of the objects that Clock creates.
+// clocks is the name prefix of objects that Clock creates.
 const clocks = "probe/clock-"
 
-// Clock returns the time according to the store's clock. It creates an object, reads its creation time from a
-// listing, and removes the object. It also removes older objects of this kind that were locked, oldest first. A
-// time together with an error means that the removal failed.
+// Clock returns the time by the store's clock. Clock creates an object, reads the creation time from a listing, and
+// deletes the object. Clock also deletes older objects that were locked, oldest first. If Clock returns both a time
+// and an error, the deletion failed.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -168,7 +168,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading the object
 	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
 		if err = s.Delete(ctx, old); err != nil {
-			break // younger objects are locked as well, or deletion is denied
+			break // newer objects are locked as well, or deletion is denied
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {

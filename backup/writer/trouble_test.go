@@ -33,7 +33,7 @@ func TestWriter_reportsUntrustedSigningKey(t *testing.T) {
 	start := time.Now()
 	last := s.put("a", "2")
 
-	s.requireProblem("--backup-signing-key: its public key is not in --backup-trusted-keys")
+	s.requireProblem("--backup-signing-key: the public key is not in --backup-trusted-keys")
 	s.eventually(func(f Facts) bool { return f.Lag > 300*time.Millisecond && f.LagRevisions == 1 }, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().Lag, time.Since(start))
 	_, err = s.FullNow(t.Context(), "requested")

@@ -129,7 +129,7 @@ func TestPruneResult_Print(t *testing.T) {
 		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Deletion{Objects: 2, Bytes: 1 << 20, Locked: 1},
 		Items: []retention.Item{
 			{Kind: retention.Generation, Generation: 1, Goes: true, Why: "old"},
-			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "in the window of points"},
+			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "in the point-in-time window"},
 			{Kind: retention.Segments, Generation: 2, Objects: 3, Revision: 9, Goes: true, Why: "before"},
 			{Kind: retention.Remains, Generation: 2, Objects: 1, Goes: true, Why: "never finished"},
 		},
@@ -137,14 +137,14 @@ func TestPruneResult_Print(t *testing.T) {
 	text := strings.Split(printed(t, pruned), "\n")
 	for _, line := range []string{
 		"goes the whole generation, 0 bytes: old",
-		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": in the window of points",
+		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": in the point-in-time window",
 		"goes 3 objects of segments, starting at revision 9, 0 bytes: before",
 		"goes remains of 1 full, 0 bytes: never finished",
 		"deleted 2 objects, 1.0 MiB; 1 locked, to be deleted later",
 	} {
 		assert.Contains(t, text, line)
 	}
-	pruned.Items[1].Name, pruned.Items[1].Why = "0000000000000000001-20261123T203030Z", "older than the policy requires, and its manifest cannot be verified"
+	pruned.Items[1].Name, pruned.Items[1].Why = "0000000000000000001-20261123T203030Z", "older than the policy requires; manifest cannot be verified"
 	pruned.Policy, pruned.Assumed = "points=24h,hourly=24,daily=7,weekly=4", true
 	var out bytes.Buffer
 	require.NoError(t, pruned.Print(&out))
@@ -160,11 +160,11 @@ func TestPruneResult_Print(t *testing.T) {
 func TestListing_gap(t *testing.T) {
 	holed := generation()
 	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
-	holed.Chains[0].PastEnd, holed.Ignored = errors.New("the chain has a hole"), errors.New("garbage")
+	holed.Chains[0].PastEnd, holed.Ignored = errors.New("gap in the chain"), errors.New("garbage")
 	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(line string) bool {
-		return strings.HasSuffix(line, "later revisions cannot be read: the chain has a hole")
+		return strings.HasSuffix(line, "later revisions cannot be read: gap in the chain")
 	})
 	require.GreaterOrEqual(t, at, 0)
 	assert.Regexp(t, `(?m)^ignored +garbage$`, text)

@@ -136,8 +136,8 @@ func TestTargets_emptyStore(t *testing.T) {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	for _, target := range []archive.Target{{}, {Revision: 1}, {Time: noon}, {Generation: 1}} {
 		_, err := Export(t.Context(), settings, target, filepath.Join(t.TempDir(), "out.db"), NewMeter(nil))
-		require.ErrorContains(t, err, "is not available in memory://test/, which has no restore points")
+		require.ErrorContains(t, err, "is not available in memory://test/; restore points: none")
 		_, err = Restore(t.Context(), settings, target, planned(t), NewMeter(nil))
-		require.ErrorContains(t, err, "is not available in memory://test/, which has no restore points")
+		require.ErrorContains(t, err, "is not available in memory://test/; restore points: none")
 	}
 }

@@ -70,7 +70,7 @@ func TestVerify_gap(t *testing.T) {
 	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)
-		require.ErrorContains(t, err, "no segment starts at "+format.After(l.revision).String())
+		require.ErrorContains(t, err, "segment "+format.After(l.revision).String()+" is missing")
 		assert.Equal(t, l.revision, verified.Revision)
 	}
 }

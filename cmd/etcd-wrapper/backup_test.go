@@ -81,7 +81,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		message string
 	}{
 		{[]string{"list", nobody()}, exitcode.Usage, "--backup-store: is missing"},
-		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: is not"},
+		{[]string{"list", "--backup-store=ftp://x"}, exitcode.Usage, "--backup-store: must be"},
 		{[]string{"list", flag, "--backup-trusted-keys=/nowhere"}, exitcode.Usage, "--backup-trusted-keys"},
 		{[]string{"list", flag, "-o", "yaml"}, exitcode.Usage, "--output"},
 		{[]string{"list", "--backup-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
@@ -91,7 +91,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
-		{[]string{"export", flag, file}, exitcode.BackupFailed, "not that of a database"},
+		{[]string{"export", flag, file}, exitcode.BackupFailed, "invalid size for a snapshot"},
 		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
 		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
 		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
@@ -102,7 +102,7 @@ func TestBackupCommands_exitStatuses(t *testing.T) {
 		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not available"},
 		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a generation`},
 		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow: -1s is negative"},
-		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: is not"},
+		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: must be"},
 		{[]string{"copy", flag, "--to-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
 	} {
 		status, _, log := visit(example.args...)
@@ -204,7 +204,7 @@ func TestTargets_thatAreNotKept(t *testing.T) {
 		if example.status == exitcode.NotKept {
 			var log bytes.Buffer
 			assert.Equal(t, exitcode.NotKept, run([]string{"restore", empty, "--to=" + example.target, "--data-dir=" + filepath.Join(t.TempDir(), "x")}, streams{out: io.Discard, log: &log}))
-			assert.Contains(t, log.String(), "which has no restore points")
+			assert.Contains(t, log.String(), "restore points: none")
 		}
 	}
 }

@@ -25,7 +25,7 @@ func PutSegment(ctx context.Context, into *archive.Archive, object format.Object
 	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
 }
 
-// BeginGeneration ends the newest generation and creates the next one, as a restore does.
+// BeginGeneration ends the newest generation and creates the next one, like a restore.
 func BeginGeneration(ctx context.Context, into *archive.Archive, next archive.Generation) error {
 	lineage, err := into.Lineage(ctx)
 	if newest := lineage.Newest(); err == nil && newest.Number != 0 {

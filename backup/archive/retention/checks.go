@@ -10,17 +10,17 @@ import (
 
 const (
 	// skew is the maximum tolerated difference between this machine's clock and the store's clock, and the maximum
-	// tolerated time in the future.
+	// time that a timestamp may be in the future.
 	skew = 15 * time.Minute
-	// quiet is the minimum time without backups that blocks deletions.
+	// quiet is the minimum time without backups that prevents deletions.
 	quiet = day
 )
 
-// check returns the messages of the failed safety checks. If there are any, nothing is deleted.
+// check returns the messages of failed safety checks. If any check fails, nothing is deleted.
 func check(policy Policy, facts Facts) (failed []string) {
 	history := facts.History
 	if history == nil || history.Newest() == nil {
-		return []string{"there are no backups"}
+		return []string{"no backups found"}
 	}
 	newest := *history.Newest()
 	all := []string{
@@ -30,26 +30,26 @@ func check(policy Policy, facts Facts) (failed []string) {
 	return slices.DeleteFunc(all, func(why string) bool { return why == "" })
 }
 
-// checkClock compares the clocks of this machine, of the store, and of the writers of the backups.
+// checkClock compares the clocks of this machine, the store and the writers of the backups.
 func checkClock(facts Facts) string {
 	if facts.Store.IsZero() {
-		return "the store's clock is unknown, so it cannot be compared with this machine's"
+		return "cannot check this machine's clock: the store's time is unknown"
 	}
 	if apart := facts.Now.Sub(facts.Store).Abs(); apart > skew {
-		return fmt.Sprintf("this machine's clock and the store's differ by %v; set the clock", apart.Round(time.Second))
+		return fmt.Sprintf("clock skew between this machine and the store is %v; correct this machine's clock", apart.Round(time.Second))
 	}
 	for _, g := range facts.History.Generations {
 		for _, at := range timestamps(g) {
 			if ahead := at.Sub(facts.Now); ahead > skew {
-				return fmt.Sprintf("%s of generation %d has a time %v in the future: a clock is or was wrong", at.of, g.Number, ahead.Round(time.Second))
+				return fmt.Sprintf("timestamp of %s in generation %d is %v in the future; check the clocks of the members", at.of, g.Number, ahead.Round(time.Second))
 			}
 		}
 	}
 	return ""
 }
 
-// checkOrder finds full snapshots with an earlier time than a snapshot of a lower revision, if one of the two is
-// within points.
+// checkOrder reports full snapshots that are older than a snapshot with a lower revision, if one of the two is in the
+// point-in-time window.
 func checkOrder(g archive.GenerationContents, from time.Time) string {
 	var before archive.StoredFull
 	for _, full := range g.Fulls {
@@ -57,7 +57,7 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 			continue
 		}
 		if !before.Time.IsZero() && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
-			return fmt.Sprintf("full snapshot %s is %v older than full snapshot %s, which has a lower revision: a clock was wrong", full.Name(),
+			return fmt.Sprintf("full snapshot %s is %v older than %s, which has a lower revision; a clock was wrong", full.Name(),
 				before.Time.Sub(full.Time), before.Name())
 		}
 		before = full
@@ -65,23 +65,23 @@ func checkOrder(g archive.GenerationContents, from time.Time) string {
 	return ""
 }
 
-// checkPause reports that no backups are being made, so the existing ones must be kept.
+// checkPause reports that no backups are being made, so existing backups must be kept.
 func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
-		return fmt.Sprintf("nothing has been backed up for %s", formatSince(facts.Now, since))
+		return fmt.Sprintf("no new backups for %s", formatSince(facts.Now, since))
 	}
 	return ""
 }
 
-// downtime is a pause after which a clock may have jumped ahead. While nothing changes, merging leaves pauses of up
-// to an hour.
+// downtime is the length of a pause after which a clock may have jumped ahead. Merging leaves pauses of up to an hour
+// while nothing changes.
 const downtime = 2 * time.Hour
 
-// checkJump finds a pause that has just ended. During the pause, a clock may have jumped ahead, so that recent
-// backups look old; the clock of a folder is this machine's own clock and does not reveal that. After a pause that
-// is longer than any backup is kept, nothing is deleted for the same time; after a shorter pause, nothing is
-// deleted for an hour. Pauses before the first full snapshot of the window do not count, because many backups are
-// deleted there.
+// checkJump reports a pause that has just ended. A clock may have jumped ahead during the pause, which makes recent
+// backups look old. A folder has no clock of its own that would reveal the jump. After a pause that is longer than
+// the retention period, nothing is deleted for the same period; after a shorter pause, nothing is deleted for an
+// hour. Pauses before the first full snapshot of the point-in-time window do not count, because retention deletes
+// many backups there.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })
@@ -91,7 +91,7 @@ func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string 
 		begin, end := all[i-1].Time, all[i].Time
 		pause, since := end.Sub(begin), facts.Now.Sub(end)
 		if pause > long && since < long || pause > downtime && since < time.Hour {
-			return fmt.Sprintf("there are no backups from the %s before %s, or a clock has jumped", formatSince(end, begin), end.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("no backups were made for %s before %s, or a clock jumped", formatSince(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}
 	return ""
@@ -105,14 +105,14 @@ func checkList(facts Facts, g archive.GenerationContents) string {
 	}
 	switch {
 	case last.PastEnd != nil: // a gap before a later chain is permanent
-		return fmt.Sprintf("revisions after %d cannot be read: %s", last.To, last.PastEnd)
+		return fmt.Sprintf("cannot read revisions after %d: %s", last.To, last.PastEnd)
 	case last.To < facts.Known:
-		return fmt.Sprintf("the listing ends at revision %d, but revision %d was stored", last.To, facts.Known)
+		return fmt.Sprintf("the listing ends at revision %d, but revision %d was uploaded", last.To, facts.Known)
 	}
 	return ""
 }
 
-// checkVerification reports that the last restore test, of a full snapshot alone or with segments, has failed.
+// checkVerification reports that the last restore test (of a full snapshot with or without segments) failed.
 func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d has been verified yet", g.Number)
@@ -130,7 +130,7 @@ func checkVerification(facts Facts, g archive.GenerationContents) string {
 		}
 	}
 	if last.Outcome == archive.Failed {
-		return fmt.Sprintf("the last restore test, of revision %d, failed: %s", last.Revision, last.Why)
+		return fmt.Sprintf("the last restore test (revision %d) failed: %s", last.Revision, last.Why)
 	}
 	return ""
 }

@@ -17,35 +17,35 @@ func TestPlan_failedChecks(t *testing.T) {
 		sentence string
 		change   func(f *Facts, g *archive.GenerationContents)
 	}{
-		{"there are no backups", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
+		{"no backups found", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
 		{"no backup of generation 1 has been verified yet", func(_ *Facts, g *archive.GenerationContents) {
 			for i := range g.Fulls {
 				g.Fulls[i].Result = nil
 			}
 		}},
-		{"the last restore test, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
+		{"the last restore test (revision 7) failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Result = result(archive.Failed, 7, now)
 		}},
-		{"the last restore test, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
+		{"the last restore test (revision 9) failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
 			f.RestoreTests = []archive.Result{*result(archive.Failed, 9, now.Add(time.Minute))}
 		}},
-		{"the store's clock is unknown", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
-		{"differ by 20m0s; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(20 * time.Minute) }},
-		{"differ by 20m0s; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
-		{"a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
-		{"a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
+		{"the store's time is unknown", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
+		{"is 20m0s; correct this machine's clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(20 * time.Minute) }},
+		{"is 20m0s; correct this machine's clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
+		{"is 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
+		{"is 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
 		{"a clock was wrong", func(_ *Facts, g *archive.GenerationContents) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
-		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 has a time 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) {
+		{"full snapshot " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " in generation 1 is 1h0m0s in the future", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
 		}},
-		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.GenerationContents) {
+		{"no new backups for 48h0m0s", func(f *Facts, _ *archive.GenerationContents) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
-		{"cannot be read: there is a hole", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
-		{"but revision 99999999 was stored", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
+		{"cannot read revisions after 131000: there is a hole", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
+		{"but revision 99999999 was uploaded", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
@@ -58,10 +58,10 @@ func TestPlan_failedChecks(t *testing.T) {
 	}
 }
 
-// A full snapshot with a time in the past must not cause earlier ones to be deleted.
+// A full snapshot with a time in the past must not cause the deletion of earlier snapshots.
 func TestPlan_clockWasBehind(t *testing.T) {
 	fulls := hourly(5*day, 0)
-	window := len(fulls) - 25 // the oldest full snapshot within points
+	window := len(fulls) - 25 // oldest full snapshot in the point-in-time window
 	fulls[window].Time = time.Unix(0, 0)
 	p := plan(history(chain(fulls...)))
 	require.Empty(t, p.Unsafe, "the one before it is older than points")
@@ -71,14 +71,14 @@ func TestPlan_clockWasBehind(t *testing.T) {
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
 
-// The folder store uses the local clock, so only the backup history reveals that the clock has jumped ahead.
+// The folder store uses the local clock, so only the backup history reveals a clock that has jumped ahead.
 func TestPlan_clockJumpedAhead(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
 	then := now.Add(365*day + 2*time.Hour)
 	p := Make(policy, Facts{History: h, Now: then, Store: then})
 	require.Len(t, p.Unsafe, 1)
-	assert.Contains(t, p.Unsafe[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
+	assert.Contains(t, p.Unsafe[0], " before 2027-11-22T12:30:00Z, or a clock jumped")
 	assert.Empty(t, p.Deletes())
 
 	then = then.Add(day)
@@ -99,7 +99,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	}
 }
 
-// An unverifiable full snapshot is deleted when it is old by the store's clock.
+// An unverifiable full snapshot is deleted if it is old by the store's clock.
 func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]
@@ -113,7 +113,7 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	}
 }
 
-// shifted returns full snapshots with their times moved from now to another time.
+// shifted returns full snapshots with all times moved from now to another time.
 func shifted(fulls []archive.StoredFull, to time.Time) (all []archive.StoredFull) {
 	for _, full := range fulls {
 		all = append(all, fullAt(full.Time.Add(to.Sub(now))))

@@ -15,15 +15,14 @@ import (
 
 // Deletion is the result of executing a plan.
 type Deletion struct {
-	Objects int   `json:"objects"` // deleted
-	Bytes   int64 `json:"bytes"`   // as far as known
-	Locked  int   `json:"locked"`  // items that the store has locked; they are deleted later
+	Objects int   `json:"objects"` // number of deleted objects
+	Bytes   int64 `json:"bytes"`   // deleted bytes, if known
+	Locked  int   `json:"locked"`  // number of locked items, which are deleted later
 }
 
-// Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item.
-// Before that, it reads the full snapshots that make the deleted items superfluous. The error is store.ErrDenied if
-// deletions are not permitted. A plan may be executed several times, after a crash, and concurrently by several
-// processes.
+// Execute deletes the items of the plan, oldest first, and calls gone (unless nil) for each deleted item. Before the
+// first deletion, Execute reads the full snapshots that replace the deleted items. The error is store.ErrDenied if
+// deletions are not permitted. A plan may be executed again after a crash, and concurrently by several processes.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
 	goes := p.Deletes()
 	if len(goes) == 0 {
@@ -53,12 +52,12 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 			gone(item)
 		}
 	}
-	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the plan ends with the newest generation
+	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the newest generation comes last
 	ofNone := func(name string) bool { return run.isOrphaned(name, p) }
 	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }
 
-// verify reads the full snapshots that make other items superfluous.
+// verify reads the full snapshots that make the deleted items redundant.
 func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
 	for _, item := range p.Items {
 		if !item.proof || item.Goes {
@@ -69,13 +68,13 @@ func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
 			err = present(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read full snapshot %s, which must be kept: %w", item.Name, err)
+			return fmt.Errorf("cannot read required full snapshot %s: %w", item.Name, err)
 		}
 	}
 	return nil
 }
 
-// present reads the last byte of an object.
+// present checks that an object is complete by reading its last byte.
 func present(ctx context.Context, s store.Store, name string, size int64) error {
 	reader, err := s.Get(ctx, name, max(size-1, 0), 1)
 	if err != nil {
@@ -93,11 +92,11 @@ type execution struct {
 	ctx   context.Context
 	store store.Store
 	done  *Deletion
-	fulls []string // deleted
+	fulls []string // names of deleted full snapshots
 }
 
-// names returns the names of the objects of an item in the order in which they are deleted: manifests first,
-// because data without a manifest is ignored, and generation.json last.
+// names returns the object names of an item in deletion order: manifests first, because data without a manifest is
+// ignored, and generation.json last.
 func (e *execution) names(item Item) ([]string, error) {
 	switch item.Kind { //nolint:exhaustive // the others list their names
 	case Full:
@@ -131,9 +130,9 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// isOrphaned reports whether a result belongs to a deleted full snapshot. The result of a locked full snapshot is
-// kept, because without it the snapshot would seem usable. A result that is newer than the plan may belong to a
-// full snapshot that the plan does not contain.
+// isOrphaned reports whether a test result belongs to a deleted full snapshot. The result of a locked snapshot is
+// kept, because the snapshot would look usable without the result. A result that is newer than the plan may belong to
+// a full snapshot that is not in the plan.
 func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
@@ -147,7 +146,7 @@ func (p Plan) ofOldTest(name string) bool {
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes the objects with a prefix for which fits returns true, except for locked ones.
+// sweep deletes the objects with a prefix that fit, except for locked ones.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	for object, err := range e.store.List(e.ctx, prefix, "") {
 		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {

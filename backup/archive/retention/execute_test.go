@@ -20,7 +20,7 @@ import (
 
 var hour = Policy{Points: time.Hour}
 
-// aged returns a cluster with a verified full snapshot each hour. The policy `hour` keeps the last three.
+// aged returns a cluster with a verified full snapshot for each hour. The policy `hour` keeps the last three.
 func aged(t *testing.T, hours int) *world {
 	w := newWorld(t)
 	for range hours {
@@ -38,7 +38,7 @@ func (w *world) look(policy Policy) Plan {
 	return plan
 }
 
-// lookAny returns a plan without checking that it is safe.
+// lookAny returns a plan without requiring that the safety checks pass.
 func (w *world) lookAny(policy Policy) Plan {
 	history, err := w.archive.History(context.Background())
 	require.NoError(w.t, err)
@@ -120,7 +120,7 @@ func TestExecute_denied(t *testing.T) {
 	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
-// The listing may be wrong, so Execute reads the full snapshots to keep before it deletes others.
+// The listing may be wrong, so Execute reads the full snapshots to keep before deleting others.
 func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
@@ -140,7 +140,7 @@ func TestExecute_readsWhatStays(t *testing.T) {
 		harm(w, plan.Items[i].Name)
 		before := w.names("")
 		_, err := plan.Execute(t.Context(), w.archive, nil)
-		require.ErrorContains(t, err, "nothing was deleted: cannot read full snapshot "+plan.Items[i].Name, name)
+		require.ErrorContains(t, err, "nothing was deleted: cannot read required full snapshot "+plan.Items[i].Name, name)
 		assert.Equal(t, before, w.names(""), name)
 	}
 }
@@ -168,7 +168,7 @@ func TestExecute_oldGeneration(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/"))
 }
 
-// The revisions before a hole cannot be restored from the full snapshot after it.
+// Revisions before a gap cannot be restored from the full snapshot after the gap.
 func TestPlan_fullAfterAHole(t *testing.T) {
 	w := newWorld(t)
 	w.judge(w.fulls[0], archive.Verified)
@@ -193,7 +193,7 @@ func TestPlan_fullAfterAHole(t *testing.T) {
 }
 
 // Anyone with write access to the store can create object names, and a command does not know which revisions were
-// really stored.
+// actually stored.
 func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	w := aged(t, 5)
 	for _, name := range []string{
@@ -213,7 +213,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	}
 }
 
-// Segment names do not contain the end of the segment, so they do not reveal a gap.
+// Segment names do not contain the end of the segment, so names do not reveal a gap.
 func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {
@@ -225,7 +225,7 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan := w.lookAny(hour)
 	require.Len(t, plan.Unsafe, 1)
-	assert.Contains(t, plan.Unsafe[0], "no segment starts at "+lost.Start.String())
+	assert.Contains(t, plan.Unsafe[0], "segment "+lost.Start.String()+" is missing")
 	assert.Empty(t, plan.Deletes())
 
 	w.pass(time.Second)
@@ -233,8 +233,8 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }
 
-// Another member has split the rows differently or has different rows. If its full snapshot falls inside a merged
-// object, the revisions after it can be restored only from an older full snapshot.
+// Another member has split the rows differently, or has different rows. If its full snapshot is inside a merged
+// object, later revisions can only be restored from an older full snapshot.
 func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
 	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,11 +13,11 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A step merges objects of one level into those of the next.
+// A step merges objects of one level into objects of the next level.
 type step struct {
 	from, to archive.Level
-	span     time.Duration // objects created within one span are merged into one
-	age      time.Duration // time after the end of a span before it is merged
+	span     time.Duration // objects created within one span are merged into one object
+	age      time.Duration // delay between the end of a span and the merge
 }
 
 var steps = []step{
@@ -25,8 +25,8 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// A Merger merges the objects of an archive. It must be used by a single goroutine. Two members that merge
-// concurrently do the same work twice.
+// A Merger merges the objects of an archive. A Merger is not safe for concurrent use. Two members that merge
+// concurrently duplicate the work, which is harmless.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
@@ -34,17 +34,17 @@ type Merger struct {
 	known   map[string]*object // known facts about existing objects, by name
 }
 
-// object caches facts about an object in the store.
+// object caches facts about a stored object.
 type object struct {
-	hole  bool      // the next object does not continue this one
+	hole  bool      // the next object is not contiguous
 	since time.Time // when a merged object was first seen, by the monotonic clock
 
-	// Content of the object when it was merged or read to its end, because its name proves nothing.
+	// Content of the object when it was merged or read completely. Names prove nothing.
 	size     int64
 	segments map[format.Position]format.Manifest // nil if unknown, empty if the object cannot be verified
 }
 
-// NewMerger returns a merger that uses the clock now to compute the ages of objects.
+// NewMerger returns a merger that computes the ages of objects with the clock now.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}}
 }
@@ -53,12 +53,12 @@ func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 type Merged struct {
 	Merged  int  // objects created
 	Deleted int  // number of deleted source objects
-	Left    bool // more work will be due later, even without new objects
-	Holes   int  // number of newly found groups with a missing segment or the start of another chain
+	Left    bool // more work will become due, even without new objects
+	Holes   int  // number of new groups with a missing segment or the start of another chain
 }
 
-// Run merges objects that are old enough, and deletes sources that were merged long enough ago, except for locked
-// ones. It may be interrupted at any time. If deletions are denied, it still merges and then returns the error.
+// Run merges objects that are old enough and deletes sources that were merged long enough ago, except for locked
+// ones. Run can be interrupted at any time. If deletions are denied, Run finishes merging before returning the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}, deleted: map[string]bool{}}, map[string]bool{}
 	objects, err := m.archive.Objects(ctx, generation)
@@ -113,7 +113,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		}
 		made, err := r.archive.Merge(ctx, step.to, group)
 		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
-			first.hole = true // the chain ends there, or an object was deleted or replaced, so the group cannot be merged
+			first.hole = true // the chain ends here, or an object was deleted or replaced, so the group cannot be merged
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
 				r.done.Holes++
 			}
@@ -122,7 +122,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
-		made.Modified = r.now() // approximates the time that the next listing will show
+		made.Modified = r.now() // approximately the time that the next listing will show
 		for _, object := range append(group, made.Object) {
 			r.lookup(object).record(object.Size, made.SegmentsIn(object))
 		}
@@ -135,7 +135,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 
 // clear deletes the sources of merged objects, oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
-	r.refused = 0 // newer segments may be locked when the minutes of an hour are not
+	r.refused = 0 // newer segments may be locked even if the minutes of an hour are not
 	for _, merged := range r.mergedObjects(step.from) {
 		to := r.lookup(merged)
 		if to.since.IsZero() {
@@ -165,8 +165,8 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// maxRefused bounds the number of failed deletions per round: usually all objects are locked, possibly those of a
-// whole month.
+// maxRefused limits the number of failed deletions per round. Usually all objects are locked, possibly a whole month
+// of them.
 const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
@@ -202,17 +202,17 @@ func (m *Merger) lookup(one archive.Object) *object {
 	return m.known[name]
 }
 
-// last reports whether an object is the newest of its level. It is kept, so that the end of the chain is found
-// quickly.
+// last reports whether an object is the newest of its level. The newest object is kept so that the end of the chain
+// is found quickly.
 func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// Covered returns the objects that a merged object covers completely, because two concurrent mergers may group
-// objects differently. objects must be ordered. The end of a segment is known only from its manifest; merged
-// objects end at the end of a segment.
+// Covered returns the objects that a merged object covers completely. Two concurrent mergers may group objects
+// differently. objects must be ordered. Only the manifest contains the end of a segment, but merged objects always
+// end at the end of a segment.
 func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
-	from := func(start format.Position) int { // a locked bucket may have hundreds of thousands of objects
+	from := func(start format.Position) int { // a locked bucket may contain hundreds of thousands of objects
 		index, _ := slices.BinarySearchFunc(objects, start, func(o archive.Object, at format.Position) int { return o.Start.Compare(at) })
 		return index
 	}
@@ -220,16 +220,17 @@ func Covered(objects []archive.Object, merged archive.Object) []archive.Object {
 	return slices.DeleteFunc(within, func(o archive.Object) bool { return o.Next.Compare(merged.Next) > 0 })
 }
 
-// minGroup is the minimum size of a group if enough objects were created within maxSpan, because each group costs a
-// PUT.
+// minGroup is the minimum number of objects in a group, unless too few objects were created within maxSpan. Each
+// group costs a PUT request.
 const (
 	minGroup = 60
 	maxSpan  = 30 * time.Minute
 )
 
-// Groups returns the groups of objects to merge: neighbors that were created within the same span, which ended
-// before a time. Groups that are too small are extended by the next spans, up to maxSpan. A single object may form
-// a group, so that each level contains everything that is older. left reports whether there are newer objects.
+// Groups returns the groups of objects to merge. A group consists of neighboring objects that were created within the
+// same span, if the span ended before the given time. A group that is too small is extended by the following spans,
+// up to maxSpan. A single object may form a group, so that each level contains everything that is older. left reports
+// whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {
@@ -248,7 +249,7 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 	return closed, len(closed) < len(groups)
 }
 
-// fitsGroup reports whether an object belongs to the group of the objects before it.
+// fitsGroup reports whether an object belongs to the group of the preceding objects.
 func fitsGroup(object archive.Object, group []archive.Object, span time.Duration) bool {
 	if len(group) < minGroup {
 		span = max(span, maxSpan)
@@ -256,12 +257,12 @@ func fitsGroup(object archive.Object, group []archive.Object, span time.Duration
 	return group[len(group)-1].Modified.Truncate(span).Equal(object.Modified.Truncate(span))
 }
 
-// isOver reports whether the span in which an object was created ended before a time.
+// isOver reports whether the span in which an object was created ended before the given time.
 func isOver(created time.Time, span time.Duration, before time.Time) bool {
 	return !created.Truncate(span).Add(span).After(before)
 }
 
-// record records the segments of an object.
+// record stores the segments of an object in the cache.
 func (o *object) record(size int64, segments []format.Manifest) {
 	o.size, o.segments = size, map[format.Position]format.Manifest{}
 	for _, manifest := range segments {
@@ -269,7 +270,7 @@ func (o *object) record(size int64, segments []format.Manifest) {
 	}
 }
 
-// contents returns the content of an object. It reads the object unless this process has already merged or read it.
+// contents returns the content of an object, and reads the object unless this process has already merged or read it.
 func (m *Merger) contents(ctx context.Context, one archive.Object) (known *object, err error) {
 	if known = m.lookup(one); known.segments == nil || known.size != one.Size {
 		segments, err := m.archive.VerifyObject(ctx, one)
@@ -281,8 +282,8 @@ func (m *Merger) contents(ctx context.Context, one archive.Object) (known *objec
 	return known, nil
 }
 
-// contains reports whether a merged object contains everything that another object contains. Both were read to
-// their ends and verified.
+// contains reports whether a merged object contains all segments of another object. Both objects are read completely
+// and verified.
 func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (bool, error) {
 	outer, err := m.contents(ctx, merged)
 	if _, starts := outer.segments[source.Start]; err != nil || !starts {
@@ -300,8 +301,7 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	return len(inner.segments) > 0, nil
 }
 
-// notMerged returns the objects of a level that are not contained in any object of a higher level. Unverified
-// objects contain nothing.
+// notMerged returns the objects of a level that no verified object of a higher level contains.
 func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {

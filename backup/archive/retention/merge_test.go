@@ -18,11 +18,11 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// merging is a world with a merger whose segments have one row each.
+// merging is a world with a merger, in which each segment has one row.
 type merging struct {
 	*world
 	merger *Merger
-	holes  int // holes that the merger has found
+	holes  int // gaps found by the merger
 }
 
 func newMerging(t *testing.T) *merging {
@@ -31,13 +31,13 @@ func newMerging(t *testing.T) *merging {
 	return w
 }
 
-// restart discards everything that the merger has cached.
+// restart clears the merger's cache.
 func (w *merging) restart() {
 	w.merger = NewMerger(w.archive, w.now)
 	w.merger.clock = w.now
 }
 
-// segments stores count segments of one row.
+// segments stores count segments with one row each.
 func (w *merging) segments(count int) {
 	for range count {
 		next := w.head.Position.Revision
@@ -68,7 +68,7 @@ func (w *merging) run() Merged {
 	return done
 }
 
-// merged merges the segments; the source segments remain for the grace period.
+// merged merges the segments. The sources remain during the grace period.
 func (w *merging) merged() Merged {
 	w.t.Helper()
 	w.pass(maxSpan + 2*time.Minute)
@@ -82,7 +82,7 @@ func (w *merging) objects(level archive.Level) []archive.Object {
 	return objects
 }
 
-// requireWhole requires that the given revisions can be restored with all their rows.
+// requireWhole requires that the given revisions can be restored with all rows.
 func (w *merging) requireWhole(revisions ...int64) {
 	w.t.Helper()
 	for _, revision := range revisions {
@@ -113,7 +113,7 @@ func TestRun_mergesToMinutesAndHours(t *testing.T) {
 	}
 	assert.Less(t, len(path.Objects), 120, "%v", count)
 
-	for range 20 { // no new segments: all but the newest are merged
+	for range 20 { // without new segments, all but the newest are merged
 		w.pass(time.Hour)
 		w.run()
 	}
@@ -151,7 +151,7 @@ func TestRun_killedAtAnyRequest(t *testing.T) {
 		w.pass(maxSpan + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
-			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // the requests before this call succeed
+			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // earlier requests succeed
 		}
 		w.store.Inject(memory.Fault{Err: memory.ErrDenied})
 		_, err := w.merger.Run(t.Context(), 1)
@@ -177,8 +177,8 @@ func TestRun_reportsErrors(t *testing.T) {
 	require.ErrorContains(t, err, "cannot merge: ")
 }
 
-// Two concurrent mergers may group segments differently: a segment that ends after a merged object is not part of
-// it and must be kept.
+// Two concurrent mergers may group segments differently. A segment that ends after a merged object is not part of the
+// object and must be kept.
 func TestCovered(t *testing.T) {
 	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
 	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
@@ -187,8 +187,8 @@ func TestCovered(t *testing.T) {
 	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
 }
 
-// Each merged object costs a PUT. In an idle cluster, which stores only heartbeats, the merger creates two merged
-// objects an hour.
+// Each merged object costs a PUT request. In an idle cluster, which stores only heartbeats, the merger creates two
+// merged objects per hour.
 func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
@@ -236,7 +236,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked counts the requests of one kind while do runs.
+// asked counts the requests of one kind during do.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -256,8 +256,8 @@ func (w *merging) fetches(revision int64) int {
 	})
 }
 
-// Of thousands of stored segments, a restore fetches a few dozen objects. In the worst case, just before an hour is
-// merged into one object, it fetches twice as many: the minutes of that hour and the segments of the last two
+// A restore fetches a few dozen objects for thousands of stored segments. In the worst case, just before an hour is
+// merged into one object, a restore fetches twice as many: the minutes of that hour and the segments of the last two
 // minutes.
 func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	w := newMerging(t)
@@ -277,7 +277,7 @@ func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	assert.Less(t, len(w.names("gen/000001/")), 400, "of 2,100")
 }
 
-// plant creates an object with the name of a merged object and other content.
+// plant creates an object with the name of a merged object and different content.
 func (w *merging) plant(level archive.Level, from, to format.Position, content string) {
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
@@ -290,7 +290,7 @@ func (w *merging) later() {
 	}
 }
 
-// A process that can create objects must not be able to cause deletions by choosing their names.
+// An attacker who can create objects must not be able to cause deletions by choosing object names.
 func TestRun_namesDeleteNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
@@ -306,7 +306,7 @@ func TestRun_namesDeleteNothing(t *testing.T) {
 	}
 }
 
-// A merged object does not replace its sources if its segments are valid but do not cover the range in its name.
+// A merged object with valid segments that do not cover the range in its name does not replace its sources.
 func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
@@ -319,7 +319,7 @@ func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w.requireWhole(6)
 }
 
-// The segment differs from its copy in the merged object, and the merger cannot tell which of the two is right.
+// The segment differs from its copy in the merged object, and the merger cannot tell which one is right.
 func TestRun_keepsADifferentSegment(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
@@ -342,7 +342,7 @@ func TestRun_readsNothingTwice(t *testing.T) {
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
 }
 
-// A process that has just started must read both the segments and the merged object.
+// A new process must read both the segments and the merged object.
 func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)
@@ -355,7 +355,7 @@ func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w.requireWhole(7)
 }
 
-// The merger remembers the objects that it has read.
+// The merger caches the objects that it has read.
 func TestRun_thousandsOfNames(t *testing.T) {
 	const names = 1000
 	w := newMerging(t)
@@ -370,7 +370,7 @@ func TestRun_thousandsOfNames(t *testing.T) {
 	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
 }
 
-// Objects may be locked for weeks, or the credentials may lack the permission to delete.
+// Objects may be locked for weeks, or the credentials may not permit deletions.
 func TestRun_lockedSegments(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})

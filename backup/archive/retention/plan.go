@@ -1,12 +1,12 @@
-// Package retention deletes the backups that --backup-keep no longer requires, and merges the small objects that
-// stay into larger ones, so that a restore fetches tens of objects instead of thousands and listings stay short.
+// Package retention deletes the backups that --backup-keep no longer requires and merges small objects into larger
+// ones, so that listings stay short and a restore fetches tens of objects instead of thousands.
 //
-// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. It
-// counts only verified full snapshots. If a safety check fails (of the clocks, the listing or the last restore
-// test), it deletes nothing.
+// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. Only
+// verified full snapshots count. If a safety check of the clocks, the listing or the last restore test fails, nothing
+// is deleted.
 //
-// A Merger merges segments into minutes, and minutes into hours. It deletes the sources once no reader can still
-// need them.
+// A Merger merges segments into minutes and minutes into hours, and deletes the sources once no reader can still need
+// them.
 package retention
 
 import (
@@ -25,8 +25,8 @@ import (
 )
 
 // NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest
-// generation before the listing, or 0. The store's clock is read only if something would be deleted, because
-// reading it creates an object.
+// generation before the listing, or 0. Reading the store's clock creates an object, so NewPlan reads the clock only
+// if there is something to delete.
 func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
@@ -41,7 +41,7 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 		base := plan.base(*history.Newest())
 		crossed, err := a.IsCrossed(ctx, base.Full)
 		if err != nil {
-			return Plan{}, fmt.Errorf("cannot check what follows full snapshot %s: %w", base.Name(), err)
+			return Plan{}, fmt.Errorf("cannot check the segments after full snapshot %s: %w", base.Name(), err)
 		}
 		if !crossed {
 			break
@@ -60,46 +60,46 @@ type Facts struct {
 	History      *archive.History
 	RestoreTests []archive.Result // restore tests of the newest generation; only the last one matters
 	Now          time.Time        // by this machine's clock
-	Store        time.Time        // time by the store's clock, taken together with Now
+	Store        time.Time        // time by the store's clock, read together with Now
 	Known        int64            // revision known to be stored in the newest generation; 0 if unknown
 }
 
-// A Plan lists the items to delete and to keep. Execute carries it out.
+// A Plan lists the items to delete and to keep. Execute executes the plan.
 type Plan struct {
 	Policy Policy
-	From   time.Time // start of the window of points
+	From   time.Time // start of the point-in-time window
 	Unsafe []string  // failed safety checks; if there are any, nothing is deleted
 	Items  []Item    // ordered by generation, then by age
 }
 
-// Kind is the kind of an item.
+// A Kind is the kind of an item.
 type Kind string
 
-// The kinds.
+// Kinds of items.
 const (
 	Full       Kind = "full"
 	Segments   Kind = "segments"   // consecutive objects of any level
-	Remains    Kind = "remains"    // leftovers of full snapshots that were not completed or not completely deleted
+	Remains    Kind = "remains"    // objects of incomplete or partly deleted full snapshots
 	Generation Kind = "generation" // a whole generation
 )
 
-// An Item is deleted or kept as a whole. Its JSON is the output of backup prune.
+// An Item is deleted or kept as a whole. The JSON encoding is the output of backup prune.
 type Item struct {
 	Kind       Kind      `json:"kind"`
 	Generation int       `json:"generation"`
 	Name       string    `json:"name"`               // name of the full snapshot, or of the first object
-	Time       time.Time `json:"time,omitzero"`      // time of its content; zero if unknown
+	Time       time.Time `json:"time,omitzero"`      // time of the content; zero if unknown
 	Revision   int64     `json:"revision,omitempty"` // revision of the full snapshot, or first revision of the segments
 	Objects    int       `json:"objects,omitempty"`  // number of objects; 0 if unknown
-	Bytes      int64     `json:"bytes"`              // size in the store, as far as known
+	Bytes      int64     `json:"bytes"`              // size in the store, if known
 	Goes       bool      `json:"goes"`
-	Why        string    `json:"why"` // a clause
+	Why        string    `json:"why"` // reason, as a clause
 
 	names []string // object names of segments and remains
-	proof bool     // other items may be deleted only because this full snapshot is kept
+	proof bool     // deletions of other items depend on this full snapshot
 }
 
-// Deletes returns the items to delete, in order. There are none if a safety check has failed.
+// Deletes returns the items to delete, in order, or nothing if a safety check has failed.
 func (p Plan) Deletes() (items []Item) {
 	for _, item := range p.Items {
 		if item.Goes && len(p.Unsafe) == 0 {
@@ -109,14 +109,14 @@ func (p Plan) Deletes() (items []Item) {
 	return items
 }
 
-// slack is the maximum tolerated difference between the clocks of members. The start of the window is moved back by
-// this time.
+// slack is the maximum tolerated difference between the clocks of members. The point-in-time window starts earlier by
+// this duration.
 const slack = 5 * time.Minute
 
-// remainsAfter bounds the duration of an upload by a suspended writer.
+// remainsAfter is the maximum duration of an upload, even by a suspended writer.
 const remainsAfter = day
 
-// Make returns the plan that a policy requires for the facts.
+// Make returns the plan for a policy and facts.
 func Make(policy Policy, facts Facts) Plan {
 	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
@@ -132,8 +132,8 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides about a generation that was ended by a restore. All of it is kept as long as the policy requires any
-// point in it. Its last revision was current until the next generation was created.
+// old decides about a generation that a restore ended. The whole generation is kept as long as the policy requires
+// any point in it. The last revision was current until the next generation was created.
 func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
@@ -145,11 +145,11 @@ func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	end := archive.MaxTime(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
-		item.Why = "part of it is in the window of points"
+		item.Why = "partly in the point-in-time window"
 	case !end.Before(p.requiredFrom()):
-		item.Why = "one of its full snapshots may be needed for its hour, day or week"
+		item.Why = "may contain the last full snapshot of an hour, day or week to keep"
 	default:
-		item.Goes, item.Why = true, "all of it is older than the policy requires"
+		item.Goes, item.Why = true, "older than the policy requires"
 	}
 	return item
 }
@@ -170,10 +170,10 @@ func byTime(a, b timestamp) int { return a.Compare(b.Time) }
 // timestamps returns all known times of a generation.
 func timestamps(g archive.GenerationContents) (all []timestamp) {
 	for _, full := range g.Fulls {
-		if full.Err == nil { // otherwise anyone may have chosen the time in its name
-			all = append(all, timestamp{full.Time, "full " + full.Name()})
+		if full.Err == nil { // anyone may have chosen the time in an unverified name
+			all = append(all, timestamp{full.Time, "full snapshot " + full.Name()})
 		}
-		all = append(all, timestamp{full.Stored, "full " + full.Name()})
+		all = append(all, timestamp{full.Stored, "full snapshot " + full.Name()})
 	}
 	for _, object := range g.Objects {
 		all = append(all, timestamp{object.Modified, "an object"})
@@ -196,10 +196,10 @@ func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 	return items
 }
 
-// base returns the full snapshot with which the kept range starts: the newest verified snapshot before the window,
-// so that every revision of the window can be restored. The store's clock must confirm its age, because the clock
-// of its writer may have been behind. A full snapshot that the chain has passed is followed by no segments. The
-// zero value keeps everything.
+// base returns the first full snapshot to keep: the newest verified snapshot before the point-in-time window, so that
+// every revision in the window can be restored. The store's clock must confirm the age of the snapshot, because the
+// writer's clock may have been behind. A full snapshot that the chain has passed does not count, because no segments
+// follow it. The zero value means that everything is kept.
 func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	begin := p.From.Add(-slack)
 	return lastVerified(g.Fulls, func(full archive.StoredFull) bool {
@@ -207,7 +207,7 @@ func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	})
 }
 
-// lastVerified returns the last verified full snapshot for which fits returns true, or nil if there is none.
+// lastVerified returns the last verified full snapshot that fits, or the zero value if there is none.
 func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) *archive.StoredFull {
 	for i, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
@@ -221,7 +221,7 @@ func verified(full archive.StoredFull) bool {
 	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }
 
-// full decides about a full snapshot of the newest generation.
+// full decides about a full snapshot in the newest generation.
 func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *archive.StoredFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
@@ -230,12 +230,12 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // its name proves nothing
-		item.Why = "its manifest cannot be verified, so it is kept for the longest period of the policy"
+	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // an unverified name proves nothing
+		item.Why = "manifest cannot be verified; kept for the longest period of the policy"
 	case full.Name() == base.Name():
-		item.proof, item.Why = verified(full), "the window of points starts with it"
+		item.proof, item.Why = verified(full), "start of the point-in-time window"
 	case full.Err == nil && !isOlder(full, *base):
-		item.Why = "in the window of points"
+		item.Why = "in the point-in-time window"
 	case kept:
 		item.proof, item.Why = true, slot
 	default:
@@ -244,9 +244,9 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *
 	return item
 }
 
-const notCovered = "no verified full snapshot precedes the window of points yet"
+const notCovered = "no verified full snapshot before the point-in-time window yet"
 
-// isOlder reports whether full snapshot a was made before b. They may have the same revision.
+// isOlder reports whether full snapshot a was made before b. The snapshots may have the same revision.
 func isOlder(a, b archive.StoredFull) bool {
 	return cmp.Or(a.Next.Compare(b.Next), a.Time.Compare(b.Time)) < 0
 }
@@ -254,17 +254,17 @@ func isOlder(a, b archive.StoredFull) bool {
 func tooOld(full archive.StoredFull) string {
 	switch {
 	case full.Err != nil:
-		return "older than the policy requires, and its manifest cannot be verified"
+		return "older than the policy requires; manifest cannot be verified"
 	case full.Result == nil:
-		return "older than the window of points, and never verified"
+		return "older than the point-in-time window; never verified"
 	case full.Result.Outcome == archive.Failed:
-		return "older than the window of points, and its restore test failed"
+		return "older than the point-in-time window; restore test failed"
 	default:
-		return "older than the window of points, and not the last full snapshot of an hour, day or week to keep"
+		return "older than the point-in-time window; not the last full snapshot of an hour, day or week to keep"
 	}
 }
 
-// A span is a kind of period whose last verified full snapshot is kept.
+// A span is an hour, a day or a week whose last verified full snapshot is kept.
 type span struct {
 	word   string
 	length time.Duration
@@ -275,16 +275,16 @@ func (p Policy) spans() []span {
 	return []span{{"hour", time.Hour, p.Hourly}, {"day", day, p.Daily}, {"week", week, p.Weekly}}
 }
 
-// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of a span
-// stays the same. Weeks start on Monday.
+// startOf returns the start of the span that contains the given time. Spans are fixed, so the last full snapshot of a
+// span never changes. Weeks start on Monday.
 func (s span) startOf(at time.Time) time.Time { return at.UTC().Truncate(s.length) }
 
-// firstStart returns the start of the earliest span that counts, for a window of points that starts at a time.
+// firstStart returns the start of the earliest span that counts if the point-in-time window starts at the given time.
 func (s span) firstStart(window time.Time) time.Time {
 	return s.startOf(window).Add(-time.Duration(s.count-1) * s.length)
 }
 
-// requiredFrom returns the time before which the policy requires nothing.
+// requiredFrom returns the start of the earliest period that the policy requires.
 func (p Plan) requiredFrom() time.Time {
 	reach := p.From
 	for _, s := range p.Policy.spans() {
@@ -295,8 +295,8 @@ func (p Plan) requiredFrom() time.Time {
 	return reach
 }
 
-// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and names that
-// period.
+// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and describes
+// that period.
 func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool, which string) {
 	if !verified(full) {
 		return false, ""
@@ -308,17 +308,17 @@ func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool
 		}
 		within := func(other archive.StoredFull) bool { return other.Time.Before(begin.Add(s.length)) }
 		if lastVerified(all, within).Name() == full.Name() {
-			return true, fmt.Sprintf("the last verified full snapshot of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
+			return true, fmt.Sprintf("last verified full snapshot of the %s starting %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}
 	return false, ""
 }
 
-// segments returns an item for the objects that end before the floor, and an item for the rest. The name of a
-// segment does not contain its end, so a segment that was not read is kept.
+// segments returns an item for the objects that end before the floor and an item for the rest. The name of a segment
+// does not contain its end, so unread segments are kept.
 func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
-	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "older than the full snapshot that starts the window of points"}
-	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the window of points"}
+	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot at the start of the point-in-time window"}
+	stays := Item{Kind: Segments, Generation: g.Number, Why: "in the point-in-time window"}
 	if floor.IsZero() {
 		stays.Why = notCovered
 	}
@@ -347,15 +347,14 @@ func (i *Item) add(name string, revision, bytes int64) {
 	i.names = append(i.names, name)
 }
 
-// incomplete returns an item for objects of full snapshots that were never completed and are too old to be in
-// progress.
+// incomplete returns an item for the objects of incomplete full snapshots that are too old to be in progress.
 func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "never completed"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
 		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Modified).Before(p.From.Add(-remainsAfter)) {
-			continue // not an object of this package, or possibly in progress
+			continue // created by another program, or possibly in progress
 		}
 		if item.Objects == 0 {
 			item.Time = at
@@ -371,7 +370,7 @@ func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []
 // formatSince formats a duration for messages.
 func formatSince(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }
 
-// keepFlag starts every error about a policy.
+// keepFlag is the prefix of every error about a policy.
 const keepFlag = "--backup-keep"
 
 const (
@@ -384,15 +383,15 @@ const (
 
 // A Policy defines which backups are kept. The zero value requires none.
 type Policy struct {
-	// Points is the length of the window up to now in which every revision can be restored.
+	// Points is the length of the window before now in which every revision can be restored.
 	Points time.Duration
-	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the window whose last verified full
-	// snapshot is kept.
+	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the point-in-time window whose last
+	// verified full snapshot is kept.
 	Hourly, Daily, Weekly int
 }
 
-// ParsePolicy parses --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=,
-// whole numbers, separated by commas. Missing keys are 0. The error starts with the flag.
+// ParsePolicy parses --backup-keep: points= (a duration such as 24h, 7d or 2w) and hourly=, daily= and weekly=
+// (integers), separated by commas. Missing keys are 0. Errors start with the flag name.
 func ParsePolicy(text string) (policy Policy, err error) {
 	counts, given := map[string]*int{"hourly": &policy.Hourly, "daily": &policy.Daily, "weekly": &policy.Weekly}, map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -400,7 +399,7 @@ func ParsePolicy(text string) (policy Policy, err error) {
 		count := counts[key]
 		switch {
 		case given[key]:
-			return Policy{}, fmt.Errorf("%s: %s is given twice", keepFlag, key)
+			return Policy{}, fmt.Errorf("%s: duplicate key %s", keepFlag, key)
 		case key == "points":
 			policy.Points, err = parsePoints(value)
 		case count != nil:
@@ -427,7 +426,7 @@ func parsePoints(text string) (time.Duration, error) {
 		}
 	}
 	if err != nil || points < 0 || points > longestPoints {
-		return 0, fmt.Errorf("%q is not a duration up to ten years, such as 24h, 7d or 2w", text)
+		return 0, fmt.Errorf("%q is not a valid duration (up to ten years, such as 24h, 7d or 2w)", text)
 	}
 	return points, nil
 }
@@ -435,15 +434,15 @@ func parsePoints(text string) (time.Duration, error) {
 func parseCount(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > mostFulls {
-		return 0, fmt.Errorf("%q is not a whole number from 0 to %d", text, mostFulls)
+		return 0, fmt.Errorf("%q is not an integer between 0 and %d", text, mostFulls)
 	}
 	return n, nil
 }
 
-// String returns the policy in the form that ParsePolicy parses.
+// String formats the policy for ParsePolicy.
 func (p Policy) String() string {
 	return fmt.Sprintf("points=%s,hourly=%d,daily=%d,weekly=%d", zeros.ReplaceAllString(p.Points.String(), "$1$2"), p.Hourly, p.Daily, p.Weekly)
 }
 
-// zeros matches the zero minutes and seconds at the end of a duration.
+// zeros matches trailing zero minutes and seconds of a duration.
 var zeros = regexp.MustCompile(`(h)0m0s$|(m)0s$`)

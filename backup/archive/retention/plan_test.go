@@ -16,35 +16,36 @@ func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
 	require.Empty(t, p.Unsafe)
 	older := []int{
-		157,    // Sunday the 15th, 23:30: the last one of its week; the next week ends within the window
-		37,     // Friday, 23:30: the last one of the day before the window starts
+		157,    // Sunday the 15th, 23:30: last one of its week; the next week ends within the window
+		37,     // Friday, 23:30: last one of the day before the window starts
 		26, 25, // 10:30 and 11:30; the window starts at 12:30
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))
 	reasons := why(p)
-	assert.Equal(t, "the last verified full snapshot of the week from 2026-11-09 00:00", reasons[157])
-	assert.Equal(t, "the last verified full snapshot of the day from 2026-11-20 00:00", reasons[37])
-	assert.Equal(t, "the last verified full snapshot of the hour from 2026-11-21 10:00", reasons[26])
-	assert.Equal(t, "in the window of points", reasons[0])
+	assert.Equal(t, "last verified full snapshot of the week starting 2026-11-09 00:00", reasons[157])
+	assert.Equal(t, "last verified full snapshot of the day starting 2026-11-20 00:00", reasons[37])
+	assert.Equal(t, "last verified full snapshot of the hour starting 2026-11-21 10:00", reasons[26])
+	assert.Equal(t, "in the point-in-time window", reasons[0])
 	assert.Contains(t, reasons[100], "not the last full snapshot")
 }
 
-// No later revision can be restored from a crossed full snapshot, because the chain that continues starts earlier.
+// No later revision can be restored from a full snapshot that the chain has passed, because the chain that continues
+// starts earlier.
 func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls := hourly(3*day, 0)
-	assert.Equal(t, "the window of points starts with it", why(plan(history(chain(fulls...))))[25])
+	assert.Equal(t, "start of the point-in-time window", why(plan(history(chain(fulls...))))[25])
 	fulls[len(fulls)-26].Passed = true
 	p := plan(history(chain(fulls...)))
-	assert.Equal(t, "the window of points starts with it", why(p)[26])
-	assert.Equal(t, "in the window of points", why(p)[25])
+	assert.Equal(t, "start of the point-in-time window", why(p)[26])
+	assert.Equal(t, "in the point-in-time window", why(p)[25])
 }
 
-// A merged object that extends past a full snapshot must be read from its start. The end of a segment is known only
-// from its manifest.
+// A merged object that extends past a full snapshot must be read from its start. Only the manifest of a segment
+// contains the segment's end.
 func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
-	// The first object of each list is deleted.
+	// The first object in each list is deleted.
 	for name, objects := range map[string][]archive.Object{
 		"merged": {
 			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
@@ -55,7 +56,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 		"segments": {
 			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
 			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
-			{Level: archive.Segment, Start: behind(-1)}, // its manifest could not be read
+			{Level: archive.Segment, Start: behind(-1)}, // the manifest could not be read
 		},
 	} {
 		h := history(chain(hourly(2*day, 0)...))
@@ -71,7 +72,7 @@ func TestPlan_idleCluster(t *testing.T) {
 		full.Revision, full.Next = 7, format.After(7)
 		fulls = append(fulls, full)
 	}
-	fulls[len(fulls)-4].Result = nil // within points
+	fulls[len(fulls)-4].Result = nil // in the point-in-time window
 	h := history(chain(fulls...))
 	h.Generations[0].Objects = nil
 	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
@@ -94,7 +95,7 @@ func TestPlan_countsVerifiedFulls(t *testing.T) {
 		"the window begins with a verified one, what cannot be read stays for now, and another one is the last of its day")
 }
 
-// A full snapshot after a gap replaces the base before the gap only if it is verified.
+// A full snapshot after a gap replaces the base before the gap only if the snapshot is verified.
 func TestPlan_unverifiedChainIntoTheWindow(t *testing.T) {
 	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
 	for i := range 10 {
@@ -108,7 +109,7 @@ func TestPlan_windowIsNotCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Deletes())
-	assert.Contains(t, p.Items[0].Why, "no verified full snapshot precedes the window")
+	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the point-in-time window")
 }
 
 func TestPlan_withoutPoints(t *testing.T) {
@@ -128,7 +129,7 @@ func TestPlan_oldGeneration(t *testing.T) {
 		{3 * day, 3 * day, false},
 		{14 * day, 14 * day, true},
 		{300 * day, 299 * day, true},
-		{14 * day, 23 * time.Hour, false}, // its last revision was current until then
+		{14 * day, 23 * time.Hour, false}, // the last revision was current until then
 	} {
 		end := example.end
 		h := history(chain(hourly(end+day, end)...))
@@ -164,10 +165,10 @@ var (
 	policy = Policy{Points: 24 * time.Hour, Hourly: 3, Daily: 2, Weekly: 2}
 )
 
-// past returns the time that is d before now.
+// past returns the time d before now.
 func past(d time.Duration) time.Time { return now.Add(-d) }
 
-// result returns the result of a test restore at a time.
+// result returns the result of a restore test at the given time.
 func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Result {
 	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
 }
@@ -196,7 +197,7 @@ func chain(fulls ...archive.StoredFull) archive.Chain {
 	return c
 }
 
-// history returns the history of one generation with these chains.
+// history returns the history of a generation with the given chains.
 func history(chains ...archive.Chain) *archive.History {
 	g := archive.GenerationContents{Generation: archive.Generation{Number: 1, Created: past(1000 * day)}, Chains: chains}
 	for _, c := range chains {
@@ -226,7 +227,7 @@ func why(p Plan) map[int]string {
 	return reasons
 }
 
-// goes returns the names of the objects of a kind that the plan deletes.
+// goes returns the object names of a kind that the plan deletes.
 func goes(p Plan, kind Kind) (names []string) {
 	for _, item := range p.Deletes() {
 		if item.Kind == kind {
@@ -236,7 +237,7 @@ func goes(p Plan, kind Kind) (names []string) {
 	return names
 }
 
-// stay returns the ages, in hours, of the full snapshots that the plan keeps.
+// stay returns the ages in hours of the full snapshots that the plan keeps.
 func stay(p Plan) (ages []int) {
 	for _, item := range p.Items {
 		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {
@@ -274,21 +275,21 @@ func TestParsePolicy(t *testing.T) {
 func TestParsePolicy_errors(t *testing.T) {
 	for text, why := range map[string]string{
 		"":                             `unknown key ""`,
-		"points":                       `points "" is not a duration`,
-		"points=24":                    "not a duration",
-		"points=-1h":                   "not a duration",
-		"points=99999w":                "not a duration",
-		"points=-1d":                   "not a duration",
-		"points=1.5d":                  "not a duration",
-		"hourly=-1":                    "whole number",
-		"hourly=1h":                    "whole number",
-		"daily=10001":                  "whole number",
+		"points":                       `points "" is not a valid duration`,
+		"points=24":                    "not a valid duration",
+		"points=-1h":                   "not a valid duration",
+		"points=99999w":                "not a valid duration",
+		"points=-1d":                   "not a valid duration",
+		"points=1.5d":                  "not a valid duration",
+		"hourly=-1":                    "an integer between 0 and 10000",
+		"hourly=1h":                    "an integer between 0 and 10000",
+		"daily=10001":                  "an integer between 0 and 10000",
 		"monthly=3":                    `unknown key "monthly"`,
-		"points=1h,points=2h":          "points is given twice",
+		"points=1h,points=2h":          "duplicate key points",
 		"points=1h,":                   `unknown key ""`,
 		"points=0s":                    "only the newest",
 		"points=0h,hourly=0":           "only the newest",
-		"points=24h;hourly=24,daily=7": "not a duration",
+		"points=24h;hourly=24,daily=7": "not a valid duration",
 	} {
 		_, err := ParsePolicy(text)
 		require.ErrorContains(t, err, "--backup-keep: ", text)

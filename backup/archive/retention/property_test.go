@@ -22,12 +22,12 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// live simulates a few days of a cluster that makes backups.
+// live simulates a few days of a cluster with backups.
 func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
-			// The schedule requires it: a longer silence fails a check.
+			// The schedule requires a full snapshot: a longer pause fails a check.
 			w.full(false)
 		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
@@ -56,7 +56,7 @@ func (w *world) live(t *rapid.T) {
 	w.write(1)
 }
 
-// found reports whether the point can be restored with the rows that were written.
+// found reports whether a point can be restored with the rows that were written.
 func (w *world) found(p point) bool {
 	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
@@ -67,7 +67,7 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within returns some restorable points after a time, always including the one that was current at that time.
+// within returns some restorable points after a time, including the point that was current at that time.
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
@@ -100,7 +100,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 	return slots
 }
 
-// Everything that the policy promises is kept, even if the plan was only partly executed.
+// All restore points that the policy requires are kept, even if the plan was only partly executed.
 func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -127,7 +127,7 @@ func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	require.NotZero(t, went, "nothing ever went")
 }
 
-// breakDown makes one deletion fail. The deletion of a full snapshot fails between its manifest and its data.
+// breakDown makes one deletion fail. For a full snapshot, the deletion fails between the manifest and the data.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
@@ -141,7 +141,7 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
-// again executes plans until nothing is left to delete. Deleting a merged object can reveal objects that it
+// again executes plans until there is nothing left to delete. Deleting a merged object can reveal objects that it
 // covered.
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
@@ -170,8 +170,8 @@ func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy 
 	}
 }
 
-// quick is the default number of histories; a longer run is
-// go test ./backup/archive/retention -run Promised -rapid.checks 1500.
+// quick is the default number of histories. For a longer run, use go test ./backup/archive/retention -run Promised
+// -rapid.checks 1500.
 const quick = "30"
 
 func TestMain(m *testing.M) {
@@ -182,7 +182,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a store with the backups of a cluster. Its revisions are the seconds of its clock.
+// world is a store with the backups of a cluster. Revisions are the seconds of the cluster's clock.
 type world struct {
 	t          formattest.T
 	store      *memory.Store
@@ -192,7 +192,7 @@ type world struct {
 	head       format.Start
 	unmerged   []archive.Object
 	fulls      []archive.Full // full snapshots of the newest generation
-	rows       []point        // rows written, in all generations
+	rows       []point        // written rows in all generations
 }
 
 // point is a revision with rows.
@@ -224,7 +224,7 @@ func (w *world) read(target archive.Target) (path archive.Path, reading archive.
 	return path, reading, err
 }
 
-// write stores a segment with rows. The last row has the present time.
+// write stores a segment with rows. The last row has the current time.
 func (w *world) write(rows int64) {
 	first := max(w.head.Position.Revision, w.clock-rows+1)
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, formattest.Rows(first, w.clock)))
@@ -233,7 +233,7 @@ func (w *world) write(rows int64) {
 	}
 }
 
-// grant stores a segment without rows, in which only a small bucket has changed.
+// grant stores a segment without rows that contains a changed bucket.
 func (w *world) grant() {
 	w.put(formattest.Build(w.t, &format.Keys{}, w.head, nil, formattest.Bucket("lease", "id", w.now().String())))
 }
@@ -246,7 +246,7 @@ func (w *world) put(object format.Object) {
 	w.head = object.Start()
 }
 
-// full stores a full snapshot at the head of the chain or, after a gap, at the current revision.
+// full stores a full snapshot at the head of the chain, or at the current revision if there is a gap.
 func (w *world) full(gap bool) archive.Full {
 	made := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
@@ -267,7 +267,7 @@ func (w *world) full(gap bool) archive.Full {
 	return made
 }
 
-// judge stores the result of a test restore.
+// judge stores the result of a restore test.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
@@ -288,7 +288,7 @@ func (w *world) merge() {
 	w.unmerged = nil
 }
 
-// restore creates a new generation, as a restore does.
+// restore creates a new generation, like a restore.
 func (w *world) restore() {
 	number := w.generation.Number + 1
 	w.generation = archive.Generation{

@@ -1,4 +1,4 @@
-// Package formattest makes key files, histories of etcd, and segments of them, for tests.
+// Package formattest creates key files, etcd histories and segments for tests.
 package formattest
 
 import (
@@ -20,12 +20,12 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Keys contains the paths of the key files of one age identity and one signing key.
+// Keys contains the paths of key files for one age identity and one signing key.
 type Keys struct {
 	format.KeyFiles
 }
 
-// NewKeys generates keys and writes them to files that are deleted after the test.
+// NewKeys generates keys in temporary files.
 func NewKeys(t testing.TB) Keys {
 	t.Helper()
 	identity, err := age.GenerateX25519Identity()
@@ -63,7 +63,7 @@ func WriteFile(t testing.TB, content string) string {
 	return path
 }
 
-// JoinFiles writes the contents of several files to one and returns its path.
+// JoinFiles concatenates files and returns the path of the result.
 func JoinFiles(t testing.TB, paths ...string) string {
 	t.Helper()
 	var all strings.Builder
@@ -86,7 +86,7 @@ type T interface {
 	Helper()
 }
 
-// Row returns the row of a change. sub counts the changes before it in the same revision.
+// Row returns a row. sub is the number of earlier changes in the same revision.
 func Row(revision, sub int64, value string) format.Row {
 	key := binary.BigEndian.AppendUint64(nil, uint64(revision))
 	key = binary.BigEndian.AppendUint64(append(key, '_'), uint64(sub))
@@ -104,10 +104,10 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// TimeAt returns the time of a revision. Tests write one revision a second.
+// TimeAt returns the time of a revision. Tests write one revision per second.
 func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
-// Build returns a segment of rows and buckets, with a marker after each revision.
+// Build returns a segment with the rows and buckets, and a marker after each revision.
 func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, buckets ...*format.Bucket) format.Object {
 	t.Helper()
 	var records []format.Record
@@ -123,7 +123,7 @@ func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, bucket
 	return Segment(t, keys, start, format.Source{Term: 2, Member: "8e9e05c52164694d"}, records...)
 }
 
-// Segment returns a segment of records.
+// Segment returns a segment with the records.
 func Segment(t T, keys *format.Keys, start format.Start, source format.Source, records ...format.Record) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(keys, start)
@@ -143,7 +143,7 @@ func revisionOf(t T, row format.Row) int64 {
 	return revision
 }
 
-// Bucket returns a bucket. The entries alternate between keys and values.
+// Bucket returns a bucket. entries alternates between keys and values.
 func Bucket(name string, entries ...string) *format.Bucket {
 	bucket := format.NewBucket(name)
 	for i := 0; i < len(entries); i += 2 {

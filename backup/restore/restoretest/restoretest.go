@@ -1,5 +1,5 @@
-// Package restoretest builds large full snapshots, and archives of them, for benchmarks, without an etcd, which
-// would take an hour to fill.
+// Package restoretest builds large full snapshots and archives for benchmarks. Filling a real etcd would take an
+// hour.
 package restoretest
 
 import (
@@ -27,8 +27,8 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// Full writes a stock snapshot with the given number of revisions and half as many keys, and returns a Source for it.
-// A value has size bytes.
+// Full writes a stock snapshot with the given number of revisions, half as many keys, and values of size bytes, and
+// returns a Source for the snapshot.
 func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	t.Helper()
 	source := empty(t)
@@ -64,12 +64,12 @@ func empty(t testing.TB) restore.Source {
 	return restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }}
 }
 
-// Rows calls row for one row of each revision from the first to the last.
+// Rows calls row with one row for each revision.
 func Rows(from, to int64, size int, row func(format.Row) error) error {
 	random := rand.NewChaCha8([32]byte{})
 	value := make([]byte, size)
 	for at := from; at <= to; at++ {
-		_, _ = random.Read(value[:size/4])            // never fails; the rest compresses well
+		_, _ = random.Read(value[:size/4])            // never fails; the rest of the value compresses well
 		binary.BigEndian.PutUint64(value, uint64(at)) //nolint:gosec // a revision
 		kv := mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/pods/default/%08d", at%(to/2)), Value: value, ModRevision: at, CreateRevision: at, Version: 1}
 		stored, err := kv.Marshal()
@@ -83,8 +83,8 @@ func Rows(from, to int64, size int, row func(format.Row) error) error {
 	return nil
 }
 
-// PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the
-// position after it.
+// PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the position
+// after the snapshot.
 func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
 	_, err := a.Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
@@ -100,8 +100,8 @@ func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision in
 	return full.Start()
 }
 
-// PutSegments stores segments of the given number of revisions, up to the last one, and merges them to objects of an
-// hour, as the program does.
+// PutSegments stores segments of the given number of revisions up to the last revision, and merges the segments into
+// hours as the program does.
 func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, each int64, size int) {
 	t.Helper()
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {

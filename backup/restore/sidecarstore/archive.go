@@ -1,48 +1,46 @@
-// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full
-// snapshots, which are snapshots of etcd, and deltas, which are the events of a watch. A full snapshot and the
-// deltas after it yield the database at any later revision that they cover: the snapshot, and the rows to add to
-// its bucket named key.
+// Package sidecarstore reads the backups of the sidecar, etcd-backup-restore, from an object store. A full snapshot is
+// an etcd snapshot, and a delta contains the events of a watch. From a full snapshot and the deltas that follow it, a
+// restore can build the database at any later revision that the deltas cover, by adding the rows of the deltas to the
+// bucket named key of the snapshot.
 //
-// It reads these objects:
+// Object names have the following format:
 //
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are Unix time. All other objects are ignored: numbered chunks of uploads, which the stores of this
-// program merge into the object itself, and objects in deeper directories, which may belong to another cluster.
-// Objects with the tag x-etcd-snapshot-exclude are read like the others, because a listing has no tags.
+// The seconds are Unix time. All other objects are ignored, including numbered chunks of uploads, which stores
+// merge into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the
+// tag x-etcd-snapshot-exclude are not ignored, because listings do not contain tags.
 //
 // # Names are hints
 //
-// Names serve to select objects; their content decides. The name of a full snapshot has a revision that the sidecar
-// read before it took the snapshot, so the content may be newer: [Base] has the revision of the database itself.
-// Rows up to that revision are not repeated. Two sidecars that wrote at the same time leave deltas that overlap,
-// and the rows that both contain must be equal. A revision that no object contains is an archive.ErrNotKept; such
-// gaps are common before a full snapshot, because the sidecar discards the events it has collected when it takes
-// one.
+// Names only help to select objects; the content decides. The sidecar reads the revision in the name of a full
+// snapshot before it takes the snapshot, so the content may be newer. [Base] contains the revision of the database
+// itself, and rows up to that revision are not repeated. Two concurrent sidecars create overlapping deltas, in which
+// common rows must be equal. A revision that no object contains causes archive.ErrNotKept. Such gaps are common before
+// a full snapshot, because the sidecar discards its collected events when it takes a snapshot.
 //
-// The time of an event is the time at which the sidecar received it, by its own clock. After a full snapshot that
-// took a minute to upload, that may be a minute after the change.
+// The time of an event is the time at which the sidecar received the event, by the sidecar's clock. After a full
+// snapshot that takes a minute to upload, this time may be a minute late.
 //
-// # Why the rows equal those of etcd
+// # Why the rows equal etcd's rows
 //
-// etcd numbers the rows of a transaction in the order in which it writes them, and a watch delivers them in that
-// order, with one event per row: for a put, for each key of a range that is deleted, and for each key of an expired
-// lease. The sidecar watches all keys and stores each event completely, except for the previous value, which it
-// does not request. So the revision and the position within it are the row's key, and the key, value, revisions,
-// version and lease of the event are the row's value, byte for byte.
+// etcd numbers the rows of a transaction in the order of its writes, and a watch delivers one event per row in the same
+// order: for each put, for each deleted key of a range, and for each key of an expired lease. The sidecar watches all
+// keys and stores complete events, except for previous values, which it does not request. Therefore the revision and
+// the position within the revision form the row's key, and the key, value, revisions, version and lease of the event
+// form the row's value, byte for byte.
 //
-// There is one exception. An etcd older than 2024 (its issue 18089) that was compacted at the very revision from
-// which the sidecar started to watch had already dropped the deletions of that revision. Rows that follow a dropped
-// row then have too low a position, and the deleted key still exists.
+// There is one exception: etcd versions before 2024 (etcd issue 18089) drop the deletions of the revision at which a
+// watch starts if that revision was compacted. If the sidecar's watch starts at such a revision, rows after a dropped
+// row get positions that are too low, and the deleted key still exists.
 //
-// # What deltas lack
+// # Limits of deltas
 //
-// Deltas contain no leases, users, roles, alarms, members, authentication status or compacted revision: these stay
-// as they were in the full snapshot. A key whose lease was granted after the full snapshot refers to a lease that
-// the restored etcd does not know, and stays until it is deleted or overwritten. A lease that was revoked after the
-// full snapshot exists until it expires, without keys. A password that was changed after the full snapshot is the
-// previous one again.
+// Deltas do not contain leases, users, roles, alarms, members, the authentication status or the compacted revision. All
+// of these remain as in the full snapshot. A key whose lease was granted after the full snapshot refers to an unknown
+// lease and exists until the key is deleted or overwritten. A lease that was revoked after the full snapshot exists
+// without keys until it expires. A password that was changed after the full snapshot is reset to the previous one.
 package sidecarstore
 
 import (
@@ -60,10 +58,10 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Object is a full snapshot or a delta, described by its name.
+// Object is a full snapshot or a delta, as described by its name.
 type Object struct {
 	Name        string    // name in the store
-	Full        bool      // full snapshot if set, otherwise delta
+	Full        bool      // full snapshot if true, otherwise delta
 	First, Last int64     // revisions; for a full snapshot, First is 0 and the content may be newer than Last
 	Created     time.Time // by the sidecar's clock, rounded down to the second
 	Size        int64     // size in the store
@@ -73,7 +71,7 @@ type Object struct {
 
 var namePattern = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
 
-// parse returns false for an object that does not belong to the sidecar.
+// parse returns false for an object that the sidecar did not create.
 func parse(stored store.Object) (object Object, ours bool) {
 	words := namePattern.FindStringSubmatch(stored.Name)
 	if words == nil {
@@ -93,29 +91,29 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}, numbers[0] <= numbers[1]
 }
 
-// inSequence orders objects by their last revision, as the sidecar does. A full snapshot follows the deltas that lead
-// to its revision.
+// inSequence orders objects by last revision, like the sidecar. A full snapshot follows the deltas up to its
+// revision.
 func inSequence(a, b Object) int {
 	rank := map[bool]int{true: 1}
 	return cmp.Or(cmp.Compare(a.Last, b.Last), rank[a.Full]-rank[b.Full], a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// Archive is a listing of the sidecar's backups in a store. It is safe for concurrent use.
+// Archive is a listing of the sidecar's backups in a store. An Archive is safe for concurrent use.
 type Archive struct {
 	Chains []Chain  // oldest first
-	Stray  []Object // deltas older than every full snapshot, which are unusable
+	Stray  []Object // unusable deltas that are older than every full snapshot
 
 	store store.Store
 }
 
-// Chain is a full snapshot and the deltas before the next one, according to their names.
+// Chain is a full snapshot and the deltas before the next full snapshot, according to their names.
 type Chain struct {
 	Full   Object
-	Deltas []Object // ordered by last revision; deltas of two concurrent sidecars may overlap
+	Deltas []Object // ordered by last revision; concurrent sidecars may create overlapping deltas
 }
 
-// LastConnected returns the last object that follows the full snapshot without a gap, according to the names. It is
-// the full snapshot itself if no delta follows it.
+// LastConnected returns the last object that follows the full snapshot without a gap, according to the names, or the
+// full snapshot itself if no delta follows.
 func (c Chain) LastConnected() Object {
 	reached := c.Full
 	for _, delta := range byFirst(c.Deltas) {
@@ -151,7 +149,7 @@ func List(ctx context.Context, s store.Store) (*Archive, error) {
 	return listed, nil
 }
 
-// find lists only names that the sidecar uses, because the store may contain many other objects.
+// find lists only the prefixes that the sidecar uses, because the store may contain many other objects.
 func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	for _, prefix := range []string{"Backup-", "Full-", "Incr-", "v1/", "v2/"} {
 		for stored, err := range s.List(ctx, prefix, "") {
@@ -166,9 +164,9 @@ func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	return objects, nil
 }
 
-// FullSnapshots returns the full snapshots from which the target can be reached, the best one first. If one is
-// damaged, or reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or
-// that all are newer than the target.
+// FullSnapshots returns the full snapshots from which the target can be reached, best first. If a snapshot is damaged
+// or reading it returns ErrNewer, the caller tries the next one. FullSnapshots returns an error if there are no full
+// snapshots or all of them are newer than the target.
 func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
 		if chain.Full.isBefore(to) {
@@ -179,10 +177,10 @@ func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	case len(fulls) > 0:
 		return fulls, nil
 	case len(a.Chains) == 0:
-		return nil, fmt.Errorf("%w: %s contains no full backup of the sidecar", archive.ErrNotKept, a.store)
+		return nil, fmt.Errorf("%w: no full snapshot of the sidecar in %s", archive.ErrNotKept, a.store)
 	default:
 		oldest := a.Chains[0].Full
-		return nil, fmt.Errorf("%w: %s is before the oldest full backup, %s of %s", archive.ErrNotKept, to, oldest.Name,
+		return nil, fmt.Errorf("%w: %s is older than the oldest full snapshot (%s, created %s)", archive.ErrNotKept, to, oldest.Name,
 			oldest.Created.Format(time.RFC3339))
 	}
 }
@@ -193,13 +191,13 @@ func (o Object) isBefore(to archive.Target) bool {
 	case to.Revision > 0:
 		return o.Last <= to.Revision
 	case !to.Time.IsZero():
-		return !o.Created.Add(time.Second).After(to.Time) // the name contains only the second of creation
+		return !o.Created.Add(time.Second).After(to.Time) // the name contains the creation time in seconds
 	default:
 		return true
 	}
 }
 
-// after returns the deltas with revisions later than the given one, by first revision.
+// after returns the deltas that contain revisions after the given one, ordered by first revision.
 func (a *Archive) after(revision int64) (deltas []Object) {
 	for _, chain := range a.Chains {
 		deltas = append(deltas, chain.Deltas...)
@@ -212,13 +210,13 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return cmp.Compare(a.First, b.First) })
 }
 
-// Errors of a backup that cannot be used. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the
+// Errors about unusable backups. Functions also return restore.ErrDamaged, archive.ErrNotKept, and errors of the
 // store and the context.
 var (
 	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older
-	// one is needed.
-	ErrNewer = errors.New("full backup is newer than the target")
-	// ErrConflict means that two objects contain different changes for one revision. They belong to two clusters, or
-	// to one that was rolled back in between.
+	// full snapshot is needed.
+	ErrNewer = errors.New("full snapshot is newer than the target")
+	// ErrConflict means that two objects contain different changes for the same revision, because they belong to two
+	// clusters or the cluster was rolled back.
 	ErrConflict = errors.New("backups conflict")
 )

@@ -39,7 +39,7 @@ func TestList_bothLayouts(t *testing.T) {
 		"v2/Incr-00000041-100000000041-1763726440.Z",
 		"v2/Full-00000000-100000000041-1763726500.final",
 		"v2/Full-00000000-100000000041-1763726499.gz.final",
-		// None of these objects belongs to the sidecar, or to this cluster.
+		// None of these objects belongs to the sidecar or this cluster.
 		"v2/Full-00000000-00000002-1763726400.gz/0000000001", "v2/Full-00000009-00000002-1763726400", "v2/Full-0-99999999999999999999-1",
 		"v2/Full-00000000-00000010-1000.gz.chunk/0000000001",
 		"v2/etcd-member-0/Full-00000000-00000030-1763726400.gz", "shoot--other/v2/Full-00000000-00000099-1763726400.gz", "v2/notes.txt",
@@ -95,9 +95,9 @@ func TestFulls(t *testing.T) {
 	}
 	_, err := kept.FullSnapshots(archive.Target{Revision: 9})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "not available: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
+	assert.EqualError(t, err, "not available: revision 9 is older than the oldest full snapshot (v2/Full-00000000-00000010-1000, created 1970-01-01T00:16:40Z)")
 	_, err = list(t, memory.New()).FullSnapshots(archive.Target{})
-	assert.EqualError(t, err, "not available: memory://test/ contains no full backup of the sidecar")
+	assert.EqualError(t, err, "not available: no full snapshot of the sidecar in memory://test/")
 }
 
 func TestList_returnsErrorsOfTheStore(t *testing.T) {
@@ -116,10 +116,10 @@ func snapshot(t *testing.T, kept *sidecarstore.Archive) ([]byte, error) {
 	return io.ReadAll(restore.NewDigestReader(t.Context(), reader))
 }
 
-// noon is the time at which the sidecars' clocks start in the tests.
+// noon is the initial time of the sidecars' clocks.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// put returns the event of a put.
+// put returns a put event.
 func put(revision int64, key, value string) sidecarstoretest.Event {
 	return sidecarstoretest.Event{
 		Time: noon.Add(time.Duration(revision) * time.Second),
@@ -129,7 +129,7 @@ func put(revision int64, key, value string) sidecarstoretest.Event {
 	}
 }
 
-// puts returns one event for each revision from first to last.
+// puts returns one event per revision from first to last.
 func puts(first, last int64) (events []sidecarstoretest.Event) {
 	for revision := first; revision <= last; revision++ {
 		events = append(events, put(revision, fmt.Sprintf("key-%d", revision), "value"))
@@ -137,7 +137,7 @@ func puts(first, last int64) (events []sidecarstoretest.Event) {
 	return events
 }
 
-// keep stores full snapshots and deltas, with the content that their names imply, and returns the archive.
+// keep stores full snapshots and deltas whose content matches their names, and returns the archive.
 func keep(t testing.TB, s *memory.Store, names ...string) *sidecarstore.Archive {
 	for _, name := range names {
 		var first, last int64
@@ -175,7 +175,7 @@ func collect(t testing.TB, kept *sidecarstore.Archive, full sidecarstore.Object,
 	return rows, nil
 }
 
-// keysOf returns the keys of the rows in readable form.
+// keysOf formats the keys of the rows.
 func keysOf(t testing.TB, rows []format.Row) (keys []string) {
 	for _, row := range rows {
 		var kv mvccpb.KeyValue

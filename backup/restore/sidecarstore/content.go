@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// Snapshot opens a full snapshot as etcd made it: the database followed by its SHA-256, which the caller has to
-// compare. An error is restore.ErrDamaged, the context's or the store's. The reader needs little memory for any
-// content; the caller limits what is written to disk. It must not be used concurrently, is valid until ctx is done
-// and must be closed.
+// Snapshot opens a full snapshot as created by etcd: the database followed by its SHA-256, which the caller must
+// verify. Errors are restore.ErrDamaged, or errors of the context or the store. The reader needs little memory for
+// any content; the caller must limit the size of the output. The reader is not safe for concurrent use, is valid
+// until ctx is done, and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
 	return a.open(ctx, full)
 }
@@ -47,7 +47,7 @@ func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
 	return opened, nil
 }
 
-// decompress selects the algorithm by the suffixes that the sidecar uses.
+// decompress selects the algorithm by the sidecar's name suffix.
 func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 	switch suffix {
 	case "":
@@ -75,7 +75,7 @@ func (c *content) Read(p []byte) (int, error) {
 // Close may be called at any time.
 func (c *content) Close() error { return c.stored.Close() }
 
-// classify distinguishes errors of the store from damage of the object.
+// classify distinguishes store errors from damaged objects.
 func (c *content) classify(err error) error {
 	switch {
 	case errors.Is(err, errRead):
@@ -91,10 +91,10 @@ func (c *content) damage(cause error) error {
 	return fmt.Errorf("%w: %s: %w", restore.ErrDamaged, c.object.Name, cause)
 }
 
-// errRead precedes the errors of the store.
+// errRead is the prefix of store errors.
 var errRead = errors.New("cannot read")
 
-// storedReader marks the errors of the store.
+// storedReader wraps store errors in errRead.
 type storedReader struct {
 	io.Reader
 	name string
@@ -108,11 +108,11 @@ func (s storedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxEvent limits the JSON of an event, in bytes, and so the memory that a delta needs. It is enough for a value of
-// 12 MB; etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
+// maxEvent limits the JSON of an event in bytes, and therefore the memory that a delta needs. A value of 12 MB fits.
+// etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
 const maxEvent = 16 << 20
 
-// event is an event in the JSON of the sidecar.
+// event is an event in the sidecar's JSON format.
 type event struct {
 	EtcdEvent *mvccpb.Event `json:"etcdEvent"`
 	Time      time.Time     `json:"time"`
@@ -130,7 +130,7 @@ type delta struct {
 	position int64 // position within the revision
 }
 
-// openDelta opens a delta and advances to its first row. ended means that it has none.
+// openDelta opens a delta and advances to the first row. ended means that the delta contains no rows.
 func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, ended bool, err error) {
 	content, err := a.open(ctx, object)
 	if err != nil {
@@ -139,7 +139,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	content.Reader = restore.NewDigestReader(ctx, content.Reader)
 	d := &delta{content: content, budget: &budget{from: content, left: maxEvent}}
 	d.decoder = json.NewDecoder(d.budget)
-	d.decoder.DisallowUnknownFields() // an unknown field would be lost
+	d.decoder.DisallowUnknownFields() // ignoring an unknown field would lose data
 	if token, err := d.decoder.Token(); err != nil || token != json.Delim('[') {
 		defer d.close()
 		return nil, false, d.classify(err)
@@ -150,7 +150,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	return d, ended, err
 }
 
-// next advances to the next row. When it returns ended, the digest was verified.
+// next advances to the next row. If ended is true, the digest was verified.
 func (d *delta) next() (ended bool, err error) {
 	d.budget.left = maxEvent
 	if !d.decoder.More() {
@@ -166,7 +166,7 @@ func (d *delta) next() (ended bool, err error) {
 	return false, d.setRow(next)
 }
 
-// end requires the end of the array, and nothing after it.
+// end checks that the array ends and no data follows.
 func (d *delta) end() error {
 	if _, err := d.decoder.Token(); err != nil {
 		return d.classify(err)
@@ -177,7 +177,7 @@ func (d *delta) end() error {
 	return nil
 }
 
-// verify reads the rest of the delta only to verify its digest.
+// verify reads the rest of the delta to verify the digest.
 func (d *delta) verify() error {
 	_, err := io.Copy(io.Discard, d.content)
 	return err
@@ -185,7 +185,7 @@ func (d *delta) verify() error {
 
 func (d *delta) close() { _ = d.content.Close() }
 
-// classify never repeats the decoder's message, which quotes the backup.
+// classify never includes the decoder's message, which quotes the backup.
 func (d *delta) classify(err error) error {
 	switch {
 	case errors.Is(err, errRead), errors.Is(err, restore.ErrDamaged):
@@ -193,11 +193,12 @@ func (d *delta) classify(err error) error {
 	case errors.Is(err, errLarge):
 		return d.content.damage(errLarge)
 	default:
-		return d.rejectContent(fmt.Errorf("invalid array of events at byte %d", d.decoder.InputOffset()))
+		return d.rejectContent(fmt.Errorf("invalid event array at byte %d", d.decoder.InputOffset()))
 	}
 }
 
-// rejectContent reports cause, unless the digest is wrong: then the sidecar did not write this content.
+// rejectContent reports cause if the digest matches. A wrong digest means that the sidecar did not write this
+// content.
 func (d *delta) rejectContent(cause error) error {
 	if err := d.verify(); err != nil {
 		return err
@@ -208,14 +209,14 @@ func (d *delta) rejectContent(cause error) error {
 // check returns an error if etcd cannot have produced the event.
 func check(e event) error {
 	if e.EtcdEvent == nil || e.EtcdEvent.Kv == nil || len(e.EtcdEvent.Kv.Key) == 0 {
-		return errors.New("an event has no key")
+		return errors.New("event has no key")
 	}
 	kv, put := e.EtcdEvent.Kv, e.EtcdEvent.Type == mvccpb.PUT
 	switch {
 	case !put && e.EtcdEvent.Type != mvccpb.DELETE:
-		return fmt.Errorf("an event of revision %d has the unknown type %d", kv.ModRevision, e.EtcdEvent.Type)
+		return fmt.Errorf("event at revision %d has unknown type %d", kv.ModRevision, e.EtcdEvent.Type)
 	case put && (kv.Version < 1 || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision):
-		return fmt.Errorf("a put of revision %d has the invalid version %d or create revision %d",
+		return fmt.Errorf("put at revision %d has an invalid version (%d) or create revision (%d)",
 			kv.ModRevision, kv.Version, kv.CreateRevision)
 	default:
 		return nil
@@ -227,7 +228,7 @@ func (d *delta) setRow(e event) error {
 	revision, object := e.EtcdEvent.Kv.ModRevision, d.content.object
 	switch {
 	case revision < max(d.revision, object.First):
-		return d.rejectContent(fmt.Errorf("it has revision %d, expected %d or later", revision, max(d.revision, object.First)))
+		return d.rejectContent(fmt.Errorf("found revision %d, expected %d or later", revision, max(d.revision, object.First)))
 	case revision > d.revision:
 		d.revision, d.position = revision, 0
 	default:
@@ -244,31 +245,31 @@ func (d *delta) setRow(e event) error {
 	return err
 }
 
-// rowKey returns the key of a row, without the mark of a deletion.
+// rowKey returns the key of a row without the tombstone mark.
 func rowKey(revision, position int64) []byte {
 	key := binary.BigEndian.AppendUint64(make([]byte, 0, 18), uint64(revision))
 	return binary.BigEndian.AppendUint64(append(key, '_'), uint64(position))
 }
 
 var (
-	errSuffix = errors.New("its suffix does not name a known compression")
-	errLarge  = fmt.Errorf("it has an event larger than %d MiB", maxEvent>>20)
+	errSuffix = errors.New("unknown compression suffix")
+	errLarge  = fmt.Errorf("event larger than %d MiB", maxEvent>>20)
 )
 
-// budget is a reader that returns errLarge once left bytes were read. The caller sets left again for each event.
+// budget is a reader that returns errLarge after left bytes. The caller resets left for each event.
 type budget struct {
 	from io.Reader
 	left int64
 }
 
-// Read fills p, because the decoder scans everything it has again after each read.
+// Read fills p, because the decoder rescans its whole buffer after each read.
 func (b *budget) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errLarge
 	}
 	n, err := io.ReadFull(b.from, p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
-	if err == io.ErrUnexpectedEOF { // ReadFull returns it unwrapped at the end of the content
+	if err == io.ErrUnexpectedEOF { // io.ReadFull returns this error unwrapped at the end of the content
 		err = nil
 	}
 	return n, err

@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// readDelta reads an archive that consists of a full snapshot and the given delta.
+// readDelta reads an archive with a full snapshot and the given delta.
 func readDelta(t testing.TB, suffix string, content []byte) ([]format.Row, error) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
@@ -70,8 +70,8 @@ func TestDelta_everyChangedByteIsFound(t *testing.T) {
 					requireDamage(t, err, "altered byte %d", at)
 				}
 			}
-			// A bug of the sidecar: if it fails to read content to the end, it compresses the part as if it were
-			// complete.
+			// The sidecar has a bug: if it cannot read content to the end, it compresses the partial content as if it
+			// were complete.
 			for at := 0; at < len(plain); at += step {
 				_, err := readDelta(t, suffix, sidecarstoretest.Compress(t, suffix, plain[:at]))
 				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
@@ -126,20 +126,20 @@ func TestDelta_errorMessages(t *testing.T) {
 	}{
 		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz: it is truncated"},
 		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
-		"another compression":  {".zst", nil, ".zst: its suffix does not name a known compression"},
-		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": invalid array of events at byte 1"},
-		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end does not match its content: it is truncated or was altered"},
-		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": invalid array of events at byte 4"},
-		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "invalid array of events at byte "},
-		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "invalid array of events at byte "},
-		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 has the unknown type 7"},
-		"no key":               {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
-		"no event":             {"", sidecarstoretest.WithDigest([]byte(`[null]`)), ": an event has no key"},
-		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 has the invalid version 0 or create revision 11"},
-		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 has the invalid version 1 or create revision 12"},
-		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11, expected 12 or later"},
-		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10, expected 11 or later"},
-		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": invalid array of events at byte 0"},
+		"another compression":  {".zst", nil, ".zst: unknown compression suffix"},
+		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": invalid event array at byte 1"},
+		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": SHA-256 mismatch: the snapshot is truncated or was modified"},
+		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": invalid event array at byte 4"},
+		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "invalid event array at byte "},
+		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "invalid event array at byte "},
+		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": event at revision 11 has unknown type 7"},
+		"no key":               {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": event has no key"},
+		"no event":             {"", sidecarstoretest.WithDigest([]byte(`[null]`)), ": event has no key"},
+		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": put at revision 11 has an invalid version (0) or create revision (11)"},
+		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": put at revision 11 has an invalid version (1) or create revision (12)"},
+		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": found revision 11, expected 12 or later"},
+		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": found revision 10, expected 11 or later"},
+		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": invalid event array at byte 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readDelta(t, c.suffix, c.content)
@@ -214,7 +214,7 @@ func TestDelta_limitsMemory(t *testing.T) {
 	}
 }
 
-// inflating returns a small object whose decompressed content is large.
+// inflating returns a small object with large decompressed content.
 func inflating(t *testing.T, before, fill string, size int) []byte {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)

@@ -13,25 +13,25 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Base is the database of a full snapshot, to which rows are added.
+// Base is the database of a full snapshot to which rows are added.
 type Base struct {
-	Revision int64 // last revision in the snapshot, which may be later than the one in its name
-	// Row returns the row whose key starts with revision, 17 bytes, or nothing if there is none, as after a
-	// compaction. It serves to compare the rows that both the base and the deltas contain. That reveals full
-	// snapshots that the sidecar made by compacting others and that have additional changes, because leases expired
-	// meanwhile. Row may be nil.
+	Revision int64 // last revision in the snapshot; may be later than the revision in the name
+	// Row returns the row whose key starts with the 17 bytes of revision, or nothing if the row does not exist (for
+	// example, after a compaction). Rows that both the base and the deltas contain are compared. A difference reveals
+	// a full snapshot that the sidecar created by compacting other backups while leases expired, which caused
+	// additional changes. Row may be nil.
 	Row func(revision []byte) (key, value []byte)
 }
 
-// Rows yields the rows to add to the database of full, in order, to reach the target. Their revisions follow
+// Rows yields the rows to add to the database of full, in order, to reach the target. The revisions follow
 // base.Revision without a gap, and each revision is complete: a transaction is never split.
 //
-// An error comes last. Then all rows must be discarded, because the digest of an object is at its end. It is
-// ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error of the store or the context. A target time
-// later than every event selects the last revision.
+// If reading fails, the last iteration yields the error, and all rows must be discarded, because the digest of an
+// object is at its end. The error is ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error of
+// the store or the context. A target time after all events selects the last revision.
 //
-// At most eight deltas are read at a time. One event of each is in memory, and nothing on disk. The caller may keep
-// the slices of a row.
+// Rows reads at most eight deltas at a time and keeps one event of each delta in memory and nothing on disk. The
+// caller may retain the slices of a row.
 func (a *Archive) Rows(ctx context.Context, full Object, base Base, to archive.Target) iter.Seq2[format.Row, error] {
 	return func(yield func(format.Row, error) bool) {
 		r := &replay{
@@ -49,9 +49,9 @@ func (a *Archive) Rows(ctx context.Context, full Object, base Base, to archive.T
 	}
 }
 
-var errStopped = errors.New("the caller wants no more rows")
+var errStopped = errors.New("iteration stopped by the caller")
 
-// replay is one call of Rows. It reads overlapping deltas as one sequence of revisions.
+// replay is the state of Rows. A replay reads overlapping deltas as a single sequence of revisions.
 type replay struct {
 	ctx    context.Context
 	listed *Archive
@@ -63,15 +63,15 @@ type replay struct {
 	last   int64  // last complete revision
 	source string // object that contains the last revision
 
-	waiting  []Object // deltas to be opened, ordered by first revision
-	open     []*delta // open deltas, each positioned at its next row
+	waiting  []Object // unopened deltas, ordered by first revision
+	open     []*delta // open deltas, each at its next row
 	revision int64    // next revision
 	same     []*delta // open deltas that contain the next revision
 }
 
 func (r *replay) run() error {
 	if r.to.Revision > 0 && r.last > r.to.Revision {
-		return fmt.Errorf("%w: %s already has revision %d, which is later than %s", ErrNewer, r.full.Name, r.last, r.to)
+		return fmt.Errorf("%w: %s ends at revision %d, after %s", ErrNewer, r.full.Name, r.last, r.to)
 	}
 	err := r.advance()
 	if errors.Is(err, errStopped) {
@@ -79,7 +79,7 @@ func (r *replay) run() error {
 	}
 	for _, d := range r.open {
 		if broken := d.verify(); broken != nil {
-			return broken // damage may have caused all other errors
+			return broken // damage may have caused the other errors
 		}
 	}
 	return err
@@ -111,10 +111,10 @@ func (r *replay) advance() error {
 	return nil
 }
 
-// maxOverlap limits the deltas that are read at a time. Two concurrent sidecars cause two or three.
+// maxOverlap limits the number of deltas that are read at a time. Two concurrent sidecars cause two or three.
 const maxOverlap = 8
 
-// findNext finds the next revision and the deltas that contain it. After the last row there is none.
+// findNext finds the next revision and the deltas that contain it. After the last row, same is empty.
 func (r *replay) findNext() error {
 	for {
 		r.revision = 0
@@ -127,7 +127,7 @@ func (r *replay) findNext() error {
 			break
 		}
 		if len(r.open) == maxOverlap {
-			return fmt.Errorf("%w: according to their names, %s and %d other deltas have revision %d", ErrConflict, r.waiting[0].Name, maxOverlap, r.revision)
+			return fmt.Errorf("%w: %s and %d other deltas claim to contain revision %d", ErrConflict, r.waiting[0].Name, maxOverlap, r.revision)
 		}
 		opened, ended, err := r.listed.openDelta(r.ctx, r.waiting[0])
 		if err != nil {
@@ -156,8 +156,8 @@ func (r *replay) isPastTarget() bool {
 	return !r.to.Time.IsZero() && !slices.ContainsFunc(r.same, func(d *delta) bool { return !d.received.After(r.to.Time) })
 }
 
-// readRevision yields each row of the next revision once, and advances past the revision. If the base contains it, it
-// compares the rows instead. Rows that several deltas contain must be equal.
+// readRevision yields each row of the next revision once and advances past the revision. If the base contains the
+// revision, readRevision compares the rows instead. Rows that several deltas contain must be equal.
 func (r *replay) readRevision() error {
 	first, others := r.same[0], r.same[1:]
 	name := first.content.object.Name
@@ -189,7 +189,7 @@ func (r *replay) readRevision() error {
 	return nil
 }
 
-// compare compares a row with that of the base.
+// compare compares a row with the row in the base.
 func (r *replay) compare(row format.Row, name string) error {
 	if r.base.Row == nil {
 		return nil
@@ -205,7 +205,7 @@ func (r *replay) conflict(one, another string) error {
 	return fmt.Errorf("%w: revision %d differs between %s and %s", ErrConflict, r.revision, one, another)
 }
 
-// next moves a delta to its next row. A delta without more rows gets revision 0.
+// next advances a delta to its next row. A delta without more rows gets revision 0.
 func (r *replay) next(d *delta) error {
 	ended, err := d.next()
 	if err == nil && ended {
@@ -216,8 +216,8 @@ func (r *replay) next(d *delta) error {
 	return err
 }
 
-// checkEnd is called when no delta is left and the target was not reached. A later full snapshot proves that
-// revisions are missing.
+// checkEnd is called if no deltas are left before the target is reached. A later full snapshot proves that revisions
+// are missing.
 func (r *replay) checkEnd() error {
 	next := Object{Last: math.MaxInt64}
 	for _, chain := range r.listed.Chains {
@@ -229,7 +229,7 @@ func (r *replay) checkEnd() error {
 	case next.Name != "":
 		return r.checkGap(next.Last+1, next.Name)
 	case r.to.Revision > 0:
-		return fmt.Errorf("%w: %s; the last revision is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
+		return fmt.Errorf("%w: %s; the last available revision is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
 	default:
 		return nil
 	}

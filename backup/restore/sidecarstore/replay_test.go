@@ -64,7 +64,7 @@ func TestRows_endAtTheTarget(t *testing.T) {
 	}
 	_, err := collectRows(t, kept, 10, archive.Target{Revision: 21})
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualError(t, err, "not available: revision 21; the last revision is 20, in v2/Incr-00000016-00000020-1002")
+	assert.EqualError(t, err, "not available: revision 21; the last available revision is 20, in v2/Incr-00000016-00000020-1002")
 	_, err = collectRows(t, kept, 13, archive.Target{Revision: 12})
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
@@ -89,7 +89,7 @@ func TestRows_nameMissingRevisions(t *testing.T) {
 		name string
 		kept []string
 		to   archive.Target
-		from int64 // the first missing revision
+		from int64 // first missing revision
 		want string
 	}{
 		{
@@ -181,7 +181,7 @@ func TestRows_mayStopEarly(t *testing.T) {
 	}
 }
 
-// FuzzDelta searches for content that panics the reader, or that the reader accepts although no etcd could have
+// FuzzDelta searches for content that makes the reader panic, or that the reader accepts although etcd cannot have
 // such rows.
 func FuzzDelta(f *testing.F) {
 	for i, suffix := range sidecarstoretest.Suffixes {
@@ -192,7 +192,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
-		if how%8 >= 4 { // wrap the content as a sidecar would
+		if how%8 >= 4 { // wraps the content like a sidecar
 			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(content))
 		}
 		rows, err := readDelta(t, suffix, content)
@@ -219,12 +219,12 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 			w.write(40)
 			_, err := w.client.Compact(t.Context(), w.revision()-5)
 			require.NoError(t, err)
-			first := w.full(10) // the content is ten requests newer than the name says
+			first := w.full(10) // the content is ten requests newer than the name
 			store := w.watch(first)
 			w.write(60)
 			store(4)
 			w.write(40)
-			w.watch(first + 3)(3) // another sidecar, which repeats revisions of the first one
+			w.watch(first + 3)(3) // another sidecar repeats revisions of the first sidecar
 			last := w.revision()
 			w.stop()
 			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))
@@ -248,7 +248,7 @@ func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 	}
 }
 
-// between returns the rows with revisions after one revision and up to another.
+// between returns the rows with revisions greater than after, up to last.
 func between(rows []format.Row, after, last int64) (wanted []format.Row) {
 	for i, revision := range revisionsOf(rows) {
 		if revision > after && revision <= last {

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// world runs an etcd and simulates a sidecar that backs it up.
+// world runs etcd and simulates a sidecar.
 type world struct {
 	*testing.T
 	random *rand.Rand
@@ -59,8 +59,8 @@ func (w *world) revision() int64 {
 	return answer.Header.Revision
 }
 
-// full takes a full snapshot as the sidecar does: it reads the revision for the name, then takes the snapshot.
-// Other requests are written in between. It returns the revision after the one in the name.
+// full takes a full snapshot like the sidecar, which reads the revision for the name before taking the snapshot.
+// Other requests are written in between. full returns the revision after the one in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -73,8 +73,8 @@ func (w *world) full(meanwhile int) (first int64) {
 	return last + 1
 }
 
-// watch starts to watch from a revision, as the sidecar does. The returned function collects the events and stores
-// them in the given number of deltas.
+// watch starts a watch at a revision, like the sidecar. The returned function collects the events and stores them in
+// the given number of deltas.
 func (w *world) watch(first int64) (keep func(deltas int)) {
 	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
 	return func(deltas int) {
@@ -161,7 +161,7 @@ func (w *world) put(number int) clientv3.Op {
 	return clientv3.OpPut(key(number), string(value), clientv3.WithLease(w.lease()))
 }
 
-// key returns the name of a key in a block of ten. It contains bytes that JSON cannot represent.
+// key returns a key in a block of ten. The key contains bytes that JSON cannot represent.
 func key(number int) string { return fmt.Sprintf("%s/%d", block(number/10), number) }
 
 func block(number int) string { return fmt.Sprintf("<\x00\xff%d", number) }
@@ -179,14 +179,14 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease in one transaction, as its expiry does.
+// revoke deletes all keys of a lease in a single transaction, like an expiry.
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
 	w.leases = nil // keys of the other leases remain
 }
 
-// rows returns the rows in the bucket key of a database.
+// rows returns the rows in a database.
 func rows(t *testing.T, file string) (rows []format.Row) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manners describes the priorities and the memory use of a process.
+// manners describes the priorities and memory use of a process.
 type manners struct {
 	Status int
-	Heap   uint64 // the highest sample, in bytes
+	Heap   uint64 // highest sample in bytes
 	Nice   []int  // nice value of each thread at the end
 	Idle   []bool // whether each thread has idle I/O priority
 }

@@ -21,8 +21,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// TestMain also runs the child: `<test binary> child-verify <store> <scratch> <generation> <full> <revision>`, or one
-// that fails as its name indicates.
+// TestMain also runs the child process, which is either `<test binary> child-verify <store> <scratch> <generation>
+// <full> <revision>` or a command that fails as its name indicates.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && children[os.Args[1]] != nil {
 		os.Exit(children[os.Args[1]]())

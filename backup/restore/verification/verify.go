@@ -1,6 +1,6 @@
-// Package verification restores backups only to test them: it fetches one, decrypts it, rebuilds the database next
-// to the one in use, checks it with bbolt, and compares its hash with etcd's own. It runs in a separate process,
-// which leaves the machine's resources to etcd. The backup writer and `backup verify` call it.
+// Package verification tests backups by restoring them. Verify fetches and decrypts a backup, rebuilds the database
+// next to the database in use, checks the pages with bbolt, and compares the hash with etcd's own. Verification runs
+// in a separate process to leave resources for etcd. The backup writer and `backup verify` use the package.
 package verification
 
 import (
@@ -26,19 +26,20 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// Job describes what to restore.
+// A Job selects what to restore.
 type Job struct {
 	Generation int
-	Full       string // name of the full snapshot; if Revision is its revision, only this snapshot is restored
-	Revision   int64  // any other revision is restored by the best path, from any full snapshot: a restore test
+	Full       string // name of the full snapshot; if Revision is the snapshot's revision, only the snapshot is restored
+	Revision   int64  // any other revision is a restore test, which uses the best path from any full snapshot
 }
 
-// errDiffers means that the restored database is wrong although every object was read as it was written.
-var errDiffers = errors.New("the restored database differs from etcd's")
+// errDiffers means that the restored database is wrong even though all objects are intact.
+var errDiffers = errors.New("the restored database differs from the original")
 
-// Verify restores a backup in the scratch directory, which it empties first and removes at the end. The result
-// reports whether that worked; the caller stores it. An error means that this is still unknown, for example because
-// the store is unreachable, the volume lacks room, or an identity is missing.
+// Verify restores a backup in the scratch directory. Verify removes the directory's content at the beginning and at
+// the end. The result reports whether the restore succeeded; the caller stores the result. An error means that the
+// outcome is still unknown, for example because the store is unreachable, the volume is too small, or an identity is
+// missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	started := time.Now()
 	path, err := job.find(ctx, a)
@@ -66,7 +67,8 @@ func newResult(path archive.Path, outcome archive.Outcome) archive.Result {
 	}
 }
 
-// find returns the path of the job. The child process only receives a name, so it looks the full snapshot up.
+// find returns the path of the job. The child process receives only the name of the full snapshot, so find reads the
+// manifest.
 func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
 	full, err := a.Full(ctx, j.Generation, j.Full)
 	if err != nil {
@@ -78,14 +80,14 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
 }
 
-// describeAlternative returns a clause about the next best backup, according to the listing.
+// describeAlternative returns a clause that describes the next best backup, according to the listing.
 func describeAlternative(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
 	other, none := a.Fallback(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup contains revision %d", path.Revision)
 	case none != nil:
-		return "" // the error does not concern the stored objects
+		return "" // the error is not about the stored objects
 	case lost > 0:
 		return fmt.Sprintf("; full snapshot %s restores only up to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
@@ -93,8 +95,8 @@ func describeAlternative(ctx context.Context, a *archive.Archive, path archive.P
 	}
 }
 
-// isBackupFault reports whether an error is about the backup. So is a missing object, unless the backup was deleted
-// meanwhile: a deletion removes the manifest first.
+// isBackupFault reports whether an error is about the backup. A missing object counts unless the backup was deleted
+// in the meantime: deletions remove the manifest first.
 func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
 	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {
@@ -108,8 +110,8 @@ func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, e
 	return gone == nil
 }
 
-// restoreBackup restores and checks the database. It returns etcd's hash with which it was compared, or nil if none
-// is known.
+// restoreBackup restores and checks the database. restoreBackup returns the etcd hash that the database was compared
+// with, or nil if there is none.
 func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *format.Hash, err error) {
 	if err := os.RemoveAll(scratch); err != nil {
 		return nil, err
@@ -119,7 +121,7 @@ func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, s
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	database := filepath.Join(scratch, "db")
-	defer func() { _ = steady.Remove(ctx, database) }() // removes it slowly, because it may be as large as the database of the running etcd
+	defer func() { _ = steady.Remove(ctx, database) }() // removes the file slowly, because it may be as large as the database of the running etcd
 	options := restore.Options{Scratch: true, ReservedBytes: reserve(scratch)}
 	restored, err := restore.Database(ctx, restore.NewSource(a, path), database, options)
 	if err != nil {
@@ -131,19 +133,20 @@ func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, s
 	return compare(ctx, database, path, restored.Hashes)
 }
 
-// maxReserve limits reserve, in bytes.
+// maxReserve is the upper limit of reserve in bytes.
 const maxReserve = 4 << 30
 
-// reserve returns the bytes of the volume that must stay free for etcd: a tenth of its size, up to maxReserve.
+// reserve returns the number of bytes on the volume that must stay free for etcd: 10% of the volume, up to
+// maxReserve.
 func reserve(dir string) int64 {
 	_, size, _ := disk.Space(dir) // 0 if unknown
 	return min(size/10, maxReserve)
 }
 
-// quotedFindings limits the findings of bbolt in a message.
+// quotedFindings limits the number of bbolt findings in a message.
 const quotedFindings = 3
 
-// checkPages runs bbolt's check of every page.
+// checkPages runs bbolt's check on every page.
 func checkPages(ctx context.Context, path string) error {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	if err != nil {
@@ -153,20 +156,20 @@ func checkPages(ctx context.Context, path string) error {
 	return db.View(func(tx *bolt.Tx) error {
 		var first []string
 		count := 0
-		for finding := range tx.Check() { // bbolt offers no way to stop this check
+		for finding := range tx.Check() { // bbolt cannot stop this check
 			if count++; count <= quotedFindings {
 				first = append(first, fmt.Sprintf("%.200s", finding))
 			}
 		}
 		if count > 0 {
-			return fmt.Errorf("%w: bbolt's page check found %d errors, including: %s", errDiffers, count, strings.Join(first, "; "))
+			return fmt.Errorf("%w: bbolt page check found %d errors, including: %s", errDiffers, count, strings.Join(first, "; "))
 		}
 		return ctx.Err()
 	})
 }
 
-// compare compares the hash of the database with the newest hash of etcd that covers rows of this database: of a
-// compaction after the full snapshot, or of the snapshot. It returns the hash that etcd recorded, or nil if there is
+// compare compares the hash of the database with etcd's newest hash that covers rows of the database, from a
+// compaction after the full snapshot or from the snapshot itself. compare returns etcd's hash, or nil if there is
 // none.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.Hash) (*format.Hash, error) {
 	recorded, atCompaction := path.Full.Hash, false
@@ -187,36 +190,37 @@ func compare(ctx context.Context, database string, path archive.Path, compaction
 	case err != nil:
 		return nil, err
 	case computed != recorded.Hash:
-		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d instead of etcd's %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
+		return nil, fmt.Errorf("%w: hash at revision %d (compacted at %d) is %d, but etcd recorded %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
 	}
 	return recorded, nil
 }
 
-// comparable reports whether the full snapshot still contains the rows of a hash that was taken after a compaction.
+// comparable reports whether the full snapshot still contains all rows of a hash that was computed after a
+// compaction.
 func comparable(full archive.Full, compacted int64) bool {
 	return full.Compacted == 0 || compacted >= full.Compacted
 }
 
-// Exit statuses of RunChild. Go itself exits with 2 after a panic.
+// Exit statuses of RunChild. Go exits with status 2 after a panic.
 const (
 	childCompleted = 0
 	childUnable    = 1
 )
 
 const (
-	maxReason  = 4 << 10 // maximum length of a result's reason and of an error
+	maxReason  = 4 << 10 // maximum length of a failure reason or error
 	gcPercent  = 25      // low, because memory matters more than time
 	childStack = 8 << 20 // in bytes; cyclic pages overflow this stack sooner than the default of 1 GB
 )
 
-// childOutput is the line of JSON that a child prints.
+// childOutput is the JSON line that a child prints.
 type childOutput struct {
 	Result *archive.Result `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
 }
 
-// RunChild verifies a backup, prints the result to stdout as one line of JSON and returns the exit status. It changes
-// limits and the priority of its process, which should be one that InChild started.
+// RunChild verifies a backup, prints the result to stdout as a line of JSON, and returns the exit status. RunChild
+// changes limits and the priority of its process, which InChild should have started.
 func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, stdout io.Writer) int {
 	child.LowerPriority()
 	debug.SetGCPercent(gcPercent)
@@ -233,10 +237,10 @@ func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, 
 	return childCompleted
 }
 
-// InChild returns a function that runs `executable args...` to verify the end of a path. The command is expected to
-// call RunChild. A child that panics, or whose stack overflows because of cyclic pages, could not restore the backup:
-// that is a result. A child that ends without output for another reason, such as a signal, is an error. The child is
-// killed when ctx is done, and on Linux when this process dies.
+// InChild returns a function that runs `executable args...` to verify the end of a path. The command must call
+// RunChild. If the child panics or cyclic pages overflow its stack, the backup cannot be restored, and InChild
+// returns a failed result. If the child exits without output for any other reason, such as a signal, InChild returns
+// an error. The child is killed when ctx is done, and on Linux when this process dies.
 func InChild(executable string, args func(Job) []string) func(context.Context, archive.Path) (archive.Result, error) {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		started := time.Now()

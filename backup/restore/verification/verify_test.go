@@ -48,7 +48,7 @@ func TestVerify_fullSnapshot(t *testing.T) {
 func TestVerify_withoutAUsableHash(t *testing.T) {
 	for what, put := range map[string]func(w *world){
 		"none was recorded": func(w *world) { w.putFull(withoutHash) },
-		// etcd returns the hash that it recorded when it was compacted at that revision, and those rows no longer
+		// etcd returns the hash that was recorded during the compaction at that revision, and those rows no longer
 		// exist.
 		"of compacted rows": func(w *world) {
 			w.compact()
@@ -96,14 +96,14 @@ func TestVerify_findsWrongRows(t *testing.T) {
 	w.compact()
 	w.put(2)
 	w.putSegment()
-	w.requireFailed(w.test(w.next.Position.Revision-1), "the hash of revision 13, compacted at 0, is ")
+	w.requireFailed(w.test(w.next.Position.Revision-1), "hash at revision 13 (compacted at 0) is ")
 }
 
 func TestVerify_findsAWrongManifest(t *testing.T) {
 	for why, change := range map[string]func(*archive.Full){
-		"its last revision is 8 instead of 9":    func(full *archive.Full) { full.Revision++; full.Hash = nil },
-		"instead of etcd's ":                     func(full *archive.Full) { full.Hash.Hash++ },
-		"the database ends before that revision": func(full *archive.Full) { full.Hash.Revision += 50 },
+		"last revision is 8, expected 9":      func(full *archive.Full) { full.Revision++; full.Hash = nil },
+		"but etcd recorded ":                  func(full *archive.Full) { full.Hash.Hash++ },
+		"revision is newer than the database": func(full *archive.Full) { full.Hash.Revision += 50 },
 	} {
 		w := newWorld(t, memory.New(), &format.Keys{})
 		w.put(7)
@@ -130,7 +130,7 @@ func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
-	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which does not count as a failed verification
+	require.ErrorIs(t, err, store.ErrNotFound) // a deleted backup does not count as a failed verification
 	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
@@ -183,7 +183,7 @@ func TestVerify_emptiesTheScratchDirectory(t *testing.T) {
 	require.NoDirExists(t, scratch)
 }
 
-// In the tests below, the backup is identical to etcd's database, which was already damaged.
+// In the following tests, the backup is identical to etcd's database, which was already damaged.
 
 func withoutHash(full *archive.Full) { full.Hash = nil }
 
@@ -193,10 +193,10 @@ func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	w := newWorld(t, s, &format.Keys{})
-	w.put(60) // enough rows to need a page below the root, where bbolt does not check
+	w.put(60) // enough rows for a page below the root, which bbolt does not check
 	w.decay = func(database []byte) []byte {
 		for at := bytes.Index(database, revisionKey(5)); at >= 0; at = bytes.Index(database, revisionKey(5)) {
-			copy(database[at:], revisionKey(900)) // greater than the keys that follow
+			copy(database[at:], revisionKey(900)) // greater than the following keys
 		}
 		return database
 	}
@@ -214,11 +214,11 @@ func revisionKey(revision int64) []byte {
 
 func TestVerify_findsDamagedPages(t *testing.T) {
 	for why, decay := range map[string]func(database []byte) []byte{
-		"the backup is damaged: its database cannot be read": func(database []byte) []byte {
-			clear(database[2*os.Getpagesize():]) // keep the two meta pages, which bbolt reads first
+		"the backup is damaged: cannot read the database": func(database []byte) []byte {
+			clear(database[2*os.Getpagesize():]) // keeps the two meta pages, which bbolt reads first
 			return database
 		},
-		"bbolt's page check found ": func(database []byte) []byte { return withoutFreelist(t, database) },
+		"bbolt page check found ": func(database []byte) []byte { return withoutFreelist(t, database) },
 	} {
 		w := newWorld(t, memory.New(), &format.Keys{})
 		w.put(7)
@@ -228,7 +228,7 @@ func TestVerify_findsDamagedPages(t *testing.T) {
 	}
 }
 
-// withoutFreelist returns a database whose freelist page is present but empty, so its free pages are unreachable.
+// withoutFreelist returns a database with an empty freelist page, so the free pages are unreachable.
 func withoutFreelist(t *testing.T, database []byte) []byte {
 	path := filepath.Join(t.TempDir(), "db")
 	require.NoError(t, os.WriteFile(path, database, 0o600))
@@ -251,7 +251,7 @@ func withoutFreelist(t *testing.T, database []byte) []byte {
 
 const cluster = "cdf818194e3a8c32"
 
-// world has an etcd and an archive, which the test fills.
+// world contains an etcd and an archive.
 type world struct {
 	*archive.Archive
 	t      *testing.T
@@ -259,9 +259,9 @@ type world struct {
 	client *clientv3.Client
 	full   archive.Full
 	next   format.Start
-	alter  func(*format.Row)            // alters rows to simulate a broken writer
-	decay  func(database []byte) []byte // alters the database to simulate a broken disk
-	hashed int64                        // revision of the newest compaction whose hash is in the archive
+	alter  func(*format.Row)            // changes rows to simulate a faulty writer
+	decay  func(database []byte) []byte // changes the database to simulate a faulty disk
+	hashed int64                        // revision of the newest compaction with a hash in the archive
 }
 
 func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
@@ -287,7 +287,7 @@ func (w *world) compact() {
 	require.NoError(w.t, err)
 }
 
-// putFull stores a full snapshot of etcd that starts a chain.
+// putFull stores a full snapshot that starts a chain.
 func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	var content bytes.Buffer
 	snapshot := w.server.Server.Backend().Snapshot()
@@ -310,7 +310,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	return w.full
 }
 
-// putSegment stores the changes since the last object, and the hashes of compactions.
+// putSegment stores the changes since the last object and the hashes of compactions.
 func (w *world) putSegment() {
 	tx := w.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
@@ -338,14 +338,14 @@ func (w *world) putSegment() {
 	w.next = object.Start()
 }
 
-// ofFull returns a job that restores the full snapshot alone.
+// ofFull returns a job that restores only the full snapshot.
 func (w *world) ofFull() Job { return w.test(w.full.Revision) }
 
 func (w *world) test(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
-// verify runs a verification and checks that no file remains.
+// verify runs a verification and checks that no files remain.
 func (w *world) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
 	result, err := Verify(w.t.Context(), w.Archive, job, scratch)
@@ -369,7 +369,7 @@ func (w *world) requireFailed(job Job, why string) {
 	require.Contains(w.t, result.Why, why)
 }
 
-// keepFull stores a full snapshot with rows of 1 KB and a wrong hash. It returns the size of the database in bytes.
+// keepFull stores a full snapshot with rows of 1 KB and a wrong hash, and returns the size of the database in bytes.
 func keepFull(t *testing.T, url string, rows int64) (full archive.Full, bytes int64) {
 	t.Helper()
 	s, err := locate.Open(url)

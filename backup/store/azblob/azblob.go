@@ -1,4 +1,4 @@
-// Package azblob stores objects in Azure Blob Storage through its REST API.
+// Package azblob stores objects in Azure Blob Storage using the REST API.
 package azblob
 
 import (
@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version of the protocol: old enough for every server, new enough for tokens and large blocks
+// version is a protocol version that every server supports and that has tokens and large blocks.
 const version = "2021-12-02"
 
 var (
@@ -36,15 +36,15 @@ type Store struct {
 	container *url.URL
 }
 
-// New validates the place and describes any problem in its error. It does not connect. The endpoint is that of the
-// account; for an emulator, it has a path. If account is empty, AZURE_STORAGE_ACCOUNT is used.
+// New validates the location without connecting. The endpoint is the account's endpoint, which has a path for an
+// emulator. If account is empty, New uses AZURE_STORAGE_ACCOUNT.
 func New(place wire.Place, account string) (*Store, error) {
 	if !containerName.MatchString(place.Bucket) {
-		return nil, fmt.Errorf("%q is not the name of a container", place.Bucket)
+		return nil, fmt.Errorf("invalid container name %q", place.Bucket)
 	}
 	account = cmp.Or(account, os.Getenv("AZURE_STORAGE_ACCOUNT"))
 	if !accountName.MatchString(account) {
-		return nil, fmt.Errorf("account %q is not the name of a storage account; account= or AZURE_STORAGE_ACCOUNT gives it", account)
+		return nil, fmt.Errorf("invalid storage account name %q; set account= or AZURE_STORAGE_ACCOUNT", account)
 	}
 	client, err := wire.NewClient(place.CAPath)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Store) url(key string) string {
 	return target.String()
 }
 
-// page ignores after: Azure cannot start a listing after a name.
+// page ignores after, because Azure cannot start a listing at a name.
 func (s *Store) page(ctx context.Context, prefix, _, mark string) (objects []store.Object, next string, err error) {
 	var page struct {
 		XMLName xml.Name `xml:"EnumerationResults"` // any other document would look like an empty listing
@@ -97,7 +97,7 @@ func (s *Store) page(ctx context.Context, prefix, _, mark string) (objects []sto
 	return objects, page.Next, nil
 }
 
-// httpTime is a time in the format of HTTP headers.
+// httpTime is a time in the HTTP header format.
 type httpTime struct{ time.Time }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -106,10 +106,10 @@ func (t *httpTime) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// codes translates Azure's error codes.
+// codes maps Azure's error codes to errors.
 var codes = map[string]error{
 	"BlobAlreadyExists":                 store.ErrExists,
-	"UnauthorizedBlobOverwrite":         store.ErrExists, // Azure returns this for an existing blob without the permission to overwrite
+	"UnauthorizedBlobOverwrite":         store.ErrExists, // Azure returns this code for an existing blob if the client has no permission to overwrite
 	"ConditionNotMet":                   store.ErrExists,
 	"BlobNotFound":                      store.ErrNotFound,
 	"ContainerNotFound":                 store.ErrNoBucket,
@@ -119,8 +119,8 @@ var codes = map[string]error{
 	"BlobImmutableDueToLegalHold":       store.ErrLocked,
 	"LeaseIdMissing":                    store.ErrLocked,
 	"SnapshotsPresent":                  store.ErrLocked,
-	"InvalidBlockList":                  store.ErrUnavailable, // another upload of this name completed and discarded our blocks
-	"Md5Mismatch":                       store.ErrUnavailable, // damaged in transit
+	"InvalidBlockList":                  store.ErrUnavailable, // another upload with the same name has completed and discarded the blocks
+	"Md5Mismatch":                       store.ErrUnavailable, // corrupted in transit
 	"OperationTimedOut":                 store.ErrUnavailable,
 	"ServerBusy":                        store.ErrUnavailable,
 	"AccountBeingCreated":               store.ErrUnavailable,
@@ -132,15 +132,15 @@ var codes = map[string]error{
 
 func reason(_ int, header http.Header, _ []byte) string { return header.Get("X-Ms-Error-Code") }
 
-// maxBlocks is Azure's limit for a blob.
+// maxBlocks is Azure's limit for the blocks of a blob.
 const maxBlocks = 50_000
 
-// upload creates a blob in one request, or from blocks that become visible when a list of them is committed. Azure
-// removes uncommitted blocks after a week.
+// upload creates a blob in a single request or from blocks, which become visible when a block list is committed.
+// Azure deletes uncommitted blocks after a week.
 type upload struct {
 	store  *Store
 	target string
-	id     string // separates the blocks of concurrent uploads of one name
+	id     string // distinguishes the blocks of concurrent uploads with the same name
 	blocks []string
 }
 
@@ -159,7 +159,7 @@ func (u *upload) Start(context.Context) error { return nil }
 // Part implements wire.Upload.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	if len(u.blocks) == maxBlocks {
-		return errors.New("it is too large")
+		return errors.New("object is too large")
 	}
 	if len(piece) > 0 {
 		id := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s-%06d", u.id, len(u.blocks)))
@@ -181,11 +181,11 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	return u.create(ctx, url.Values{"comp": {"blocklist"}}, map[string]string{"If-None-Match": "*"}, list)
 }
 
-// Abort implements wire.Upload. Uncommitted blocks are invisible and cannot be removed.
+// Abort implements wire.Upload. Uncommitted blocks are invisible and cannot be deleted.
 func (u *upload) Abort(context.Context) {}
 
-// create sends a request without retries if it creates a blob, because a retry would find the blob that the first
-// request created. Each response of Azure contains the ID of its request
+// create sends a request. A request that creates a blob is not retried, because a retry would find the blob that the
+// first request created. Azure's responses contain the request ID
 // (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
 func (u *upload) create(ctx context.Context, query url.Values, header map[string]string, body []byte) error {
 	sum := md5.Sum(body)
@@ -194,7 +194,7 @@ func (u *upload) create(ctx context.Context, query url.Values, header map[string
 	request := wire.Request{Method: http.MethodPut, URL: u.target, Query: query, Header: all, Body: body, Once: header != nil}
 	response, err := u.store.Send(ctx, request, nil, http.StatusCreated)
 	if err == nil && response.Header.Get("X-Ms-Request-Id") == "" {
-		return wire.ErrUnexpectedResponse("a request id")
+		return wire.ErrUnexpectedResponse("a request ID")
 	}
 	return err
 }

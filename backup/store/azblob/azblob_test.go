@@ -26,7 +26,7 @@ func withKey(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", base64.StdEncoding.EncodeToString([]byte("SECRET")))
 }
 
-// created responds as Azure does when something was created.
+// created responds like Azure after a creation.
 func created(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
 	w.WriteHeader(http.StatusCreated)
@@ -66,7 +66,7 @@ func TestAzure_requestFailures(t *testing.T) {
 	})
 }
 
-// The last request creates the blob, and it may be refused after all blocks were accepted.
+// The last request creates the blob and may be rejected after all blocks were accepted.
 func TestACommitThatIsRefusedCreatesNothing(t *testing.T) {
 	withKey(t)
 	for code, want := range map[string]error{"BlobAlreadyExists": store.ErrExists, "InvalidBlockList": store.ErrUnavailable} {
@@ -127,7 +127,7 @@ func TestSharedAccessSignature_onlyInTheQuery(t *testing.T) {
 	assert.NotContains(t, err.Error(), "SECRET")
 }
 
-// awkward is a prefix with characters that need escaping in URLs or signatures.
+// awkward is a prefix with characters that must be escaped in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:#/"
 
 func TestAzureKeepsTheContractOnAServer(t *testing.T) {

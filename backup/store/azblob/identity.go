@@ -25,7 +25,7 @@ import (
 
 const (
 	resource = "https://storage.azure.com/"
-	// early is the time before its expiry at which a token is replaced.
+	// early is the time before the expiry at which a token is replaced.
 	early = 5 * time.Minute
 )
 
@@ -34,7 +34,7 @@ func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 }
 
 // identity fetches tokens for the workload identity (from the file that Kubernetes renews), for a client secret, or
-// for the machine's managed identity. Environment and file are read each time.
+// for the machine's managed identity. The environment and the file are read again for each token.
 type identity struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -46,7 +46,7 @@ func (i identity) Token() (*oauth2.Token, error) {
 	if path := os.Getenv("AZURE_FEDERATED_TOKEN_FILE"); path != "" {
 		assertion, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("AZURE_FEDERATED_TOKEN_FILE cannot be read: %w", errors.Join(err, store.ErrDenied))
+			return nil, fmt.Errorf("cannot read AZURE_FEDERATED_TOKEN_FILE: %w", errors.Join(err, store.ErrDenied))
 		}
 		form.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
 		form.Set("client_assertion", strings.TrimSpace(string(assertion)))
@@ -67,10 +67,10 @@ func (i identity) Token() (*oauth2.Token, error) {
 	return login.Token(i.ctx)
 }
 
-// managed fetches a token from the machine's identity endpoint; AZURE_CLIENT_ID selects one of several identities.
+// managed fetches a token from the machine's identity endpoint. AZURE_CLIENT_ID selects one of several identities.
 func (i identity) managed() (*oauth2.Token, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
-	missing := "no credentials found in environment, workload identity or managed identity"
+	missing := "no credentials found in the environment, workload identity or managed identity"
 	if id := os.Getenv("AZURE_CLIENT_ID"); id != "" {
 		query.Set("client_id", id)
 		missing = ""
@@ -84,14 +84,13 @@ func (i identity) managed() (*oauth2.Token, error) {
 	return wire.MachineToken(request, missing)
 }
 
-// authorizeWith reads credentials from the sources that Azure's own tools use, in this order: account key, shared
-// access signature, workload identity, client secret, managed identity. It does not connect. The error names the
-// malformed variable.
+// authorizeWith reads credentials without connecting, in the same order as Azure's own tools: account key, shared
+// access signature, workload identity, client secret, managed identity. The error names the malformed variable.
 func authorizeWith(client *wire.Client, account string) error {
 	if key := os.Getenv("AZURE_STORAGE_KEY"); key != "" {
 		secret, err := base64.StdEncoding.DecodeString(key)
 		if err != nil {
-			return errors.New("environment variable AZURE_STORAGE_KEY is not base64")
+			return errors.New("AZURE_STORAGE_KEY is not valid base64")
 		}
 		client.Authorize = (&sharedKey{account: account, secret: secret}).authorize
 		return nil
@@ -99,7 +98,7 @@ func authorizeWith(client *wire.Client, account string) error {
 	if signature := strings.TrimSpace(os.Getenv("AZURE_STORAGE_SAS_TOKEN")); signature != "" {
 		query, err := url.ParseQuery(strings.TrimPrefix(signature, "?"))
 		if err != nil || query.Get("sig") == "" {
-			return errors.New("environment variable AZURE_STORAGE_SAS_TOKEN is not a shared access signature")
+			return errors.New("AZURE_STORAGE_SAS_TOKEN is not a valid shared access signature")
 		}
 		client.Authorize = sharedAccess(query)
 		return nil
@@ -153,7 +152,7 @@ func (k *sharedKey) toSign(request *http.Request) string {
 	return strings.Join(append(lines, signedLines(request.URL.Query(), "")...), "\n")
 }
 
-// signedLines returns the values whose name starts with prefix, in order.
+// signedLines returns one line for each name that starts with prefix, in order.
 func signedLines(all map[string][]string, prefix string) (lines []string) {
 	for name, values := range all {
 		if name = strings.ToLower(name); strings.HasPrefix(name, prefix) {

@@ -91,7 +91,7 @@ func TestAMachineWithoutAnIdentityIsDenied(t *testing.T) {
 	})}
 	err := found.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, store.ErrDenied)
-	assert.ErrorContains(t, err, "no credentials found in environment, workload identity or managed identity")
+	assert.ErrorContains(t, err, "no credentials found in the environment, workload identity or managed identity")
 }
 
 func withoutCredentials(t *testing.T) {

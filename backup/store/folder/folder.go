@@ -1,4 +1,5 @@
-// Package folder stores objects as files in a directory on a volume, or on a network file system with hard links.
+// Package folder stores objects as files in a directory on a volume, or on a network file system that supports hard
+// links.
 package folder
 
 import (
@@ -21,23 +22,23 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-var errNoLinks = errors.New("the file system has no hard links, so files cannot be created atomically")
+var errNoLinks = errors.New("the file system does not support hard links, which are needed to create files atomically")
 
-// Store is an existing directory, the equivalent of a bucket. A missing directory may be on a volume that is not
-// mounted: treating it as empty would create a new cluster although backups exist.
+// Store is an existing directory, the equivalent of a bucket. A missing directory is an error, because it may be on a
+// volume that is not mounted. Treating it as empty would create a new cluster although backups exist.
 type Store struct {
-	directory string // absolute
+	directory string // absolute path
 }
 
 // New validates the path without accessing it.
 func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
-		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
+		return nil, fmt.Errorf("%q is not an absolute directory path", directory)
 	}
-	const longestName, longest = 255, 4095 // in bytes; waiting cannot help with longer names
+	const longestName, longest = 255, 4095 // in bytes; retries would never succeed for longer names
 	isTooLong := func(name string) bool { return len(name) > longestName }
 	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
-		return nil, errors.New("the path contains a NUL byte or is too long for a file system")
+		return nil, errors.New("path is too long or contains a NUL byte")
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
 }
@@ -45,15 +46,15 @@ func New(directory string) (*Store, error) {
 // String implements store.Store.
 func (s *Store) String() string { return "file://" + s.directory }
 
-// open opens the directory. It does not follow symbolic links that lead out of the directory.
+// open opens the directory without following symbolic links out of the directory.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: create the directory, or mount the volume that contains it", store.ErrNoBucket)
+		return nil, fmt.Errorf("%w: create the directory or mount its volume", store.ErrNoBucket)
 	}
-	// For a file, os.OpenRoot does not return a specific error.
+	// os.OpenRoot returns no specific error for a file.
 	if info, failed := os.Stat(s.directory); err != nil && failed == nil && !info.IsDir() {
-		return nil, fmt.Errorf("%w: the path is not a directory", store.ErrNoBucket)
+		return nil, fmt.Errorf("%w: not a directory", store.ErrNoBucket)
 	}
 	return root, err
 }
@@ -81,8 +82,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	}{store.ContextReader{Context: ctx, Reader: reader{io.NewSectionReader(file, offset, length)}}, file}, nil
 }
 
-// openFile returns nil if the name exists but is not a regular file, such as a pipe, a directory or a link. No
-// object with that name can be created, so it counts as an object without content.
+// openFile returns nil if the name is not a regular file (for example, a pipe, a directory or a link). No object
+// with that name can be created, so the name counts as an object without content.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
@@ -92,11 +93,11 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	// Non-blocking, because opening a pipe that appeared in the meantime would block forever.
+	// Opening a pipe that was created in the meantime would otherwise block forever.
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// reader translates errors that occur while reading a file.
+// reader translates read errors.
 type reader struct{ *io.SectionReader }
 
 func (r reader) Read(p []byte) (int, error) {
@@ -107,7 +108,7 @@ func (r reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Delete implements store.Store. It keeps directories, because another writer may be about to use them.
+// Delete implements store.Store. Directories are kept, because another writer may be about to use them.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// deniedError is an ErrDenied. A folder has no credentials, so the next step concerns its owner and mode instead.
+// deniedError is an ErrDenied with advice about the owner and mode, because a folder has no credentials.
 type deniedError struct {
 	error
 	nextStep string
@@ -153,23 +154,23 @@ type deniedError struct {
 
 func (e *deniedError) Unwrap() error { return e.error }
 
-// NextStep returns what an operator can do about the error.
+// NextStep returns the suggested next step.
 func (e *deniedError) NextStep() string { return e.nextStep }
 
-// access returns how to regain access to the folder.
+// access suggests how to regain access to the folder.
 func (s *Store) access(denied error) string {
 	if errors.Is(denied, syscall.EROFS) {
-		return "mount the volume of " + s.directory + " read-write"
+		return fmt.Sprintf("mount the volume of %s read-write", s.directory)
 	}
-	advice := fmt.Sprintf("give user %d, group %d access to %s and the files in it", os.Geteuid(), os.Getegid(), s.directory)
+	advice := fmt.Sprintf("grant user %d and group %d access to %s and its files", os.Geteuid(), os.Getegid(), s.directory)
 	if info, err := os.Stat(s.directory); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
-		advice += fmt.Sprintf("; its owner is user %d, group %d, and its mode %v", owner.Uid, owner.Gid, info.Mode())
+		advice += fmt.Sprintf("; the directory is owned by user %d and group %d (mode %v)", owner.Uid, owner.Gid, info.Mode())
 	}
 	return advice
 }
 
-// translate wraps the error of package store that matches an error of the file system.
+// translate wraps a file system error in the corresponding error of package store.
 func translate(err error) error {
 	number, _ := errors.AsType[syscall.Errno](err)
 	switch {
@@ -188,13 +189,13 @@ func translate(err error) error {
 	}
 }
 
-// temporaryErrors are errors after which the next attempt may succeed.
+// temporaryErrors are errors after which a retry may succeed.
 var temporaryErrors = []syscall.Errno{
 	syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
 }
 
-// temporary is the prefix of files that are being written. No segment of an object name starts with a dot.
+// temporary is the prefix of incomplete files. No segment of an object name starts with a dot.
 const temporary = ".new-"
 
 // Put implements store.Store. The content is durable before the name appears, and the name is durable before Put
@@ -238,7 +239,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	default:
 		return linked
 	}
-	// Even if the object existed: its creator may have been killed before it synced the directory.
+	// Even if the object existed: its creator may have been killed before syncing the directory.
 	if err := syncDirectory(in, "."); err != nil {
 		return err
 	}
@@ -257,7 +258,7 @@ func openDirectory(root *os.Root, directory string) (*os.Root, error) {
 	return root.OpenRoot(directory)
 }
 
-// mkdirAll creates the directories of a path, each durable before it is used.
+// mkdirAll creates the directories of a path and makes each of them durable before creating the next.
 func mkdirAll(root *os.Root, directory string) error {
 	if directory == "." {
 		return nil
@@ -279,10 +280,10 @@ func mkdirAll(root *os.Root, directory string) error {
 	return syncDirectory(root, path.Dir(directory))
 }
 
-// inheritOwner changes the owner of a file created by root to the owner of the store's directory, so that the
-// service's user can read the record of a restore test that root ran. A file system may refuse this; the object is
-// stored anyway. It does not use the name of the file, because that user could have replaced it with a hard link to
-// one of root's files.
+// inheritOwner gives a file created by root the owner of the store's directory, so that the service's user can read
+// the result of a restore test that root ran. A failure is ignored, because some file systems do not support changing
+// the owner. inheritOwner uses the open file rather than its name, because the service's user could have replaced the
+// name with a hard link to one of root's files.
 func inheritOwner(root *os.Root, created *os.File) {
 	if os.Geteuid() != 0 {
 		return
@@ -293,7 +294,7 @@ func inheritOwner(root *os.Root, created *os.File) {
 	}
 }
 
-// buffers contains buffers for copies, because a writer stores an object every second.
+// buffers reuses copy buffers, because a writer stores an object every second.
 var buffers = sync.Pool{New: func() any { return new([128 << 10]byte) }}
 
 // writeSynced creates a durable file in a directory of the store at root.
@@ -318,15 +319,15 @@ func syncDirectory(root *os.Root, name string) error {
 		return err
 	}
 	if err = directory.Sync(); err != nil {
-		// Deliberately not an error of package store: the object may exist without being durable, so reading it
-		// back would prove nothing.
+		// Not an error of package store: the object may exist without being durable, so reading it back would prove
+		// nothing.
 		err = fmt.Errorf("cannot sync directory %s: %s", filepath.Join(root.Name(), name), err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Without the permission to delete, backups still work: the draft then remains as a hidden
-// second name.
+// leave removes a draft. Backups work even without permission to delete; the draft then remains as a hidden second
+// name.
 func leave(root *os.Root, draft string) error {
 	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
 		return ignoreNotExist(err)
@@ -334,7 +335,7 @@ func leave(root *os.Root, draft string) error {
 	return nil
 }
 
-// source records an error of content.
+// source records errors from reading content.
 type source struct {
 	content io.Reader
 	failed  error

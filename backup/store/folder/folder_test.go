@@ -49,7 +49,7 @@ func missing(t *testing.T) store.Store {
 	return s
 }
 
-// appendOnly is the inode flag of `chattr +a`: names can be created in the directory but not removed.
+// appendOnly is the inode flag of `chattr +a`: names can be added to the directory but not removed.
 const appendOnly = 0x20
 
 // onlyAppend makes the directories of a store append-only until the test ends.
@@ -117,7 +117,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
-// Otherwise a restore test that an administrator runs as root would leave a record that the service cannot read.
+// Otherwise, a restore test run by root would leave a result that the service cannot read.
 func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can create files for another user")
@@ -135,8 +135,8 @@ func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	}))
 }
 
-// nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading
-// it succeeds.
+// nothingToRead checks that a name counts as an object without content: creating it returns ErrExists, and reading it
+// succeeds.
 func nothingToRead(t *testing.T, s *Store, name string) {
 	t.Helper()
 	content, err := s.Get(t.Context(), name, 0, -1)
@@ -172,8 +172,7 @@ func TestSymbolicLinks_areNotFollowed(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// Writers cannot create an object whose name is taken by a pipe or a directory, and store.ErrExists gives them the
-// reason.
+// A name that belongs to a pipe or a directory cannot be created, and store.ErrExists reports the reason.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))
@@ -212,7 +211,7 @@ func TestLeftoversAreRemovedAfterAnHour(t *testing.T) {
 
 func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	defer func(size int) { pageSize = size }(pageSize)
-	pageSize = 700 // force several reads of the directory
+	pageSize = 700 // requires several reads of the directory
 	s := open(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(s.directory, "d"), 0o700))
 	var want []string
@@ -243,12 +242,12 @@ func TestNextStep_deniedByFolder(t *testing.T) {
 	s := open(t)
 	require.NoError(t, os.Chmod(s.directory, 0o750))
 	denied := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EACCES})
-	assert.Regexp(t, fmt.Sprintf("^give user %d, group %d access to %s .*; its owner is user %[1]d, group %[2]d, and its mode drwxr-x---$",
+	assert.Regexp(t, fmt.Sprintf("^grant user %d and group %d access to %s .*; the directory is owned by user %[1]d and group %[2]d \\(mode drwxr-x---\\)$",
 		os.Geteuid(), os.Getegid(), s.directory), store.NextStep(denied))
 	readOnly := s.failed("cannot do it", &fs.PathError{Op: "write", Path: "a", Err: syscall.EROFS})
 	assert.Equal(t, "mount the volume of "+s.directory+" read-write", store.NextStep(readOnly))
 	missing := s.failed("cannot do it", fmt.Errorf("%w: not mounted", store.ErrNoBucket))
-	assert.Equal(t, "create it, or correct --backup-store", store.NextStep(missing))
+	assert.Equal(t, "create the bucket or correct --backup-store", store.NextStep(missing))
 }
 
 func TestAFullDiskLeavesNothing(t *testing.T) {
@@ -274,7 +273,7 @@ func TestAFullDiskLeavesNothing(t *testing.T) {
 
 const writerVariable = "FOLDER_TEST_WRITES_INTO"
 
-// TestMain runs this program as a writer if a test started it in order to kill it.
+// TestMain runs this program as a writer if a test started it to kill it.
 func TestMain(m *testing.M) {
 	if directory := os.Getenv(writerVariable); directory != "" {
 		write(directory)
@@ -339,9 +338,9 @@ func TestErrorsNameTheDirectoryOnce(t *testing.T) {
 	s, err := New(directory)
 	require.NoError(t, err)
 	_, err = s.Get(t.Context(), "a", 0, -1)
-	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: create the directory, or mount the volume that contains it", err.Error())
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: create the directory or mount its volume", err.Error())
 	require.NoError(t, os.WriteFile(directory, nil, 0o600))
 	_, err = s.Get(t.Context(), "a", 0, -1)
 	assert.ErrorIs(t, err, store.ErrNoBucket)
-	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: the path is not a directory", err.Error())
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: not a directory", err.Error())
 }

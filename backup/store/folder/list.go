@@ -15,8 +15,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// pageSize limits the number of names of a directory that are kept in memory. A larger directory is reread for each
-// page.
+// pageSize limits the number of directory entries in memory. A larger directory is reread for each page.
 var pageSize = 4096 // tests lower it
 
 // List implements store.Store.
@@ -38,7 +37,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	}, "", after)
 }
 
-// walk lists directories in byte order of names.
+// walk lists directories in byte order of object names.
 type walk struct {
 	ctx           context.Context
 	root          *os.Root
@@ -49,8 +48,8 @@ type walk struct {
 
 var errStopped = errors.New("listing abandoned")
 
-// directory lists a directory. The keys of its entries are their names, with a slash appended to those of
-// directories, which gives the order of object names, where a-b precedes a/b.
+// directory lists a directory. The key of an entry is its name, followed by a slash if the entry is a directory. Keys
+// sort like object names (a-b sorts before a/b).
 func (w *walk) directory(directory string) error {
 	for last := ""; ; {
 		keys, err := w.page(directory, last)
@@ -86,7 +85,7 @@ func (w *walk) entry(directory, key string) error {
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // everything else reads as empty
+		object.Size = info.Size() // other files count as objects without content
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true
@@ -129,7 +128,7 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// keyOf returns the key of an entry, or "" if its name cannot belong to an object.
+// keyOf returns the key of an entry, or "" if the entry cannot belong to an object.
 func keyOf(entry fs.DirEntry) string {
 	switch {
 	case strings.HasPrefix(entry.Name(), "."):
@@ -141,7 +140,8 @@ func keyOf(entry fs.DirEntry) string {
 	}
 }
 
-// isMatch reports whether a name, or a name below it if it ends with a slash, may belong to the listing.
+// isMatch reports whether a name may belong to the listing. If name ends with a slash, isMatch reports whether a name
+// below the directory may belong to it.
 func (w *walk) isMatch(name string) bool {
 	below := strings.HasSuffix(name, "/")
 	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
@@ -149,10 +149,10 @@ func (w *walk) isMatch(name string) bool {
 	return inside && beyond
 }
 
-// leftoverAge is the age from which a temporary file is considered abandoned.
+// leftoverAge is the age after which a temporary file counts as abandoned.
 const leftoverAge = time.Hour
 
-// Sweep implements store.Sweeper. It removes temporary files that have not grown for an hour.
+// Sweep implements store.Sweeper by removing temporary files that have not grown for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
 	if err != nil {

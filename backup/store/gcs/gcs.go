@@ -1,4 +1,4 @@
-// Package gcs stores objects in Google Cloud Storage through its JSON API.
+// Package gcs stores objects in Google Cloud Storage using the JSON API.
 package gcs
 
 import (
@@ -24,25 +24,26 @@ import (
 // googleapis is the default endpoint.
 const googleapis = "https://storage.googleapis.com"
 
-// bucketName matches bucket names: 3 to 63 letters, digits, hyphens, underscores and dots, or more with dots.
+// bucketName matches bucket names: 3 to 63 letters, digits, hyphens, underscores and dots. Names with dots may be
+// longer.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// longestBucketName limits the length of a name. As part of the expression, the limit would delay each start by
-// half a millisecond.
+// longestBucketName is the maximum length of a bucket name. Compiling the limit as part of the expression would delay
+// each start by half a millisecond.
 const longestBucketName = 222
 
 // Store is a bucket, or a prefix in a bucket.
 type Store struct {
 	wire.Bucket
-	objects string // the URL of the bucket's objects, without a trailing slash
-	uploads string // the URL at which objects are created
+	objects string // URL of the bucket's objects, without a trailing slash
+	uploads string // URL for creating objects
 }
 
-// New validates the place and describes any problem in its error. It does not connect. An endpoint with plain HTTP
-// is an emulator, which receives no credentials.
+// New validates the location without connecting. An endpoint with plain HTTP is an emulator, which receives no
+// credentials.
 func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
-		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
+		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)
 	}
 	client, err := wire.NewClient(place.CAPath)
 	if err != nil {
@@ -110,7 +111,7 @@ const (
 	held    = "objectHeld"
 )
 
-// codes translates Google's reasons.
+// codes maps Google's error reasons to errors.
 var codes = map[string]error{
 	exists:                  store.ErrExists,
 	missing:                 wire.ErrUnconfirmed,
@@ -135,7 +136,7 @@ func reason(status int, _ http.Header, body []byte) string {
 	message := strings.ToLower(refused.Error.Message)
 	switch {
 	case status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
-		return held // some holds are mentioned only in the message
+		return held // some holds appear only in the message
 	case status == http.StatusNotFound || status == http.StatusGone:
 		return missing
 	case status == http.StatusPreconditionFailed:
@@ -152,20 +153,20 @@ const (
 	keyFileVariable = "GOOGLE_APPLICATION_CREDENTIALS"
 )
 
-// newTokens obtains tokens from the sources that Google's own tools use: a file, workload identity federation, or
-// the metadata server.
+// newTokens gets tokens from the same sources as Google's own tools: a file, workload identity federation, or the
+// metadata server.
 func newTokens() *wire.Tokens {
 	return &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource, File: keyFile}
 }
 
-// findSource prefers a file to the machine's account.
+// findSource prefers a credentials file to the machine's account.
 func findSource(ctx context.Context) (oauth2.TokenSource, error) {
 	if _, err := os.Stat(keyFile()); err != nil && os.Getenv(keyFileVariable) == "" {
 		return oauth2.ReuseTokenSource(nil, machine{ctx}), nil
 	}
 	found, err := google.FindDefaultCredentials(ctx, scope)
 	if err != nil {
-		return nil, fmt.Errorf("the file of Google credentials cannot be read or is invalid: %w", store.ErrDenied)
+		return nil, fmt.Errorf("the Google credentials file is unreadable or invalid: %w", store.ErrDenied)
 	}
 	return found.TokenSource, nil
 }
@@ -181,8 +182,8 @@ func keyFile() string {
 	return filepath.Join(home, ".config", "gcloud", "application_default_credentials.json")
 }
 
-// machine returns tokens of the machine's account, or of the account that GKE assigns to a workload. The library
-// checks only once whether a metadata server exists, and a pod may start before GKE's.
+// machine returns tokens for the machine's account, or for the account that GKE assigns to the workload. The library
+// is not used, because it looks for a metadata server only once, and a pod may start before GKE's metadata server.
 type machine struct {
 	ctx context.Context // contains the HTTP client
 }
@@ -193,8 +194,8 @@ func (m machine) Token() (*oauth2.Token, error) {
 	target := "http://" + host + "/computeMetadata/v1/instance/service-accounts/default/token?" + url.Values{"scopes": {scope}}.Encode()
 	request, err := http.NewRequestWithContext(m.ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return nil, fmt.Errorf("environment variable GCE_METADATA_HOST is not HOST[:PORT]: %w", store.ErrDenied)
+		return nil, fmt.Errorf("GCE_METADATA_HOST must be HOST[:PORT]: %w", store.ErrDenied)
 	}
 	request.Header.Set("Metadata-Flavor", "Google")
-	return wire.MachineToken(request, "no Google credentials found: there is no key file, and no metadata server responds")
+	return wire.MachineToken(request, "no Google credentials found: no key file exists and the metadata server does not respond")
 }

@@ -30,7 +30,7 @@ func refuse(w http.ResponseWriter, r storetest.ErrorResponse) {
 	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
 
-// created responds as Google does when an object was created in one request, or an upload started.
+// created responds like Google after an object was created in one request or an upload was started.
 func created(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("uploadType") == "resumable" {
 		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")
@@ -74,9 +74,9 @@ func TestGCS_requestFailures(t *testing.T) {
 type resumable struct {
 	content  []byte
 	spans    []string
-	take     func(request int, body []byte) int // number of bytes of a request to keep; nil keeps all
-	status   func(request int) int              // status of a response sent before reading the request; nil behaves normally
-	checksum string                             // reported checksum; empty for the correct one
+	take     func(request int, body []byte) int // number of request bytes to keep; nil keeps all
+	status   func(request int) int              // response status before the request is read; nil sends a normal response
+	checksum string                             // checksum in the response; empty for the correct one
 	deleted  []string
 }
 
@@ -205,7 +205,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	assert.Equal(t, "crc32c="+encode(crc32.Checksum([]byte("x"), castagnoli)), asked[0].Header.Get("X-Goog-Hash"))
 }
 
-// awkward is a prefix with characters that need escaping in URLs or signatures.
+// awkward is a prefix with characters that must be escaped in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:/"
 
 func TestGCSKeepsTheContractOnAServer(t *testing.T) {

@@ -33,7 +33,7 @@ func grant(w http.ResponseWriter, granted *int) {
 	fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, *granted)
 }
 
-// useKeyFile writes content to a file and uses it as the credentials.
+// useKeyFile writes content to a file and uses the file as credentials.
 func useKeyFile(t *testing.T, content []byte) (path string) {
 	path = filepath.Join(t.TempDir(), "key.json")
 	require.NoError(t, os.WriteFile(path, content, 0o600))
@@ -92,7 +92,7 @@ func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 
 func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	account := grants(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // a server notices a disconnected client only after it has read the body
+		_, _ = io.Copy(io.Discard, r.Body) // a server notices a disconnected client only after reading the body
 		<-r.Context().Done()
 	})
 	useKeyFile(t, account)
@@ -103,7 +103,7 @@ func TestTokenRequest_endsWithTheRequest(t *testing.T) {
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-// Workload identity federation exchanges a token of another issuer, which is read from a file that is renewed.
+// Workload identity federation exchanges a token of another issuer. The token file is renewed.
 func TestFederationExchangesItsTokenFile(t *testing.T) {
 	var exchanged []string
 	granted := 0
@@ -205,7 +205,7 @@ func TestAMetadataServerThatStartsLaterIsFound(t *testing.T) {
 	tokens := newTokens()
 	_, err := authorized(t, tokens)
 	assert.ErrorIs(t, err, store.ErrDenied)
-	assert.ErrorContains(t, err, "no metadata server responds")
+	assert.ErrorContains(t, err, "the metadata server does not respond")
 	t.Setenv("GCE_METADATA_HOST", address)
 	for answered, want := range map[int]error{http.StatusServiceUnavailable: store.ErrUnavailable, http.StatusNotFound: store.ErrDenied} {
 		status = answered

@@ -16,12 +16,12 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// upload creates an object in a single request, or in a resumable upload if it is large.
+// upload creates a small object in a single request and a large object in a resumable upload.
 type upload struct {
 	store   *Store
 	key     string
 	target  wire.Request // URL of the resumable upload
-	sent    int64        // number of bytes that the server has
+	sent    int64        // number of bytes received by the server
 	sum     uint32       // CRC32C of all pieces so far
 	created bool
 }
@@ -42,13 +42,13 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.send(ctx, request, http.StatusOK)
 }
 
-// hash returns the header with which the server detects transmission errors before it creates the object.
+// hash returns the header that lets the server detect corruption before it creates the object.
 func (u *upload) hash() map[string]string {
 	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
 }
 
-// Start implements wire.Upload. The upload stays at our endpoint, whatever host the response names, so that the
-// token is not sent anywhere else.
+// Start implements wire.Upload. Start ignores the host in the response and keeps using the configured endpoint, so
+// that no other host receives the token.
 func (u *upload) Start(ctx context.Context) error {
 	response, err := u.store.Send(ctx, u.request("resumable"), nil, http.StatusOK)
 	if err != nil {
@@ -56,13 +56,13 @@ func (u *upload) Start(ctx context.Context) error {
 	}
 	location, err := url.Parse(response.Header.Get("Location"))
 	if err != nil || location.Query().Get("upload_id") == "" {
-		return wire.ErrUnexpectedResponse("the address of an upload")
+		return wire.ErrUnexpectedResponse("an upload URL")
 	}
 	u.target = wire.Request{Method: http.MethodPut, URL: u.store.uploads, Query: location.Query()}
 	return nil
 }
 
-// Part implements wire.Upload. After a failure, it asks the server how many bytes arrived, and sends the rest.
+// Part implements wire.Upload. After a failure, Part asks the server how many bytes arrived and sends the rest.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 	begin, end, total := u.sent, u.sent+int64(len(piece)), "*"
 	u.sum = crc32.Update(u.sum, castagnoli, piece)
@@ -80,12 +80,12 @@ func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
 		case err != nil || u.created:
 			return err
 		case u.sent < begin || u.sent > end:
-			return &store.Unavailable{Cause: errors.New("the server lost a part of the upload")}
+			return &store.Unavailable{Cause: errors.New("the server lost part of the upload")}
 		case u.sent == end && !last:
 			return nil
 		}
 	}
-	return &store.Unavailable{Cause: fmt.Errorf("the server accepted %d bytes of %d", u.sent, end)}
+	return &store.Unavailable{Cause: fmt.Errorf("the server accepted only %d of %d bytes", u.sent, end)}
 }
 
 // sendFrom sends bytes starting at the server's position. The last request contains the checksum of all bytes.
@@ -102,9 +102,9 @@ func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error 
 	return u.send(ctx, request, http.StatusOK, http.StatusPermanentRedirect)
 }
 
-// send learns from the response how many bytes the server has, or from the object's JSON that the object was
-// created (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). If the server supports the header, it
-// has already compared the checksum. A damaged object is deleted.
+// send sends a request. The response contains either the number of received bytes or the metadata of the created
+// object (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). If the server does not support the
+// checksum header, the object may be corrupted and is deleted.
 func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int) error {
 	var stored struct {
 		Name       string `json:"name"`
@@ -114,17 +114,17 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 	response, err := u.store.Send(ctx, request, &stored, accepted...)
 	switch {
 	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed but the reply was lost
-		return &store.Unavailable{Cause: errors.New("the server no longer knows the upload")}
+		return &store.Unavailable{Cause: errors.New("the upload session no longer exists")}
 	case err != nil:
 		return err
-	case response.StatusCode == http.StatusPermanentRedirect: // Google Cloud Storage uses this status for "resume incomplete"
+	case response.StatusCode == http.StatusPermanentRedirect: // means "resume incomplete" in Google Cloud Storage
 		u.sent = 0
 		if _, err := fmt.Sscanf(response.Header.Get("Range"), "bytes=0-%d", &u.sent); err == nil {
 			u.sent++
 		}
 		return nil
 	case stored.Name != u.key || stored.Generation == "":
-		return wire.ErrUnexpectedResponse("the object's JSON")
+		return wire.ErrUnexpectedResponse("the object metadata")
 	}
 	u.created = true
 	if stored.Checksum != encode(u.sum) {
@@ -136,12 +136,12 @@ func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int
 func (u *upload) remove(ctx context.Context, generation string) error {
 	removal := wire.Request{Method: http.MethodDelete, URL: u.store.url(u.key), Query: url.Values{"generation": {generation}}}
 	if _, err := u.store.Send(ctx, removal, nil, u.store.Deleted...); err != nil && !errors.Is(err, store.ErrNotFound) {
-		return errors.New("the upload was corrupted in transit, and the stored object could not be removed: delete it")
+		return errors.New("the upload was corrupted in transit and the object could not be deleted; delete the object manually")
 	}
 	return &store.Unavailable{Cause: errors.New("the upload was corrupted in transit")}
 }
 
-// Abort implements wire.Upload. Otherwise the upload would expire after a week.
+// Abort implements wire.Upload. Uploads that are not aborted expire after a week.
 func (u *upload) Abort(ctx context.Context) {
 	request := u.target
 	request.Method, request.Once = http.MethodDelete, true

@@ -1,4 +1,4 @@
-// Package locate opens the store for a URL.
+// Package locate opens the store at a URL.
 package locate
 
 import (
@@ -19,14 +19,14 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// scheme describes a kind of store: the form of its URLs, their keys, and how to open it.
+// scheme describes a type of store: the format of its URLs, the supported keys, and a function to open it.
 type scheme struct {
 	form string
 	keys []string
 	open func(place wire.Place, keys url.Values) (store.Store, error) // nil for a folder
 }
 
-// schemes lists the kinds of stores. Tests compare the help, the README and the docs with it.
+// schemes lists the types of stores. Tests compare it with the help, the README and the docs.
 var schemes = map[string]scheme{
 	"file":   {"file:///DIR", nil, nil},
 	"s3":     {"s3://BUCKET/PREFIX", []string{"endpoint", "region", "path-style", "ca"}, openS3},
@@ -34,7 +34,7 @@ var schemes = map[string]scheme{
 	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Forms returns the forms of store URLs and their keys, without duplicates.
+// Forms returns the formats of store URLs and their keys, without duplicates.
 func Forms() (forms, keys []string) {
 	for _, name := range slices.Sorted(maps.Keys(schemes)) {
 		forms = append(forms, schemes[name].form)
@@ -44,8 +44,8 @@ func Forms() (forms, keys []string) {
 	return forms, slices.Compact(keys)
 }
 
-// Open returns the store for a URL in one of the Forms. It does not connect and reads no credentials, but it
-// rejects malformed environment variables. The error is one sentence that contains the flag, the key and the
+// Open returns the store for a URL in one of the Forms. Open neither connects nor reads credentials, but returns an
+// error for malformed environment variables. The error is a single sentence that contains the flag, the key and the
 // problem, but no secret.
 func Open(raw string) (store.Store, error) {
 	opened, err := open(raw)
@@ -55,20 +55,20 @@ func Open(raw string) (store.Store, error) {
 	return opened, nil
 }
 
-// usage returns the error for a URL that matches none of the Forms.
+// usage returns the error for a URL in none of the Forms.
 func usage() error {
 	forms, _ := Forms()
 	last := len(forms) - 1
-	return fmt.Errorf("is not %s or %s", strings.Join(forms[:last], ", "), forms[last])
+	return fmt.Errorf("must be %s or %s", strings.Join(forms[:last], ", "), forms[last])
 }
 
 func open(raw string) (store.Store, error) {
-	if strings.TrimSpace(raw) != raw { // as in a Secret created from a file; the error below could not show the whitespace
-		return nil, errors.New("starts or ends with a space or a line break")
+	if strings.TrimSpace(raw) != raw { // common in a Secret created from a file; the error below would not show the whitespace
+		return nil, errors.New("has leading or trailing whitespace")
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
-		return nil, usage() // the error of url.Parse would repeat the URL
+		return nil, usage() // the error of url.Parse would contain the URL
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {
@@ -77,13 +77,13 @@ func open(raw string) (store.Store, error) {
 	case !known:
 		return nil, usage()
 	case parsed.User != nil:
-		return nil, errors.New("must not contain credentials; they come from the environment, files or workload identity")
+		return nil, errors.New("must not contain credentials; use environment variables, files or workload identity")
 	case parsed.Fragment != "" || parsed.Opaque != "":
 		return nil, usage()
 	}
 	keys, err := url.ParseQuery(parsed.RawQuery)
 	if err != nil {
-		return nil, errors.New("the query after the question mark is malformed")
+		return nil, errors.New("the query is malformed")
 	}
 	if err := checkKeys(parsed.Scheme, keys, kind.keys); err != nil {
 		return nil, err
@@ -108,11 +108,11 @@ func checkKeys(scheme string, keys url.Values, allowed []string) error {
 		values := keys[key]
 		switch {
 		case !slices.Contains(allowed, key) && allowed == nil:
-			return fmt.Errorf("%s:// has no key %q", scheme, key)
+			return fmt.Errorf("%s:// does not support key %q", scheme, key)
 		case !slices.Contains(allowed, key):
-			return fmt.Errorf("%s:// has no key %q; it has %s", scheme, key, strings.Join(allowed, ", "))
+			return fmt.Errorf("%s:// does not support key %q; supported: %s", scheme, key, strings.Join(allowed, ", "))
 		case len(values) > 1:
-			return fmt.Errorf("key %s is given twice", key)
+			return fmt.Errorf("duplicate key %s", key)
 		case values[0] == "":
 			return fmt.Errorf("key %s is empty", key)
 		}
@@ -120,10 +120,10 @@ func checkKeys(scheme string, keys url.Values, allowed []string) error {
 	return nil
 }
 
-// maxPrefix leaves room for names, because S3 and Google allow 1,024 bytes in total.
+// maxPrefix leaves space for object names, because S3 and Google allow 1,024 bytes in total.
 const maxPrefix = 400
 
-// prefixOf turns the path of a URL into the prefix of all names.
+// prefixOf converts the path of a URL to a name prefix.
 func prefixOf(path string) (string, error) {
 	path = strings.Trim(path, "/")
 	if path == "" {
@@ -131,25 +131,25 @@ func prefixOf(path string) (string, error) {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "" || segment == "." || segment == ".." {
-			return "", fmt.Errorf("prefix %q has an empty or relative part", path)
+			return "", fmt.Errorf("prefix %q contains an empty or relative segment", path)
 		}
 	}
 	if len(path) > maxPrefix || !utf8.ValidString(path) || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' || r == 127 }) {
-		return "", fmt.Errorf("the prefix has control characters, or more than %d bytes", maxPrefix)
+		return "", fmt.Errorf("the prefix contains control characters or exceeds %d bytes", maxPrefix)
 	}
 	return path + "/", nil
 }
 
 func openFolder(parsed *url.URL) (store.Store, error) {
 	if parsed.Host != "" && parsed.Host != "localhost" {
-		return nil, errors.New("a folder needs three slashes: file:///DIR")
+		return nil, errors.New("a folder requires three slashes: file:///DIR")
 	}
 	return folder.New(parsed.Path)
 }
 
 func openS3(place wire.Place, keys url.Values) (store.Store, error) {
 	if place.Endpoint != nil && strings.Trim(place.Endpoint.Path, "/") != "" {
-		return nil, errors.New("key endpoint must not have a path; the bucket is not part of it")
+		return nil, errors.New("key endpoint must not include a path or the bucket")
 	}
 	style := keys.Get("path-style")
 	if style != "" && style != "true" && style != "false" {

@@ -47,41 +47,41 @@ func TestAnInvalidURLIsRejectedInOneSentence(t *testing.T) {
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
 	long := strings.Repeat("a", 256)
 	for raw, want := range map[string]string{
-		"":                                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
-		" s3://bucket":                          "starts or ends with a space or a line break",
-		"s3://bucket/etcd\n":                    "starts or ends with a space or a line break",
-		"ftp://host/dir":                        "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"":                                      "must be azblob://CONTAINER/PREFIX, file:///DIR",
+		" s3://bucket":                          "has leading or trailing whitespace",
+		"s3://bucket/etcd\n":                    "has leading or trailing whitespace",
+		"ftp://host/dir":                        "must be azblob://CONTAINER/PREFIX, file:///DIR",
 		"/var/backups":                          "is a path; use file:///var/backups",
-		"s3:bucket":                             "is not azblob://CONTAINER/PREFIX, file:///DIR",
-		"s3://bu cket/%zz":                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
+		"s3:bucket":                             "must be azblob://CONTAINER/PREFIX, file:///DIR",
+		"s3://bu cket/%zz":                      "must be azblob://CONTAINER/PREFIX, file:///DIR",
 		"file://backups":                        "three slashes",
-		"file:///":                              `"/" is not the absolute path of a directory`,
-		"file:///%00":                           "the path contains a NUL byte or is too long for a file system",
-		"file:///a/" + long:                     "the path contains a NUL byte or is too long for a file system",
-		"file:///" + strings.Repeat("a/", 2100): "the path contains a NUL byte or is too long for a file system",
-		"file:///dir?region=x":                  `file:// has no key "region"`,
-		"s3://":                                 `"" is not the name of a bucket`,
-		"s3:///prefix":                          `"" is not the name of a bucket`,
-		"s3://Bucket_/x":                        `"Bucket_" is not the name of a bucket`,
-		"s3://bucket?acount=x":                  `s3:// has no key "acount"; it has endpoint, region, path-style, ca`,
-		"s3://bucket?region=a&region=b":         "key region is given twice",
+		"file:///":                              `"/" is not an absolute directory path`,
+		"file:///%00":                           "path is too long or contains a NUL byte",
+		"file:///a/" + long:                     "path is too long or contains a NUL byte",
+		"file:///" + strings.Repeat("a/", 2100): "path is too long or contains a NUL byte",
+		"file:///dir?region=x":                  `file:// does not support key "region"`,
+		"s3://":                                 `invalid bucket name ""`,
+		"s3:///prefix":                          `invalid bucket name ""`,
+		"s3://Bucket_/x":                        `invalid bucket name "Bucket_"`,
+		"s3://bucket?acount=x":                  `s3:// does not support key "acount"; supported: endpoint, region, path-style, ca`,
+		"s3://bucket?region=a&region=b":         "duplicate key region",
 		"s3://bucket?region=":                   "key region is empty",
 		"s3://bucket?path-style=yes":            "key path-style must be true or false",
-		"s3://bucket?endpoint=minio:9000":       "key endpoint is not http(s)://HOST[:PORT]",
-		"s3://bucket?endpoint=https://h/bucket": "key endpoint must not have a path",
-		"s3://bucket?endpoint=https://h/?x=1":   "key endpoint must not have a query",
-		"s3://bucket/a//b":                      "empty or relative part",
-		"s3://bucket/../b":                      "empty or relative part",
+		"s3://bucket?endpoint=minio:9000":       "key endpoint must be http(s)://HOST[:PORT]",
+		"s3://bucket?endpoint=https://h/bucket": "key endpoint must not include a path",
+		"s3://bucket?endpoint=https://h/?x=1":   "key endpoint must not contain a query",
+		"s3://bucket/a//b":                      "empty or relative segment",
+		"s3://bucket/../b":                      "empty or relative segment",
 		"s3://bucket/a%00b":                     "control characters",
 		"s3://bucket?ca=/no/such/file":          "no such file",
 		"s3://bucket?ca=" + notPEM:              "contains no certificates",
 		"s3://bucket?a;b":                       "malformed",
-		"gs://b":                                `"b" is not the name of a bucket`,
-		"gs://bucket?account=x":                 `gs:// has no key "account"`,
+		"gs://b":                                `invalid bucket name "b"`,
+		"gs://bucket?account=x":                 `gs:// does not support key "account"`,
 		"azblob://container":                    "AZURE_STORAGE_ACCOUNT",
-		"azblob://c?account=acc0unt":            `"c" is not the name of a container`,
-		"azblob://container?account=not-a-name": "is not the name of a storage account",
-		"azblob://container?account=a&region=x": `azblob:// has no key "region"`,
+		"azblob://c?account=acc0unt":            `invalid container name "c"`,
+		"azblob://container?account=not-a-name": "invalid storage account name",
+		"azblob://container?account=a&region=x": `azblob:// does not support key "region"`,
 	} {
 		_, err := Open(raw)
 		if assert.Error(t, err, raw) {
@@ -108,12 +108,12 @@ func TestASecretInAURLIsNeverRepeated(t *testing.T) {
 func TestAMalformedEnvironmentIsRejected(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", "https://user:SECRET@host/")
 	_, err := Open("s3://bucket")
-	assert.EqualError(t, err, "--backup-store: environment variable AWS_ENDPOINT_URL is not http(s)://HOST[:PORT]")
+	assert.EqualError(t, err, "--backup-store: AWS_ENDPOINT_URL must be http(s)://HOST[:PORT]")
 	t.Setenv("AZURE_STORAGE_KEY", "SECRET !")
 	_, err = Open("azblob://container?account=acc0unt")
-	assert.EqualError(t, err, "--backup-store: environment variable AZURE_STORAGE_KEY is not base64")
+	assert.EqualError(t, err, "--backup-store: AZURE_STORAGE_KEY is not valid base64")
 	t.Setenv("AZURE_STORAGE_KEY", "")
 	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "SECRET")
 	_, err = Open("azblob://container?account=acc0unt")
-	assert.EqualError(t, err, "--backup-store: environment variable AZURE_STORAGE_SAS_TOKEN is not a shared access signature")
+	assert.EqualError(t, err, "--backup-store: AZURE_STORAGE_SAS_TOKEN is not a valid shared access signature")
 }

@@ -17,9 +17,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Store is a store that is initially empty and lasts as long as the test.
+// Store is an in-memory store, initially empty.
 type Store struct {
-	// Now is the clock for the times of objects; nil means time.Now.
+	// Now returns the creation time of objects; nil means time.Now.
 	Now func() time.Time
 
 	mu      sync.Mutex
@@ -165,7 +165,7 @@ func (s *Store) Content(name string) (content []byte, exists bool) {
 	return bytes.Clone(found.content), exists
 }
 
-// SetContent creates or replaces an object, bypassing faults, as another process with the credentials could.
+// SetContent creates or replaces an object, bypassing faults, like another process with the same credentials.
 func (s *Store) SetContent(name string, content []byte) {
 	s.create(name, bytes.Clone(content), true)
 }
@@ -173,7 +173,7 @@ func (s *Store) SetContent(name string, content []byte) {
 // Op is a method of store.Store.
 type Op string
 
-// The methods.
+// Methods of store.Store.
 const (
 	Any    Op = ""
 	Put    Op = "create"
@@ -182,29 +182,29 @@ const (
 	Delete Op = "delete"
 )
 
-// Call is a call of a method.
+// Call is a method call.
 type Call struct {
 	Op   Op
-	Name string // name of the object, or prefix of a listing
+	Name string // object name, or prefix of a listing
 }
 
-// Fault describes a failure. For each call, the first injected fault that matches and is not used up applies.
+// Fault describes a fault. Each call triggers the first matching fault that has not been used up.
 type Fault struct {
 	Op     Op     // operation to match; Any matches all
-	Prefix string // prefix of the names to match
+	Prefix string // name prefix to match
 	After  int    // number of matching calls to skip
 	Times  int    // maximum number of matches; 0 means unlimited
 
 	Err       error         // error to return; nil if only the fields below apply
 	ReplyLost bool          // the call takes effect despite the error
-	Hang      bool          // block until the context ends
-	Delay     time.Duration // delay of the result
-	Cut       int64         // Get: lose the connection after this number of bytes; 0 means never
+	Hang      bool          // block until the context is done
+	Delay     time.Duration // delay before the call returns
+	Cut       int64         // Get: lose the connection after this many bytes; 0 means never
 	Overwrite bool          // Put: overwrite an existing object
 
 	Hides func(name string) bool // List: objects to omit
 	First func()                 // called before the call takes effect
-	Then  func()                 // Get and List: called after the result is determined
+	Then  func()                 // Get and List: called after the result is known
 }
 
 // Inject adds faults.
@@ -233,7 +233,7 @@ func (s *Store) Calls() []Call {
 	return append([]Call(nil), s.calls...)
 }
 
-// CountCalls counts the calls of an operation whose name or prefix starts with prefix.
+// CountCalls counts the calls of an operation with names that start with prefix.
 func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	for _, call := range s.Calls() {
 		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {
@@ -243,7 +243,7 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin records a call, and returns its fault or the error that it causes before the call takes effect.
+// begin records a call and returns its fault, or the error of a fault that prevents the call.
 func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	if op != List {
 		if err := store.CheckName(name); err != nil {
@@ -262,7 +262,7 @@ func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
 	return fault, s.failed(op, name, err)
 }
 
-// loseReply returns the error that a fault causes after the call took effect.
+// loseReply returns the error of a fault whose call takes effect.
 func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
 	if !fault.ReplyLost {
 		return nil
@@ -333,7 +333,7 @@ func (broken) Read([]byte) (int, error) {
 	return 0, &store.Unavailable{Cause: errors.New("connection lost")}
 }
 
-// Errors as stores return them.
+// Errors in the form that stores return them.
 var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}
@@ -344,6 +344,6 @@ var (
 	ErrDenied            = fmt.Errorf("HTTP status 403 (AccessDenied): %w", store.ErrDenied)
 	ErrNoBucket          = fmt.Errorf("HTTP status 404 (NoSuchBucket): %w", store.ErrNoBucket)
 	ErrLocked            = fmt.Errorf("HTTP status 403 (ObjectLocked): %w", store.ErrLocked)
-	ErrSkewed            = fmt.Errorf("HTTP status 403 (RequestTimeTooSkewed): %w by 1h0m0s", store.ErrSkewed)
+	ErrSkewed            = fmt.Errorf("HTTP status 403 (RequestTimeTooSkewed): %w of 1h0m0s", store.ErrSkewed)
 	ErrExists            = fmt.Errorf("HTTP status 412 (PreconditionFailed): %w", store.ErrExists)
 )

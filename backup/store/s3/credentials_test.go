@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// keyOf is the access key that a request was signed with.
+// keyOf returns the access key with which a request was signed.
 func keyOf(r *http.Request) string {
 	_, credential, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
 	key, _, _ := strings.Cut(credential, "/")
@@ -77,7 +77,7 @@ func TestNoRequestIsSentWithoutCredentials(t *testing.T) {
 	withoutCredentials(t)
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrDenied)
-	assert.ErrorContains(t, err, "no credentials found in environment, files, workload identity or instance metadata")
+	assert.ErrorContains(t, err, "no credentials found in the environment, files, workload identity or instance metadata")
 	assert.Empty(t, f.asked)
 }
 
@@ -110,13 +110,13 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	agent.Close()
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "cannot fetch the credentials of the workload identity")
+	assert.ErrorContains(t, err, "cannot get credentials for the workload identity")
 }
 
-// amazons serves Amazon's endpoints and records requests.
+// amazons simulates Amazon's endpoints and records requests.
 type amazons struct {
 	asked  []string
-	tokens []string // tokens that clients presented
+	tokens []string // tokens presented by clients
 	lasts  time.Duration
 }
 
@@ -216,7 +216,7 @@ func TestARenewedTokenFileIsReadAgain(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"arn:role first", "arn:role second"}, amazon.tokens)
 
-	t.Setenv("AWS_REGION", "nowhere") // a region in which tokens are rejected
+	t.Setenv("AWS_REGION", "nowhere") // region that rejects tokens
 	_, err = c.Retrieve()
 	assert.Error(t, err)
 	require.NoError(t, os.Remove(path))

@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default host. Requests go to the host of the bucket's region instead.
+// amazon is the default host. The region determines the actual host of a request.
 const amazon = "s3.amazonaws.com"
 
 // Store is a bucket, or a prefix in a bucket.
@@ -35,20 +35,19 @@ type Store struct {
 	wire.Bucket
 	bucket      string
 	endpoint    *url.URL
-	subdomain   bool // the bucket name is in the hostname instead of the path
+	subdomain   bool // the bucket name is part of the hostname instead of the path
 	credentials *credentials.Credentials
 
 	mu     sync.Mutex
-	region string // empty if not known yet
+	region string // empty if unknown
 }
 
-// New validates the place and describes any problem in its error. It does not connect. The endpoint consists only
-// of host and port; its default is AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. The default of the region is
-// AWS_REGION, AWS_DEFAULT_REGION, or the bucket's own region. With pathStyle, the bucket name is in the path
-// instead of the hostname.
+// New validates the location without connecting. The endpoint consists of a host and a port, and defaults to
+// AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. The region defaults to AWS_REGION, AWS_DEFAULT_REGION, or the
+// bucket's region. With pathStyle, the bucket name is part of the path instead of the hostname.
 func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	if err := s3utils.CheckValidBucketNameStrict(place.Bucket); err != nil {
-		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
+		return nil, fmt.Errorf("invalid bucket name %q", place.Bucket)
 	}
 	endpoint, err := endpointOf(place.Endpoint)
 	if err != nil {
@@ -86,7 +85,7 @@ func endpointOf(given *url.URL) (*url.URL, error) {
 		if value := os.Getenv(name); value != "" {
 			endpoint, err := wire.ParseEndpoint(value)
 			if err != nil || strings.Trim(endpoint.Path, "/") != "" {
-				return nil, fmt.Errorf("environment variable %s is not http(s)://HOST[:PORT]", name)
+				return nil, fmt.Errorf("%s must be http(s)://HOST[:PORT]", name)
 			}
 			return endpoint, nil
 		}
@@ -102,7 +101,7 @@ func (s *Store) url(key string) string {
 	return base + s3utils.EncodePath(key)
 }
 
-// authorize signs a request. It first determines the region of the bucket.
+// authorize signs a request, which requires the region of the bucket.
 func (s *Store) authorize(request *http.Request) error {
 	region, err := s.findRegion(request.Context())
 	if err != nil {
@@ -141,8 +140,8 @@ func (s *Store) sign(request *http.Request, region string) error {
 	return nil
 }
 
-// findRegion returns the configured region, or asks Amazon once for the bucket's region, which is part of every
-// response to HeadBucket (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
+// findRegion returns the configured region, or asks Amazon once for the bucket's region, which every response to
+// HeadBucket contains (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
 func (s *Store) findRegion(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,13 +195,13 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 	case !page.IsTruncated: // some servers send a token even with the last page
 		return objects, "", nil
 	case page.NextContinuationToken == "":
-		return nil, "", wire.ErrUnexpectedResponse("the token of the next page")
+		return nil, "", wire.ErrUnexpectedResponse("a continuation token")
 	default:
 		return objects, page.NextContinuationToken, nil
 	}
 }
 
-// decodeKey decodes a key that a server has encoded, because not every key is valid XML.
+// decodeKey decodes a key that the server has encoded, because some keys are not valid XML.
 func decodeKey(key, encoding string) string {
 	if decoded, err := url.QueryUnescape(key); err == nil && encoding == "url" {
 		return decoded
@@ -210,10 +209,10 @@ func decodeKey(key, encoding string) string {
 	return key
 }
 
-// uploadAge is the age from which an unfinished upload is considered abandoned.
+// uploadAge is the age after which an unfinished upload counts as abandoned.
 const uploadAge = 24 * time.Hour
 
-// Sweep implements store.Sweeper. It aborts multipart uploads below the prefix that are more than a day old.
+// Sweep implements store.Sweeper by aborting multipart uploads under the prefix that are more than a day old.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	return s.sweep(ctx, time.Now().Add(-uploadAge))
 }
@@ -254,7 +253,7 @@ func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err e
 	}
 }
 
-// abort discards an upload, unless another process already has.
+// abort aborts an upload, unless another process has already aborted it.
 func (s *Store) abort(ctx context.Context, key, id string) error {
 	request := wire.Request{Method: http.MethodDelete, URL: s.url(key), Query: url.Values{"uploadId": {id}}}
 	_, err := s.Send(ctx, request, nil, http.StatusNoContent, http.StatusNotFound)
@@ -263,7 +262,7 @@ func (s *Store) abort(ctx context.Context, key, id string) error {
 
 const locked = "ObjectLocked"
 
-// codes translates S3's error codes.
+// codes maps S3 error codes to errors.
 var codes = map[string]error{
 	"NoSuchKey":                  store.ErrNotFound,
 	"NoSuchBucket":               store.ErrNoBucket,
@@ -275,10 +274,10 @@ var codes = map[string]error{
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
 	"XAdminUserNotFound":         store.ErrDenied,      // versitygw, with status 404: unknown access key
-	"ConditionalRequestConflict": store.ErrUnavailable, // a concurrent operation on the object
+	"ConditionalRequestConflict": store.ErrUnavailable, // concurrent operation on the same object
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,
-	"BadDigest":                  store.ErrUnavailable, // damaged in transit
+	"BadDigest":                  store.ErrUnavailable, // corrupted in transit
 	"NoSuchUpload":               store.ErrUnavailable, // completed but the reply was lost, or aborted by another process
 	"SlowDown":                   store.ErrUnavailable,
 	"InternalError":              store.ErrUnavailable,
@@ -302,15 +301,15 @@ func reason(status int, _ http.Header, body []byte) string {
 	}
 }
 
-// chain implements credentials.Provider with the sources that Amazon's own tools use: the environment, files, then
-// workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes its calls. Unlike the
-// library's own chain, it never sends a request without credentials.
+// chain implements credentials.Provider with the same sources as Amazon's own tools: the environment, files, and then
+// the workload identity (IRSA, Pod Identity, ECS) or the machine's role. The library serializes its calls. Unlike the
+// library's own chain, chain never sends a request without credentials.
 type chain struct {
 	iam    *credentials.IAM
 	source credentials.Provider // source of the credentials, or nil
 }
 
-var errNone = fmt.Errorf("no credentials found in environment, files, workload identity or instance metadata: %w", store.ErrDenied)
+var errNone = fmt.Errorf("no credentials found in the environment, files, workload identity or instance metadata: %w", store.ErrDenied)
 
 // Retrieve implements credentials.Provider.
 func (c *chain) Retrieve() (credentials.Value, error) { return c.RetrieveWithCredContext(nil) }
@@ -335,7 +334,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	return c.fromIAM(cc)
 }
 
-// trimSpace removes white space around the variables, which is common in a Secret created from a file.
+// trimSpace trims white space around credentials, which is common in a Secret created from a file.
 func trimSpace(value credentials.Value) credentials.Value {
 	for _, part := range []*string{&value.AccessKeyID, &value.SecretAccessKey, &value.SessionToken} {
 		*part = strings.TrimSpace(*part)
@@ -359,7 +358,7 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 	case errors.As(err, &refused):
 		return credentials.Value{}, fmt.Errorf("workload identity was rejected: %w", store.ErrDenied)
 	default:
-		return credentials.Value{}, &store.Unavailable{Cause: errors.New("cannot fetch the credentials of the workload identity")}
+		return credentials.Value{}, &store.Unavailable{Cause: errors.New("cannot get credentials for the workload identity")}
 	}
 }
 
@@ -368,6 +367,6 @@ func hasIdentity() bool {
 	return slices.ContainsFunc(names, func(name string) bool { return os.Getenv(name) != "" })
 }
 
-// IsExpired implements credentials.Provider. The library's file provider is always expired, so files are read for
-// each request.
+// IsExpired implements credentials.Provider. The library's file provider always counts as expired, so files are read
+// for each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }

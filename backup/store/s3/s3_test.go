@@ -41,7 +41,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.reply(w, r)
 }
 
-// find returns the requests with a method and a query key; an empty key selects requests without a query.
+// find returns the requests with a method and a query key. An empty key selects requests without a query.
 func (f *fake) find(method, key string) (found []*http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func against(t *testing.T, f *fake) *Store {
 	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
-// created responds as S3 does when an object was created.
+// created responds like S3 after an object was created.
 func created(w http.ResponseWriter, r *http.Request) {
 	content, _ := io.ReadAll(r.Body)
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
@@ -109,7 +109,7 @@ func TestS3_requestFailures(t *testing.T) {
 	})
 }
 
-// multipart responds like S3, except that complete responds to the request that completes an upload.
+// multipart responds like S3, except that complete responds to the last request of an upload.
 func multipart(complete func(w http.ResponseWriter)) *fake {
 	return &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -174,7 +174,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
-// The parts of an upload that is never aborted are billed forever.
+// The parts of an upload that is never aborted cost money forever.
 func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
@@ -228,7 +228,7 @@ func TestAbandonedUploadsAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket encrypted with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
+// A bucket with a customer key returns ETags that are not MD5 sums, so Put inspects the object instead.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
@@ -244,10 +244,10 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size = "2"
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	require.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "a server other than the store responded")
+	assert.ErrorContains(t, err, "the response is not from the store")
 }
 
-// Requests to Amazon use the hostname of the bucket's region, and the signature includes the region.
+// Requests to Amazon use the hostname of the bucket's region, and signatures include the region.
 func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 	for name, one := range map[string]struct {
 		bucket, region, found string
@@ -304,7 +304,7 @@ func TestList_endsWithThePageThatIsNotTruncated(t *testing.T) {
 	assert.Len(t, f.find(http.MethodGet, "list-type"), 1)
 }
 
-// awkward is a prefix with characters that need escaping in URLs or signatures.
+// awkward is a prefix with characters that must be escaped in URLs or signatures.
 const awkward = "pre fix/ü+%41&=;@:#/"
 
 func TestS3KeepsTheContractOnAServer(t *testing.T) {

@@ -17,14 +17,14 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// upload creates an object in a single request or in a multipart upload. The last request of a multipart upload
-// contains the condition that the object does not exist, because S3 ignores the condition in the first request.
+// upload creates an object in a single request or a multipart upload. S3 ignores the condition that the object does
+// not exist in the first request of a multipart upload, so the last request contains it.
 type upload struct {
 	store *Store
 	key   string
 	id    string
 	parts []part
-	sums  []byte // the MD5 of each part
+	sums  []byte // MD5 of each part
 	size  int64  // total size of all parts
 }
 
@@ -59,9 +59,9 @@ func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.confirm(ctx, etag, hexMD5(content), int64(len(content)))
 }
 
-// confirm checks that a successful response comes from the store and concerns these bytes. Its ETag is their MD5
-// sum, unless the bucket encrypts with its own key; in that case, the size and the ETag of the object are compared
-// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
+// confirm checks that a successful response comes from the store and refers to the uploaded bytes. The ETag is the
+// MD5 of the bytes unless the bucket uses its own encryption key. In that case, confirm compares the size and ETag of
+// the stored object (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
 func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) error {
 	switch etag {
 	case sum:
@@ -71,7 +71,7 @@ func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) erro
 	}
 	stored, err := u.store.Send(ctx, wire.Request{Method: http.MethodHead, URL: u.store.url(u.key)}, nil, http.StatusOK)
 	if err == nil && (trimETag(stored.Header.Get("ETag")) != etag || stored.ContentLength != size) {
-		err = wire.ErrUnexpectedResponse("the ETag and the size of what was sent")
+		err = wire.ErrUnexpectedResponse("the expected ETag and size")
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func (u *upload) complete(ctx context.Context) error {
 		return err
 	}
 	var completed struct {
-		XMLName xml.Name // an error, despite the status, or the result
+		XMLName xml.Name // result, or an error despite the status
 		ETag    string
 	}
 	if _, err := u.send(ctx, http.MethodPost, url.Values{"uploadId": {u.id}}, ifAbsent, list, &completed); err != nil {
@@ -129,11 +129,11 @@ func (u *upload) complete(ctx context.Context) error {
 	return u.confirm(ctx, trimETag(completed.ETag), fmt.Sprintf("%s-%d", hexMD5(u.sums), len(u.parts)), u.size)
 }
 
-// Abort implements wire.Upload. If the upload was completed but the reply was lost, it does nothing. Sweep aborts
-// uploads that remain.
+// Abort implements wire.Upload. If the upload was completed but the reply was lost, Abort has no effect. Sweep aborts
+// the remaining uploads.
 func (u *upload) Abort(ctx context.Context) { _ = u.store.abort(ctx, u.key, u.id) }
 
-// hexMD5 returns an MD5 sum in the format of S3's ETags.
+// hexMD5 returns an MD5 in the ETag format of S3.
 func hexMD5(content []byte) string {
 	sum := md5.Sum(content)
 	return hex.EncodeToString(sum[:])

@@ -25,46 +25,46 @@ import (
 type Protocol struct {
 	// Open returns a store at an endpoint.
 	Open func(t *testing.T, endpoint *url.URL) store.Store
-	// Created responds to a request that creates an object, after the request was read.
+	// Created writes the response to a request that creates an object, after the request was read.
 	Created func(w http.ResponseWriter, r *http.Request)
-	// Deleted is the status of a deletion.
+	// Deleted is the response status of a deletion.
 	Deleted int
 	// WriteError responds with an error.
 	WriteError func(w http.ResponseWriter, r ErrorResponse)
-	// Responses to the creation of an existing object, to a denied request, to the deletion of a locked object, and
-	// to a request for a missing bucket.
+	// Responses to creating an existing object, to a denied request, to deleting a locked object, and to a request
+	// for a missing bucket.
 	Exists, Denied, Locked, NoBucket ErrorResponse
 	// Others are further error responses.
 	Others []ErrorResponse
-	// Page is the body of a listing that contains the object a and the mark of another page.
+	// Page is the body of a listing that contains the object a and a mark for the next page.
 	Page string
 }
 
-// ErrorResponse is a server's response to a failed request, with its meaning.
+// ErrorResponse is a server's error response and the errors it should cause.
 type ErrorResponse struct {
 	Status         int
 	Code, Message  string
-	Create, Delete error // expected results of Put and Delete; nil for Delete if deleting an absent object succeeds
+	Create, Delete error // expected errors of Put and Delete; nil for Delete if deleting an absent object succeeds
 }
 
-// RunErrors tests a store against a server with faults.
+// RunErrors tests a store against a faulty server.
 func RunErrors(t *testing.T, d Protocol) {
 	for name, test := range map[string]func(*testing.T){
-		"a truncated response does not look complete":                     d.testPartialResponse,
-		"a response of another server is no success":                      d.testUnexpectedResponse,
-		"the probe notices a store that overwrites":                       d.testReplace,
-		"every method returns the error that fits a response":             d.testErrorResponses,
-		"a clock that differs is reported":                                d.testClock,
-		"a missing bucket is not an empty one":                            d.testMissing,
-		"a server that is down is unavailable":                            d.testUnreachable,
-		"a listing that ends before its last page does not look complete": d.testPages,
+		"reports truncated responses":             d.testPartialResponse,
+		"rejects responses from other servers":    d.testUnexpectedResponse,
+		"detects a store that overwrites objects": d.testReplace,
+		"maps responses to errors":                d.testErrorResponses,
+		"reports clock skew":                      d.testClock,
+		"reports a missing bucket":                d.testMissing,
+		"reports an unreachable server":           d.testUnreachable,
+		"reports incomplete listings":             d.testPages,
 	} {
 		t.Run(name, test)
 	}
 }
 
-// Serve starts a server that is closed when the test ends. Its handler is called after the body was read, so that
-// the server notices when the client disconnects.
+// Serve starts a server that is closed when the test ends. The handler is called after the body was read, so that the
+// server notices when the client disconnects.
 func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -78,8 +78,8 @@ func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
 	return endpoint
 }
 
-// NewRedirectClient returns a client that sends every request to a single handler, which sees the original host in
-// Request.Host. It replaces the addresses from which machines and workloads obtain their identity.
+// NewRedirectClient returns a client that sends every request to a single handler, which finds the original host in
+// Request.Host. Tests use the client to replace the credential servers of machines and workloads.
 func NewRedirectClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	t.Helper()
 	return &http.Client{Transport: redirectTransport{Serve(t, handler)}}
@@ -100,7 +100,7 @@ func (d Protocol) open(t *testing.T, handler http.HandlerFunc) store.Store {
 	return d.Open(t, Serve(t, handler))
 }
 
-// writeHeader writes the headers of a response to a read.
+// writeHeader writes the response headers of a read.
 func writeHeader(w http.ResponseWriter, length string) {
 	w.Header().Set("Content-Length", length)
 	w.Header().Set("ETag", `"1"`)
@@ -120,7 +120,7 @@ func readError(t *testing.T, s store.Store) error {
 func (d Protocol) testPartialResponse(t *testing.T) {
 	s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
 		writeHeader(w, "100")
-		_, _ = io.WriteString(w, "<a>{") // start of a listing or of an object
+		_, _ = io.WriteString(w, "<a>{") // start of a listing or an object
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
@@ -128,8 +128,8 @@ func (d Protocol) testPartialResponse(t *testing.T) {
 	assert.ErrorIs(t, listError(testContext(t), s, ""), store.ErrUnavailable)
 }
 
-// testUnexpectedResponse simulates a console, a proxy or a captive portal that answers every request with success
-// and a web page.
+// testUnexpectedResponse simulates a console, a proxy or a captive portal that responds to every request with status
+// 200 and a web page.
 func (d Protocol) testUnexpectedResponse(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusCreated} {
 		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -138,12 +138,12 @@ func (d Protocol) testUnexpectedResponse(t *testing.T) {
 			_, _ = io.WriteString(w, "<!DOCTYPE html><html><body>SECRET</body></html>")
 		})
 		for name, call := range methods(testContext(t), s) {
-			if err := call(); name != "delete" { // some servers respond to a deletion with 200
+			if err := call(); name != "delete" { // some servers respond to deletions with 200
 				require.Error(t, err, name)
 				assert.NotContains(t, err.Error(), "SECRET", name)
 				if status == http.StatusOK && (name == "list" || name == "read") {
 					assert.ErrorIs(t, err, store.ErrUnavailable, name)
-					assert.ErrorContains(t, err, "a server other than the store responded", name)
+					assert.ErrorContains(t, err, "the response is not from the store", name)
 				}
 			}
 		}
@@ -204,7 +204,7 @@ func (d Protocol) testClock(t *testing.T) {
 	}
 }
 
-// testMissing also covers a web server that is not the store's, on which every path is missing.
+// testMissing also simulates a web server other than the store, which has no such path.
 func (d Protocol) testMissing(t *testing.T) {
 	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.WriteError(w, d.NoBucket) }), store.ErrNoBucket)
 	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)
@@ -254,16 +254,16 @@ type Proxy struct {
 	faults Faults
 }
 
-// Faults are the faults of a proxy. Zero values inject no fault.
+// Faults describes the faults of a proxy. The zero value injects no faults.
 type Faults struct {
-	LostReplies   int // number of successful creations whose reply is lost
-	UploadLimit   int // number of request bytes after which the connection is lost
-	DownloadLimit int // number of response bytes after which the connection is lost
-	Status        int // HTTP status of all responses; 0 for none
+	LostReplies   int // number of replies to successful creations to lose
+	UploadLimit   int // lose the connection after this many request bytes
+	DownloadLimit int // lose the connection after this many response bytes
+	Status        int // HTTP status of all responses; 0 to forward requests
 	Delay         time.Duration
 }
 
-// NewProxy starts a proxy that ends with the test.
+// NewProxy starts a proxy that is closed when the test ends.
 func NewProxy(t *testing.T, server *url.URL) *Proxy {
 	t.Helper()
 	p := &Proxy{closing: make(chan struct{})}
@@ -278,7 +278,7 @@ func NewProxy(t *testing.T, server *url.URL) *Proxy {
 	}
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
-	t.Cleanup(func() { close(p.closing) }) // runs before the server is closed, so that no handler is left waiting
+	t.Cleanup(func() { close(p.closing) }) // must run before the server is closed, because handlers may be waiting
 	p.Endpoint = new(*server)
 	p.Endpoint.Host = listener.Listener.Addr().String()
 	return p

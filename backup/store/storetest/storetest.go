@@ -1,4 +1,4 @@
-// Package storetest contains the contract of every store as tests.
+// Package storetest contains the tests that every store must pass.
 package storetest
 
 import (
@@ -31,45 +31,45 @@ import (
 type Subject struct {
 	// Open returns an empty store at a new location.
 	Open func(t *testing.T) store.Store
-	// Server is the endpoint of the store's server, and Through opens an empty store behind a proxy of that server;
-	// both are nil for a store without a network.
+	// Server is the endpoint of the store's server, and Through opens an empty store through a proxy of the server.
+	// Both are nil for a store without a network.
 	Server  *url.URL
 	Through func(t *testing.T, proxied *url.URL) store.Store
-	// Missing returns a store without a bucket, and Denied one with invalid credentials; nil if that is impossible.
+	// Missing opens a store whose bucket does not exist, and Denied one with invalid credentials; nil if impossible.
 	Missing, Denied func(t *testing.T) store.Store
-	// Whole means that the store does not split objects, so small objects suffice.
+	// Whole means that the store does not split objects, so small test objects suffice.
 	Whole bool
-	// Holds means that the store keeps objects in the memory of this process.
+	// Holds means that the store keeps objects in this process's memory.
 	Holds bool
 }
 
-const patience = 2 * time.Minute // bounds every wait
+const patience = 2 * time.Minute // limits every wait
 
-// Run runs the contract.
+// Run runs the tests.
 func Run(t *testing.T, s Subject) {
 	for name, test := range map[string]func(*testing.T){
-		"an object of any length is read back":                    s.testCreate,
-		"an object that exists stays as it is":                    s.testExists,
-		"of several creators of one name exactly one wins":        s.testRace,
-		"an object of unknown length goes through bounded memory": s.testMemory,
-		"a range lies between two offsets":                        s.testRange,
-		"a listing is in order and resumes after a name":          s.testList,
-		"a prefix may end in the middle of a name":                s.testPrefix,
-		"a deleted object is absent and may be created again":     s.testDelete,
-		"names may have every allowed character":                  s.testNames,
-		"a name that is not allowed is rejected":                  s.testInvalidNames,
-		"an upload that ends early leaves nothing":                s.testIncompleteUpload,
-		"a cancelled context ends every method":                   s.testCancel,
-		"the probe finds create-if-absent and leaves nothing":     s.testProbe,
-		"a missing bucket and wrong credentials are reported":     s.testFailures,
-		"a lost reply is resolved":                                s.testLostReply,
-		"an upload whose connection is lost leaves nothing":       s.testCutUpload,
+		"reads back objects of any size":                    s.testCreate,
+		"does not overwrite objects":                        s.testExists,
+		"lets exactly one of several creators win":          s.testRace,
+		"uploads objects of unknown size in bounded memory": s.testMemory,
+		"reads ranges": s.testRange,
+		"lists in order and resumes after a name":          s.testList,
+		"lists prefixes that end within a name":            s.testPrefix,
+		"recreates deleted objects":                        s.testDelete,
+		"accepts every allowed character in names":         s.testNames,
+		"rejects invalid names":                            s.testInvalidNames,
+		"leaves nothing after an incomplete upload":        s.testIncompleteUpload,
+		"returns when the context is cancelled":            s.testCancel,
+		"probes create-if-absent and cleans up":            s.testProbe,
+		"reports a missing bucket and invalid credentials": s.testFailures,
+		"recovers from a lost reply":                       s.testLostReply,
+		"leaves nothing after a lost connection":           s.testCutUpload,
 	} {
 		t.Run(name, test)
 	}
 }
 
-// large returns the length of an object that consists of several pieces.
+// large returns the size of an object that consists of several pieces.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001
@@ -83,7 +83,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// Pattern returns a reader of the given length, whose content differs at every position and for every seed.
+// Pattern returns a reader of the given length with different content at every position and for every seed.
 func Pattern(seed byte, length int) io.Reader {
 	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), int64(length))
 }
@@ -93,7 +93,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// Broken returns a reader that calls a function and fails with the returned error.
+// Broken returns a reader that fails with the error that fail returns.
 func Broken(fail func() error) io.Reader {
 	return readerFunc(func([]byte) (int, error) { return 0, fail() })
 }
@@ -130,7 +130,7 @@ func list(t *testing.T, s store.Store, prefix, after string) (names []string) {
 	return names
 }
 
-// assertEmpty checks that a store contains no objects, in particular not the named one.
+// assertEmpty checks that the store contains no objects, in particular not the named object.
 func assertEmpty(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, err := s.Get(testContext(t), name, 0, -1)
@@ -171,7 +171,7 @@ func (s Subject) testExists(t *testing.T) {
 	}
 }
 
-// testRace lets six writers create the same name with different contents.
+// testRace lets six writers create the same name with different content.
 func (s Subject) testRace(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{1000, s.large()} {
@@ -200,11 +200,11 @@ func (s Subject) testRace(t *testing.T) {
 
 func (s Subject) testMemory(t *testing.T) {
 	if s.Holds {
-		t.Skip("this store holds everything in memory")
+		t.Skip("the store keeps all objects in memory")
 	}
 	const (
 		length = 64 << 20
-		limit  = 24 << 20 // one piece, and another for those who wrap it
+		limit  = 24 << 20 // one piece, and another for stores that copy it
 	)
 	opened := s.Open(t)
 	before, read, most := liveHeap(), 0, uint64(0)
@@ -270,13 +270,14 @@ func (s Subject) testRange(t *testing.T) {
 }
 
 func (s Subject) testList(t *testing.T) {
-	opened, count := s.Open(t), 1100 // more than one page on any server
+	opened, count := s.Open(t), 1100 // more than one page on every server
 	if s.Whole {
-		count = 200 // few enough to sync to a disk
+		count = 200 // few enough to sync to disk
 	}
 	want := []string{"other", "zz/last"}
 	for i := range count {
-		// These names sort differently as paths and as names: - and . precede the slash, = and letters follow it.
+		// These names sort differently as paths and as strings: - and . sort before the slash, = and letters after
+		// it.
 		want = append(want, fmt.Sprintf("dir%s%04d", []string{"/", "-", ".", "=", "/sub/", "x/"}[i%6], i))
 	}
 	var writers sync.WaitGroup
@@ -303,7 +304,7 @@ func (s Subject) testList(t *testing.T) {
 	}
 }
 
-// sortedAfter returns the sorted names that come after a given one.
+// sortedAfter returns the sorted names after the given one.
 func sortedAfter(sorted []string, after string) []string {
 	return slices.DeleteFunc(slices.Clone(sorted), func(name string) bool { return name <= after })
 }
@@ -332,7 +333,7 @@ func (s Subject) testDelete(t *testing.T) {
 	put(t, opened, "a/b", strings.NewReader("first"))
 	require.NoError(t, opened.Delete(testContext(t), "a/b"))
 	assertEmpty(t, opened, "a/b")
-	assert.NoError(t, opened.Delete(testContext(t), "a/b"), "it is absent already")
+	assert.NoError(t, opened.Delete(testContext(t), "a/b"), "deleting an absent object succeeds")
 	assert.NoError(t, opened.Delete(testContext(t), "never/existed"))
 	put(t, opened, "a/b", strings.NewReader("second"))
 	assert.Equal(t, "second", string(get(t, opened, "a/b", 0, -1)))
@@ -373,7 +374,7 @@ func listError(ctx context.Context, s store.Store, prefix string) (last error) {
 	return last
 }
 
-// testIncompleteUpload ends uploads after almost all content was read, with parts of a large object already stored.
+// testIncompleteUpload ends uploads after almost all content was read and parts of a large object were stored.
 func (s Subject) testIncompleteUpload(t *testing.T) {
 	opened := s.Open(t)
 	for _, length := range []int{10, s.large()} {
@@ -389,7 +390,7 @@ func (s Subject) testIncompleteUpload(t *testing.T) {
 			}
 			err := opened.Put(ctx, "incomplete", content())
 			assert.ErrorIs(t, err, want)
-			assert.Empty(t, store.FailureOf(err), "the store has not failed")
+			assert.Empty(t, store.FailureOf(err), "the error does not blame the store")
 			assert.NotErrorIs(t, err, store.ErrExists)
 			assertEmpty(t, opened, "incomplete")
 			_, err = store.PutOnce(ctx, opened, "incomplete", content())
@@ -413,13 +414,13 @@ func (s Subject) testCancel(t *testing.T) {
 	defer reader.Close()
 	_, err = reader.Read(make([]byte, 1))
 	require.NoError(t, err)
-	why := errors.New("the read is no longer needed")
+	why := errors.New("read cancelled")
 	stop(why)
 	_, err = io.Copy(io.Discard, reader)
 	assert.ErrorIs(t, err, why)
 }
 
-// methods returns calls of every method of a store.
+// methods returns functions that call each method of a store.
 func methods(ctx context.Context, s store.Store) map[string]func() error {
 	return map[string]func() error{
 		"create":               func() error { return s.Put(ctx, "a", strings.NewReader("x")) },
@@ -448,7 +449,7 @@ func (s Subject) testProbe(t *testing.T) {
 func (s Subject) testFailures(t *testing.T) {
 	for want, open := range map[store.Failure]func(*testing.T) store.Store{store.ErrNoBucket: s.Missing, store.ErrDenied: s.Denied} {
 		if open == nil {
-			continue // this store has no buckets, or no credentials
+			continue // the store has no buckets or no credentials
 		}
 		opened := open(t)
 		assertFailure(t, opened, want)
@@ -457,21 +458,21 @@ func (s Subject) testFailures(t *testing.T) {
 	}
 }
 
-// assertFailure checks that every method except Delete fails with want. A server may report the deletion of an
-// object from a missing bucket as successful.
+// assertFailure checks that every method except Delete fails with want. A server may report success for deleting an
+// object in a missing bucket.
 func assertFailure(t *testing.T, s store.Store, want store.Failure) {
 	t.Helper()
 	for name, call := range methods(testContext(t), s) {
 		if err := call(); name != "delete" {
 			assert.Equal(t, want, store.FailureOf(err), "%s: %v", name, err)
-			assert.NotErrorIs(t, err, store.ErrNotFound, "or the data on a volume would be compared with an empty store")
+			assert.NotErrorIs(t, err, store.ErrNotFound, "a missing bucket must not look like a missing object")
 		}
 	}
 }
 
 func (s Subject) openProxy(t *testing.T) (store.Store, *Proxy) {
 	if s.Through == nil {
-		t.Skip("this store has no network")
+		t.Skip("the store is not accessed over a network")
 	}
 	proxy := NewProxy(t, s.Server)
 	return s.Through(t, proxy.Endpoint), proxy

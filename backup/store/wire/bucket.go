@@ -17,35 +17,35 @@ import (
 
 // Place is the location of a store.
 type Place struct {
-	Bucket   string   // or container
-	Prefix   string   // prefix of all names: empty, or ending with a slash
+	Bucket   string   // bucket or container
+	Prefix   string   // name prefix: empty, or ending with a slash
 	Endpoint *url.URL // nil for the cloud's own endpoint
-	CAPath   string   // see NewClient
+	CAPath   string   // path of a CA bundle; see NewClient
 }
 
-// Bucket implements store.Store for servers that speak HTTP.
+// Bucket implements store.Store for HTTP servers.
 type Bucket struct {
 	Client
-	Name    string                  // URL of the store, without query and secrets
-	Prefix  string                  // prefix of all names: empty, or ending with a slash
-	URL     func(key string) string // escaped URL of an object, or of the bucket if the key is empty
+	Name    string                  // URL of the store, without the query and secrets
+	Prefix  string                  // name prefix: empty, or ending with a slash
+	URL     func(key string) string // escaped URL of an object, or of the bucket if key is empty
 	Media   url.Values              // query parameters to read the content of an object
 	Deleted []int                   // response statuses of a successful deletion
-	// Page returns a page of the objects that start with prefix, and the mark of the next page, or "" for the last
-	// page. It may omit objects up to after, unless that is empty. The mark of the first page is empty.
+	// Page returns a page of the objects whose names start with prefix, and the mark of the next page, or "" for the
+	// last page. Page may omit objects up to after, unless after is empty. The mark of the first page is empty.
 	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
-	// Upload returns the upload of an object.
+	// Upload returns an upload of an object.
 	Upload func(key string) Upload
 }
 
-// Upload creates an object, unless it exists. It is not safe for concurrent use.
+// Upload creates an object unless it exists. An Upload is not safe for concurrent use.
 type Upload interface {
 	// Create creates an object that fits into one piece.
 	Create(ctx context.Context, content []byte) error
 	// Start starts the upload of a larger object.
 	Start(ctx context.Context) error
-	// Part sends a piece, which it must not retain. All pieces except the last have PieceSize bytes. The last piece
-	// may be empty; it creates the object.
+	// Part sends a piece without retaining it. All pieces except the last have PieceSize bytes. The last piece may be
+	// empty and creates the object.
 	Part(ctx context.Context, piece []byte, last bool) error
 	// Abort discards the upload.
 	Abort(ctx context.Context)
@@ -63,14 +63,13 @@ func (b *Bucket) Failed(doing string, err error) error {
 }
 
 const (
-	// PieceSize is the size of the upload buffer in bytes. With S3's limit of 10,000 parts, an object can have 80
-	// GB.
+	// PieceSize is the size of the upload buffer in bytes. S3 allows 10,000 parts, so an object can have 80 GB.
 	PieceSize = 8 << 20
 	// abortDeadline limits the cleanup after a failed upload.
 	abortDeadline = 5 * time.Second
 )
 
-// buffers reuses buffers, because there is an upload every second.
+// buffers reuses upload buffers, because there is an upload every second.
 var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
 
 // Put implements store.Store.
@@ -105,12 +104,12 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	return err
 }
 
-// readPiece fills the buffer, unless it reads the last piece, which may be empty. It returns only errors of
+// readPiece fills the buffer, unless the piece is the last one, which may be empty. readPiece returns only errors of
 // content.
 func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
-		// io.ReadFull would mistake an io.ErrUnexpectedEOF of content for its end.
+		// io.ReadFull would interpret an io.ErrUnexpectedEOF of content as the end.
 		n, err := content.Read(buffer[filled:])
 		filled += n
 		if errors.Is(err, io.EOF) {
@@ -139,7 +138,7 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
-	if length == 0 { // a range cannot be empty, but the existence of the object must be checked
+	if length == 0 { // an empty range is invalid, but the existence of the object must be checked
 		body, err := b.Get(ctx, name, offset, 1)
 		if err != nil {
 			return nil, err
@@ -158,8 +157,8 @@ func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io
 	return body, b.Failed("cannot read "+name, err)
 }
 
-// confirmMissing resolves ErrUnconfirmed: an object is missing only if its bucket can be listed. Otherwise the
-// error of the listing is returned.
+// confirmMissing resolves ErrUnconfirmed: an object is missing only if its bucket can be listed. Otherwise
+// confirmMissing returns the error of the listing.
 func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ErrUnconfirmed) {
 		return err
@@ -170,8 +169,7 @@ func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) err
 	return err
 }
 
-// rangeOf returns the header that requests length bytes from offset, or "" for the whole object. length must not be
-// 0.
+// rangeOf returns the Range header for length bytes from offset, or "" for the whole object. length must not be 0.
 func rangeOf(offset, length int64) string {
 	switch {
 	case length >= 0:
@@ -183,7 +181,7 @@ func rangeOf(offset, length int64) string {
 	}
 }
 
-// bodyOf returns the body of a response to a request for length bytes from offset.
+// bodyOf returns the response body for a request of length bytes from offset.
 func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, err error) {
 	switch {
 	case response.StatusCode == http.StatusRequestedRangeNotSatisfiable:
@@ -192,10 +190,10 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 	case response.Header.Get("ETag") == "":
 		err = ErrUnexpectedResponse("an ETag")
 	case !startsAt(response, offset):
-		err = errors.New("the server returned a different range than requested, or no length")
+		err = errors.New("the server returned an unexpected range or no length")
 	case length < 0:
 		return response.Body, nil
-	default: // a server may send more than the requested range
+	default: // servers may send more than the requested range
 		return struct {
 			io.Reader
 			io.Closer
@@ -205,8 +203,8 @@ func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, 
 	return nil, err
 }
 
-// startsAt reports whether a body starts at offset and has a defined end. Otherwise a truncated response would
-// appear complete.
+// startsAt reports whether a body starts at offset and has a known length. Without a length, a truncated response
+// would look complete.
 func startsAt(response *http.Response, offset int64) bool {
 	if response.ContentLength < 0 && len(response.TransferEncoding) == 0 {
 		return false

@@ -20,26 +20,25 @@ import (
 	"etcd-wrapper/internal/clock"
 )
 
-// Limits for retrying a request.
+// Limits for retries.
 const (
 	attempts  = 3
 	firstWait = 200 * time.Millisecond
-	// longestWait is the longest pause before a request is retried. If a store requests a longer pause, the caller
-	// must wait.
+	// longestWait is the longest pause before a retry. If the store requests a longer pause, the caller must wait.
 	longestWait = 2 * time.Second
 )
 
-// maxBody limits the part of a response that is decoded, in bytes. A page of 5,000 blobs from Azure has 5 MB.
+// maxBody limits the size of decoded responses in bytes. A page of 5,000 blobs from Azure has 5 MB.
 const maxBody = 16 << 20
 
-// Client sends requests to a store and interprets its servers' responses.
+// Client sends requests to a store and interprets the responses.
 type Client struct {
 	HTTP      *http.Client
 	Header    map[string]string         // sent with every request
 	Authorize func(*http.Request) error // adds credentials to a request
-	Expire    func(status int)          // called after ErrDenied to obtain new credentials; may be nil
-	Unmarshal func([]byte, any) error   // unmarshals JSON or XML, depending on the server
-	// Reason returns the error code of an unsuccessful response, which Codes translates.
+	Expire    func(status int)          // called after ErrDenied to get new credentials; may be nil
+	Unmarshal func([]byte, any) error   // decodes JSON or XML, depending on the server
+	// Reason returns the error code of an unsuccessful response, which is looked up in Codes.
 	Reason func(status int, header http.Header, body []byte) string
 	Codes  map[string]error
 }
@@ -51,12 +50,12 @@ type Request struct {
 	Query  url.Values
 	Header map[string]string
 	Body   []byte
-	Once   bool // must not be retried, for example because the first request created the object
+	Once   bool // must not be retried, for example because the first request may have created the object
 }
 
-// Do sends a request and returns a response with one of the accepted statuses. The caller must close its body.
-// While the store is unavailable, Do sends up to three requests within a few seconds. It does not retry a stalled
-// request, because the caller has waited long enough.
+// Do sends a request and returns a response with one of the accepted statuses. The caller must close the response
+// body. While the store is unavailable, Do sends up to three requests within a few seconds. Do does not retry a
+// stalled request, because the caller has already waited long enough.
 func (c *Client) Do(ctx context.Context, r Request, accepted ...int) (response *http.Response, err error) {
 	for attempt := range attempts {
 		response, err = c.send(ctx, r, accepted)
@@ -105,8 +104,7 @@ func (c *Client) send(ctx context.Context, r Request, accepted []int) (*http.Res
 	return nil, err
 }
 
-// Send is like Do, but decodes the body of a response with a 2xx status into a value, unless that is nil, and
-// closes the body.
+// Send is like Do, but closes the body, and decodes the body of a 2xx response into a value that is not nil.
 func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int) (*http.Response, error) {
 	response, err := c.Do(ctx, r, accepted...)
 	if err != nil {
@@ -123,27 +121,26 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 	return response, err
 }
 
-// ErrUnexpectedResponse returns the error for a successful response that violates the protocol of the store,
-// typically from a console, a proxy or a captive portal. It is unknown whether anything was stored.
+// ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Such
+// responses typically come from a console, a proxy or a captive portal. It is unknown whether anything was stored.
 func ErrUnexpectedResponse(lacks string) error {
-	return &store.Unavailable{Cause: fmt.Errorf("a server other than the store responded (without %s); check endpoint=", lacks)}
+	return &store.Unavailable{Cause: fmt.Errorf("the response is not from the store (missing %s); check endpoint=", lacks)}
 }
 
-// ErrNoBucket is returned for status 404 if the request names no object or creates one, because the bucket must be
-// missing.
+// ErrNoBucket is returned for status 404 if the request creates an object or refers to no object, which means that
+// the bucket is missing.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
-// ErrUnconfirmed is an ErrNotFound whose response leaves open whether the object or the bucket is missing, or
-// whether the server is the store's.
+// ErrUnconfirmed is an ErrNotFound that may mean a missing object, a missing bucket or a wrong server.
 var ErrUnconfirmed = fmt.Errorf("%w", store.ErrNotFound)
 
-// Discard ends a response without reading its body, so that its connection can be reused.
+// Discard closes a response without reading the whole body, so that the connection can be reused.
 func Discard(response *http.Response) {
 	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // on failure, the connection is closed
 	_ = response.Body.Close()
 }
 
-// WithoutURL unwraps an error that contains the method and URL, because the URL may contain a signature.
+// WithoutURL unwraps an error that contains the method and the URL. The URL may contain a signature.
 func WithoutURL(err error) error {
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err
@@ -151,47 +148,45 @@ func WithoutURL(err error) error {
 	return err
 }
 
-// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. The error does not contain the value, which may include a
-// password.
+// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. Errors do not contain the value, which may include a password.
 func ParseEndpoint(value string) (*url.URL, error) {
 	endpoint, err := url.Parse(value)
 	switch {
 	case err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" || endpoint.Hostname() == "":
-		return nil, errors.New("is not http(s)://HOST[:PORT]")
+		return nil, errors.New("must be http(s)://HOST[:PORT]")
 	case endpoint.User != nil:
 		return nil, errors.New("must not contain credentials")
 	case endpoint.RawQuery != "" || endpoint.Fragment != "":
-		return nil, errors.New("must not have a query")
+		return nil, errors.New("must not contain a query")
 	default:
 		return endpoint, nil
 	}
 }
 
-// tolerance is the smallest clock difference that can explain a rejection. AWS and Azure allow 15 minutes, Google
-// less.
+// tolerance is the smallest clock difference that may cause a rejection. AWS and Azure allow 15 minutes, Google less.
 const tolerance = 5 * time.Minute
 
 // maxWait limits Retry-After.
 const maxWait = time.Hour
 
-// codeWord matches error codes, the only part of a response that may appear in an error.
+// codeWord matches error codes, the only part of a response that errors may contain.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
 // summary describes an unsuccessful response.
 type summary struct {
 	status int           // HTTP status
-	code   string        // the store's error code, or empty
+	code   string        // error code of the store, or empty
 	after  time.Duration // requested pause, or 0
-	skew   time.Duration // time by which the server's clock is ahead of ours
+	skew   time.Duration // how far the server's clock is ahead
 }
 
-// toError prefers the store's own codes to the HTTP status. Statuses 409 and 412 depend on the request and are not
-// translated here.
+// toError prefers the store's own codes to the HTTP status. Statuses 409 and 412 depend on the request and are
+// handled elsewhere.
 func (s summary) toError(codes map[string]error) error {
 	kind, known := codes[s.code]
 	switch {
 	case s.isDenied() && s.skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w by about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message would be logged again
+		return fmt.Errorf("%s: %w of about %s: %s", s, store.ErrSkewed, s.skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message would be logged again
 	case errors.Is(kind, store.ErrDenied) || !known && s.isDenied():
 		return fmt.Errorf("%s: %w: %s", s, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):
@@ -211,7 +206,7 @@ func (s summary) isDenied() bool {
 	return s.status == http.StatusUnauthorized || s.status == http.StatusForbidden
 }
 
-// isTemporary reports whether the next request may succeed.
+// isTemporary reports whether a retry may succeed.
 func (s summary) isTemporary() bool {
 	switch s.status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -223,7 +218,7 @@ func (s summary) isTemporary() bool {
 	}
 }
 
-// String returns status and code.
+// String returns the status and the code.
 func (s summary) String() string {
 	if codeWord.MatchString(s.code) {
 		return fmt.Sprintf("HTTP status %d (%s)", s.status, s.code)
@@ -240,8 +235,8 @@ func summarize(response *http.Response) summary {
 	return s
 }
 
-// RetryAfter parses the Retry-After header, in seconds or as a date. It returns 0 without the header, and at most
-// maxWait.
+// RetryAfter parses the Retry-After header in seconds or as a date. RetryAfter returns 0 if there is no header, and
+// at most maxWait.
 func RetryAfter(header string) time.Duration {
 	if seconds, err := strconv.Atoi(header); err == nil {
 		return min(max(0, time.Duration(seconds)), maxWait/time.Second) * time.Second
@@ -252,7 +247,7 @@ func RetryAfter(header string) time.Duration {
 	return 0
 }
 
-// describe reduces a connection error to parts that cannot contain any of the response.
+// describe reduces a connection error to a form that cannot contain parts of the response.
 func describe(err error) error {
 	var (
 		network     *net.OpError
@@ -275,6 +270,6 @@ func describe(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("connection lost")
 	default:
-		return errors.New("connection failed, or the response is not HTTP")
+		return errors.New("connection failed or the response is not HTTP")
 	}
 }

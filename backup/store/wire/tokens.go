@@ -15,24 +15,23 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// tokenDeadline limits the time to fetch a token, because there may be no server at the link-local address of a
-// machine.
+// tokenDeadline limits the time to fetch a token, because the link-local address of a machine may have no server.
 const tokenDeadline = 20 * time.Second
 
-var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server did not return one within %s", tokenDeadline)})
+var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("no response within %s", tokenDeadline)})
 
 // Tokens authorizes requests with access tokens.
 type Tokens struct {
-	HTTP *http.Client // IdentityClient
-	// Find returns a token source that uses the client in the context. It is called for the first request, after a
+	HTTP *http.Client // see IdentityClient
+	// Find returns a token source that uses the client in the context. Find is called for the first request, after a
 	// failure, and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
 	File func() (path string) // path of the credentials file; may be nil
 
 	mu     sync.Mutex
-	caller context.Context    // context of the request that waits for a token
-	source oauth2.TokenSource // nil if not determined yet
-	stamp  string             // state of the file when source was determined
+	caller context.Context    // context of the request that needs a token
+	source oauth2.TokenSource // nil if unknown
+	stamp  string             // state of the file when source was found
 }
 
 // Authorize adds a token to a request. Concurrent requests wait for the token.
@@ -72,7 +71,7 @@ func (t *Tokens) token() (token *oauth2.Token, err error) {
 	return token, err
 }
 
-// Expire makes the next request look up credentials again if they were rejected.
+// Expire makes the next request look up credentials again if the status means that they were rejected.
 func (t *Tokens) Expire(status int) {
 	if status == http.StatusUnauthorized {
 		t.mu.Lock()
@@ -81,16 +80,16 @@ func (t *Tokens) Expire(status int) {
 	}
 }
 
-// tokenTransport ends the fetch of a token together with the request that needs it, because token sources keep one
-// context forever.
+// tokenTransport cancels fetching a token when the request that needs it is cancelled. Token sources themselves keep
+// a single context forever.
 type tokenTransport struct{ tokens *Tokens }
 
-// RoundTrip implements http.RoundTripper. It is called by Authorize.
+// RoundTrip implements http.RoundTripper. Authorize triggers the call.
 func (t tokenTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return t.tokens.HTTP.Transport.RoundTrip(request.WithContext(t.tokens.caller))
 }
 
-// translateTokenError omits the text of the server.
+// translateTokenError translates an error without the server's text.
 func translateTokenError(err error) error {
 	var (
 		refused *oauth2.RetrieveError
@@ -102,7 +101,7 @@ func translateTokenError(err error) error {
 	case errors.As(err, &refused) && refused.Response != nil:
 		answer := summarize(refused.Response)
 		if answer.status == http.StatusBadRequest || answer.status == http.StatusNotFound {
-			answer.status = http.StatusUnauthorized // OAuth uses 400 for a rejected grant, and a machine without an account 404
+			answer.status = http.StatusUnauthorized // OAuth uses 400 for a rejected grant, and a machine without an account returns 404
 		}
 		return fmt.Errorf("cannot get an access token: %w", answer.toError(nil))
 	case errors.As(err, &ours):
@@ -112,8 +111,8 @@ func translateTokenError(err error) error {
 	}
 }
 
-// MachineToken fetches a token for the machine's identity from its metadata server. If there is no such server, the
-// error is ErrDenied with the text missing, unless that is empty.
+// MachineToken fetches a token for the machine's identity from the metadata server. If there is no metadata server,
+// the error is ErrDenied with the text missing, unless missing is empty.
 func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) {
 	response, err := oauth2.NewClient(request.Context(), nil).Do(request)
 	if err != nil && missing != "" {
@@ -128,15 +127,15 @@ func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) 
 	}
 	var granted struct {
 		Token   string      `json:"access_token"`
-		Seconds json.Number `json:"expires_in"` // a number, or a string that contains one
+		Seconds json.Number `json:"expires_in"` // number, or string that contains a number
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
 	if err != nil {
 		return nil, err
 	}
 	if json.Unmarshal(body, &granted) != nil || granted.Token == "" {
-		return nil, &store.Unavailable{Cause: errors.New("the metadata server's response contains no token")}
+		return nil, &store.Unavailable{Cause: errors.New("the metadata server returned no token")}
 	}
-	seconds, _ := granted.Seconds.Int64() // zero means a new token for each request
+	seconds, _ := granted.Seconds.Int64() // zero makes each request fetch a new token
 	return &oauth2.Token{AccessToken: granted.Token, Expiry: time.Now().Add(time.Duration(seconds) * time.Second)}, nil
 }

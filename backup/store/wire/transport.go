@@ -1,6 +1,6 @@
-// Package wire contains the code shared by the HTTP-based stores s3, gcs and azblob: connections that fail when
-// they stall, a CA bundle that may rotate, the translation of responses into errors of package store, retries, and
-// uploads in pieces.
+// Package wire contains the code that the HTTP stores s3, gcs and azblob share: connections that fail when they
+// stall, CA bundles that may change, translation of responses to errors of package store, retries, and uploads in
+// pieces.
 package wire
 
 import (
@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	dialDeadline = 10 * time.Second // for the TCP connection, and separately for the TLS handshake
-	// patience limits the time for which a request may stall. Servers may take seconds to assemble a large object
-	// without sending anything.
+	dialDeadline = 10 * time.Second // for the TCP connection and the TLS handshake separately
+	// patience limits how long a request may stall. Servers may take seconds to assemble a large object before they
+	// respond.
 	patience = time.Minute
 )
 
-// NewClient returns a client that does not follow redirects, so that credentials stay with the store. Unless caPath
-// is empty, it is the path of a PEM bundle that replaces the system's CAs and is reread when it changes. NewClient
-// does not connect; its error describes a problem with the bundle.
+// NewClient returns a client that does not follow redirects, so that other hosts never receive the credentials. If
+// caPath is not empty, it is the path of a PEM bundle that replaces the system's CAs and is read again when it
+// changes. NewClient does not connect; an error describes a problem with the bundle.
 func NewClient(caPath string) (*http.Client, error) {
 	rotating := &reloadingTransport{caPath: caPath}
 	if _, err := rotating.transport(); err != nil {
@@ -46,9 +46,9 @@ func withoutRedirects(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// IdentityClient returns a client for credential servers, to which a store's CA bundle does not apply.
+// IdentityClient returns a client for credential servers, which do not use the store's CA bundle.
 func IdentityClient() *http.Client {
-	client, _ := NewClient("") // an error is only possible with a CA bundle
+	client, _ := NewClient("") // fails only for a CA bundle
 	return client
 }
 
@@ -77,7 +77,7 @@ func (r *reloadingTransport) transport() (*http.Transport, error) {
 	if r.current != nil && stamp == r.stamp {
 		return r.current, nil
 	}
-	var roots *x509.CertPool // nil uses the system's pool
+	var roots *x509.CertPool // nil means the system's pool
 	if r.caPath != "" {
 		var err error
 		if roots, err = disk.ReadRoots(r.caPath); err != nil {
@@ -100,15 +100,15 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConnsPerHost:    4,
 		IdleConnTimeout:        patience,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true, // the content must arrive unmodified
+		DisableCompression:     true, // content must not be modified in transit
 		Protocols:              new(http.Protocols),
 	}
-	transport.Protocols.SetHTTP1(true) // HTTP/1 limits the effect of a hanging connection to one request
+	transport.Protocols.SetHTTP1(true) // HTTP/1 limits the effect of a hanging connection to a single request
 	return transport
 }
 
-// proxy returns the proxy from the environment. Requests to link-local addresses, from which a machine obtains its
-// identity, are never proxied.
+// proxy returns the proxy from the environment. Requests to link-local addresses, which provide a machine's identity,
+// are never proxied.
 func proxy(request *http.Request) (*url.URL, error) {
 	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
 		return nil, nil
@@ -116,7 +116,7 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
-// stampOf returns a string that changes when the file changes. It is empty for a missing file.
+// stampOf returns a string that changes when the file changes, or "" if the file does not exist.
 func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -125,24 +125,24 @@ func stampOf(path string) string {
 	return fmt.Sprint(info.ModTime(), info.Size())
 }
 
-// progress is the number of bytes that must be transferred within patience, because a server that only trickles
-// bytes also counts as hanging.
+// progress is the number of bytes that must be transferred within patience. A server that sends only a few bytes at a
+// time counts as stalled.
 const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("no data was transferred")
 
 const (
-	// small is the maximum size, in bytes, of an object that a server need not assemble.
+	// small is the maximum size in bytes of an object that servers store without assembling it.
 	small = 64 << 10
-	// brief limits the time to create a small object.
+	// brief limits the time for creating a small object.
 	brief = 10 * time.Second
 )
 
 type sizeKey struct{}
 
-// withObjectSize returns a context for the request that creates an object of this size. A stalled request for a
-// small object fails soon and may be retried: an object is created only if it does not exist, so the stalled
-// request does no harm.
+// withObjectSize returns a context for a request that creates an object of the given size. A stalled request for a
+// small object fails early and may be retried, which is harmless because objects are only created if they do not
+// exist.
 func withObjectSize(ctx context.Context, size int) context.Context {
 	if size > small {
 		return ctx
@@ -150,7 +150,7 @@ func withObjectSize(ctx context.Context, size int) context.Context {
 	return context.WithValue(ctx, sizeKey{}, true)
 }
 
-// patienceFor returns the time for which a request may stall.
+// patienceFor returns how long a request may stall.
 func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	if ctx.Value(sizeKey{}) == nil {
 		return d.patience
@@ -158,8 +158,8 @@ func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	return min(d.patience, brief)
 }
 
-// stallDetector cancels a request that stalls, which means that neither its body, nor the response, nor the
-// response body makes progress within patience. It returns the errors of the caller's context or ErrUnavailable.
+// stallDetector cancels a request that stalls, which means that neither the request body nor the response makes
+// progress within patience. Its errors are the error of the caller's context or ErrUnavailable.
 type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration
@@ -189,8 +189,8 @@ func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error)
 	return response, nil
 }
 
-// transfer is a request in progress. Its clock runs only while the server must act, not while the caller is busy
-// between two reads of the response.
+// transfer is a request in progress. Its clock runs only while waiting for the server, not while the caller pauses
+// between reads of the response.
 type transfer struct {
 	caller   context.Context
 	own      context.Context
@@ -200,9 +200,9 @@ type transfer struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	running bool
-	started time.Time     // when the clock was last started
+	started time.Time     // time at which the clock was last started
 	left    time.Duration // remaining patience at that time
-	moved   int           // bytes transferred since the patience was last reset
+	moved   int           // bytes transferred since the last reset of the patience
 }
 
 func newTransfer(caller context.Context, patience time.Duration) *transfer {
@@ -226,7 +226,7 @@ func (t *transfer) setRunning(running bool) {
 	t.running = running
 }
 
-// count adds transferred bytes. If there are enough of them, the patience is reset.
+// count adds transferred bytes and resets the patience after enough progress.
 func (t *transfer) count(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -248,7 +248,7 @@ func (t *transfer) translate(err error) error {
 	}
 }
 
-// requestBody reports the progress of sending.
+// requestBody counts sent bytes.
 type requestBody struct {
 	io.ReadCloser
 	transfer *transfer
@@ -260,7 +260,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// responseBody reports the progress of receiving.
+// responseBody counts received bytes.
 type responseBody struct {
 	io.ReadCloser
 	transfer *transfer

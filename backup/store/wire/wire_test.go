@@ -117,12 +117,12 @@ func TestResponsesBecomeErrors(t *testing.T) {
 		kind     error
 		text     string
 	}{
-		{summary{status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
-		{summary{status: 403, code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
-		{summary{status: 403, skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{summary{status: 401, skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{summary{status: 400, code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
-		{summary{status: 404, code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
+		{summary{status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check the credentials and their permissions"},
+		{summary{status: 403, code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check the credentials and their permissions"},
+		{summary{status: 403, skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock skew relative to the store of about 1h0m0s: correct this machine's clock"},
+		{summary{status: 401, skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock skew relative to the store of about 1h0m0s: correct this machine's clock"},
+		{summary{status: 400, code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock skew relative to the store of about 0s: correct this machine's clock"},
+		{summary{status: 404, code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create the bucket or correct --backup-store"},
 		{summary{status: 404, code: "Other"}, ErrUnconfirmed, "HTTP status 404 (Other): object not found"},
 		{summary{status: 404, code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
 		{summary{status: 409, code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
@@ -196,7 +196,7 @@ func TestARangeThatWasNotRequestedIsRejected(t *testing.T) {
 	}
 	for _, wrong := range []*http.Response{answer("bytes 0-9/10", 10), answer("", 10), answer("bytes 3-9/10", -1), answer("x", 10)} {
 		_, err := bodyOf(wrong, 3, 7)
-		assert.ErrorContains(t, err, "a different range than requested, or no length")
+		assert.ErrorContains(t, err, "an unexpected range or no length")
 	}
 	body, err := bodyOf(answer("bytes 3-9/10", 7), 3, 7)
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.E
 
 const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
 
-// The test runs in a separate process, because a process reads the proxy from its environment only once.
+// The test runs in a separate process, because a process reads the proxy environment variables only once.
 func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	if target := os.Getenv(askedForProxy); target != "" {
 		request, err := http.NewRequest(http.MethodGet, target, nil)
@@ -258,7 +258,7 @@ func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 // step is shorter than patience, so a server that takes one step per part is slow but not stalled.
 const step = patience / 3
 
-// slowServer waits for one step before each part of a request that it reads and of a response that it sends.
+// slowServer waits for one step before reading or sending each part.
 type slowServer struct{ part int }
 
 func (s slowServer) RoundTrip(request *http.Request) (*http.Response, error) {

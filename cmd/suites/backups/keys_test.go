@@ -32,7 +32,7 @@ func TestStore_otherKeysAreRefused(t *testing.T) {
 
 	m.Flags = append(plain[:len(plain):len(plain)], encryptedTo(others)...)
 	wrong := m.StartReady()
-	m.requireServingWithProblem(wrong, "not signed by a key of --backup-trusted-keys")
+	m.requireServingWithProblem(wrong, "not signed by a key in --backup-trusted-keys")
 	wrong.Shutdown()
 	assert.Equal(t, before, files(t, m.dir), "the store is unchanged")
 

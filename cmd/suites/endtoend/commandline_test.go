@@ -31,7 +31,7 @@ func TestInvalidCommandLine_namesTheFlag(t *testing.T) {
 		"--log-level":                    {"start-etcd", "--log-level=loud"},
 		"--recover: only with":           {"start-etcd", "--recover=never"},
 		"--backup-store: only with":      {"start-etcd", "--backup-store=file:///b"},
-		"--backup-store: is not azblob":  {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
+		"--backup-store: must be azblob": {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
 		"--backup-store: s3:// has no":   {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
 		"--backup-full-schedule":         {"start-etcd", "--standalone", "--backup-full-schedule=0 0 31 2 *", volume},
 		"--backup-keep":                  {"start-etcd", "--standalone", "--backup-keep=points=ever", volume},

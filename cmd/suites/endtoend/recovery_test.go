@@ -141,7 +141,7 @@ func TestRestore_impossible(t *testing.T) {
 		message []string
 	}{
 		"a target that is not kept": {func(*harness.Pod) {}, []string{"--restore-to=revision:4711", "--restore-id=x"}, 78, []string{
-			"refusing to start etcd on this data directory: nothing was moved because the requested target cannot be restored: revision 4711 is not available", "which has revisions ", "backup list",
+			"refusing to start etcd on this data directory: nothing was moved because the requested target cannot be restored: revision 4711 is not available", "restore points: revisions ", "backup list",
 		}},
 		"--recover=never": {func(p *harness.Pod) { harness.CorruptFile(p.T, p.DBPath(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
 			"the data could be restored", "has revision 2", "start with --recover=auto",

@@ -135,7 +135,7 @@ func TestEmptyVolume_missingBackupFolder(t *testing.T) {
 	require.NoError(t, os.Remove(d.dir))
 	p.Flags = append(p.Flags, d.flag())
 	run := p.Start()
-	run.AwaitLine(harness.Line{"message": "create the directory, or mount the volume that contains it", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "create the directory or mount its volume", "level": "warn"})
 	assert.NotEqual(t, 200, run.Readyz())
 	p.RequireNoData()
 	require.NoError(t, os.Mkdir(d.dir, 0o700))

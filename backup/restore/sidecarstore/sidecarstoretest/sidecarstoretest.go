@@ -1,4 +1,4 @@
-// Package sidecarstoretest writes backups as etcd-backup-restore does, for tests of their readers.
+// Package sidecarstoretest writes backups like etcd-backup-restore, for tests.
 package sidecarstoretest
 
 import (
@@ -17,21 +17,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Suffixes has the suffixes of the sidecar's compressions.
+// Suffixes contains the suffixes for the sidecar's compression algorithms.
 var Suffixes = []string{"", ".gz", ".zlib", ".Z"}
 
-// Event is an event in the JSON of the sidecar, with the type of its etcd client.
+// Event is an event in the sidecar's JSON format, with the type of its etcd client.
 type Event struct {
 	EtcdEvent *clientv3.Event `json:"etcdEvent"`
 	Time      time.Time       `json:"time"`
 }
 
-// Name returns the name that the sidecar gives an object, without a directory.
+// Name returns the sidecar's name for an object, without a directory.
 func Name(kind string, first, last int64, created time.Time, suffix string) string {
 	return fmt.Sprintf("%s-%08d-%08d-%d%s", kind, first, last, created.Unix(), suffix)
 }
 
-// Delta is the content of an object of kind Incr before it is compressed.
+// Delta returns the uncompressed content of an Incr object.
 func Delta(t testing.TB, events ...Event) []byte {
 	t.Helper()
 	content, err := json.Marshal(events)
@@ -39,7 +39,7 @@ func Delta(t testing.TB, events ...Event) []byte {
 	return WithDigest(content)
 }
 
-// WithDigest returns the content followed by its digest.
+// WithDigest returns the content followed by its SHA-256.
 func WithDigest(content []byte) []byte {
 	sum := sha256.Sum256(content)
 	return append(content[:len(content):len(content)], sum[:]...)
@@ -66,7 +66,7 @@ func Compress(t testing.TB, suffix string, content []byte) []byte {
 	return compressed.Bytes()
 }
 
-// UpTo reads a watch up to a revision, as the sidecar does.
+// UpTo returns the events of a watch up to a revision, like the sidecar.
 func UpTo(t testing.TB, watch clientv3.WatchChan, last int64) (events []Event) {
 	t.Helper()
 	for answer := range watch {

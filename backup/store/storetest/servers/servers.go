@@ -1,7 +1,7 @@
-// Package servers starts real servers of object stores for tests, as processes on loopback: versitygw for S3,
-// fake-gcs-server for Google Cloud Storage, Azurite for Azure. They are built or installed from the module in
-// testdata/servers, once, into the user's cache directory. Nothing is started unless the tests run with -servers,
-// as `make test-backup` does.
+// Package servers starts real object store servers for tests on loopback: versitygw for S3, fake-gcs-server for
+// Google Cloud Storage, and Azurite for Azure. The servers are built or installed once from the module
+// testdata/servers to the user's cache directory. Servers are started only if the tests run with -servers, as in
+// `make test-backup`.
 package servers
 
 import (
@@ -26,9 +26,9 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-var wanted = flag.Bool("servers", false, "run the tests that need real servers of object stores")
+var wanted = flag.Bool("servers", false, "run the tests that need real object store servers")
 
-// Keys of the servers. Azurite's are Microsoft's, published and the same everywhere.
+// Keys of the servers. Azurite uses fixed keys that Microsoft has published.
 const (
 	S3Access     = "tester"
 	S3Secret     = "test-secret"
@@ -36,7 +36,7 @@ const (
 	AzureKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
-// S3 starts versitygw and returns its endpoint. It ends with the test.
+// S3 starts versitygw and returns its endpoint. The server stops when the test ends.
 func S3(t *testing.T) *url.URL {
 	binary := build(t, "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 	return start(t, "", func(port string) *exec.Cmd {
@@ -46,12 +46,12 @@ func S3(t *testing.T) *url.URL {
 	})
 }
 
-// S3Env returns the environment variables with which programs use the server that S3 starts.
+// S3Env returns the environment variables for access to the server that S3 starts.
 func S3Env() []string {
 	return []string{"AWS_ACCESS_KEY_ID=" + S3Access, "AWS_SECRET_ACCESS_KEY=" + S3Secret}
 }
 
-// S3URL returns the URL of a store in a bucket of an S3 server, whose endpoint may be that of a proxy.
+// S3URL returns the URL of a store in a bucket of an S3 server, or of a proxy of the server.
 func S3URL(endpoint, bucket, prefix string) string {
 	return fmt.Sprintf("s3://%s/%s?path-style=true&region=us-east-1&endpoint=%s", bucket, prefix, url.QueryEscape(endpoint))
 }
@@ -64,7 +64,7 @@ func MakeS3Bucket(t *testing.T, server *url.URL, name string) {
 	require.NoError(t, client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}))
 }
 
-// GCS starts fake-gcs-server and returns its endpoint. It ends with the test.
+// GCS starts fake-gcs-server and returns its endpoint. The server stops when the test ends.
 func GCS(t *testing.T) *url.URL {
 	binary := build(t, "fake-gcs-server", "github.com/fsouza/fake-gcs-server")
 	return start(t, "", func(port string) *exec.Cmd {
@@ -72,7 +72,7 @@ func GCS(t *testing.T) *url.URL {
 	})
 }
 
-// Azure starts Azurite and returns the endpoint of its account. It ends with the test.
+// Azure starts Azurite and returns the endpoint of its account. The server stops when the test ends.
 func Azure(t *testing.T) *url.URL {
 	script := install(t, "azurite")
 	return start(t, "/"+AzureAccount, func(port string) *exec.Cmd {
@@ -84,7 +84,8 @@ func Azure(t *testing.T) *url.URL {
 // patience limits the start of a server, which takes seconds on a busy machine.
 const patience = 2 * time.Minute
 
-// start runs a server and returns its endpoint, with the path, when it responds. It ends with the test.
+// start starts a server and returns its endpoint (with the path) once it responds. The server stops when the test
+// ends.
 func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
 	endpoint := &url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t)), Path: path}
 	var output bytes.Buffer
@@ -108,7 +109,7 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 		}
 		select {
 		case <-ended:
-			require.FailNow(t, "the server has ended", "%s: %s", server.Path, &output)
+			require.FailNow(t, "the server exited", "%s: %s", server.Path, &output)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -116,14 +117,15 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 	return nil
 }
 
-// build returns a program of the module testdata/servers. It is built at most once for each content of go.sum.
+// build builds a program of the module testdata/servers, at most once per content of go.sum, and returns its path.
 func build(t *testing.T, name, pkg string) string {
 	return ensureFile(t, "go.sum", name, func(from, into string) *exec.Cmd {
 		return exec.Command("go", "build", "-C", from, "-o", filepath.Join(into, name), pkg)
 	})
 }
 
-// install returns the script of Azurite, which npm installs at most once for each content of package-lock.json.
+// install installs Azurite with npm, at most once per content of package-lock.json, and returns the path of its
+// script.
 func install(t *testing.T, name string) string {
 	script := filepath.Join("node_modules", name, "dist", "src", "blob", "main.js")
 	return ensureFile(t, "package-lock.json", script, func(from, into string) *exec.Cmd {
@@ -134,13 +136,13 @@ func install(t *testing.T, name string) string {
 	})
 }
 
-// ensureFile returns the path of a file in the cache, and runs command to create it if it is missing. Packages are
-// tested in parallel; one creates the file while the others wait. A server that is unavailable skips the test,
-// which is also shown on the terminal.
+// ensureFile returns the path of a file in the cache and runs command to create the file if it is missing. If
+// packages are tested in parallel, one creates the file while the others wait. If the server cannot be installed, the
+// test is skipped with a message on the terminal.
 func ensureFile(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
-		t.Skip("this needs a real server: run the tests with -servers, or make test-backup")
+		t.Skip("the test needs a real server: run it with -servers or make test-backup")
 	}
 	from, into := cache(t, lock)
 	held, err := os.OpenFile(into+".lock", os.O_CREATE|os.O_RDWR, 0o600)
@@ -153,20 +155,21 @@ func ensureFile(t *testing.T, lock, file string, command func(from, into string)
 	}
 	require.NoError(t, os.MkdirAll(into, 0o700))
 	if said, err := command(from, into).CombinedOutput(); err != nil {
-		sentence := fmt.Sprintf("SKIPPED %s: %s can't be had: %v", t.Name(), file, err)
+		sentence := fmt.Sprintf("SKIPPED %s: cannot install %s: %v", t.Name(), file, err)
 		fmt.Fprintln(os.Stderr, sentence)
 		t.Skipf("%s\n%s", sentence, said)
 	}
 	return path
 }
 
-// cache returns the module of the servers, above the test, and a directory for the content of its lock file.
+// cache returns the module testdata/servers in a parent directory of the test, and a cache directory for the content
+// of the lock file.
 func cache(t *testing.T, lock string) (module, directory string) {
 	for module = "testdata/servers"; ; module = filepath.Join("..", module) {
 		if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
 			break
 		}
-		require.Less(t, len(module), 100, "testdata/servers is not above the test")
+		require.Less(t, len(module), 100, "no parent directory contains testdata/servers")
 	}
 	content, err := os.ReadFile(filepath.Join(module, lock))
 	require.NoError(t, err)
