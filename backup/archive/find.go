@@ -55,7 +55,7 @@ type Path struct {
 }
 
 // Lost returns the number of revisions after the end of the path that exist according to object names but cannot be
-// read. There may be more: see PastEnd.
+// read. More revisions may be lost: see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
 // truncate returns the readable part of a path.

@@ -317,7 +317,8 @@ func (f StoredFull) rejectReason() error {
 }
 
 // A Link is the end of the sequence before a full snapshot that starts a new chain. The snapshot counts only after an
-// empty segment at that position names the snapshot. Otherwise a chain could start in a generation that has ended.
+// empty segment at that position names the snapshot. The empty segment prevents chains from starting in a generation
+// that has ended.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // digest of the chain at that position

@@ -49,8 +49,8 @@ type Store interface {
 	Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
 	// List yields the objects whose names start with prefix and sort after the name after, in byte order, page by
-	// page. Both may be empty or incomplete names. Objects that are created or deleted during the listing may or may
-	// not be included. Names that do not pass CheckName are skipped. An error ends the listing.
+	// page. prefix and after may be empty or incomplete names. Objects that are created or deleted during the listing
+	// may or may not be included. Names that do not pass CheckName are skipped. An error ends the listing.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 
 	// Delete deletes an object. Deleting a missing object is not an error. ErrLocked means that the object cannot be
@@ -216,8 +216,8 @@ func NextStep(err error) string {
 	return ""
 }
 
-// NextStep returns the suggested next step for the failure. Error messages of the HTTP stores end with it, except for
-// ErrUnavailable.
+// NextStep returns the suggested next step for the failure. Error messages of the HTTP stores end with the
+// suggestion, except for ErrUnavailable.
 func (f Failure) NextStep() string {
 	switch f {
 	case ErrDenied:

@@ -8,8 +8,8 @@
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are Unix time. All other objects are ignored, including numbered chunks of uploads, which stores
-// merge into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the
+// The seconds are Unix time. All other objects are ignored, including numbered chunks of uploads, which stores merge
+// into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the
 // tag x-etcd-snapshot-exclude are not ignored, because listings do not contain tags.
 //
 // # Names are hints

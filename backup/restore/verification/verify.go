@@ -156,7 +156,7 @@ func checkPages(ctx context.Context, path string) error {
 	return db.View(func(tx *bolt.Tx) error {
 		var first []string
 		count := 0
-		for finding := range tx.Check() { // bbolt cannot stop this check
+		for finding := range tx.Check() { // bbolt's check cannot be interrupted
 			if count++; count <= quotedFindings {
 				first = append(first, fmt.Sprintf("%.200s", finding))
 			}

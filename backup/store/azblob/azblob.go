@@ -22,7 +22,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version is a protocol version that every server supports and that has tokens and large blocks.
+// version is the protocol version, which every server supports and which includes tokens and large blocks.
 const version = "2021-12-02"
 
 var (

@@ -239,7 +239,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	default:
 		return linked
 	}
-	// Even if the object existed: its creator may have been killed before syncing the directory.
+	// Sync the directory even if the object existed: its creator may have been killed before doing so.
 	if err := syncDirectory(in, "."); err != nil {
 		return err
 	}

@@ -117,7 +117,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
-// Otherwise, a restore test run by root would leave a result that the service cannot read.
+// A restore test run by root must not leave a result that the service cannot read.
 func TestWhatRootStoresBelongsToTheOwnerOfTheDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can create files for another user")

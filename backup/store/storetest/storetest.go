@@ -32,7 +32,7 @@ type Subject struct {
 	// Open returns an empty store at a new location.
 	Open func(t *testing.T) store.Store
 	// Server is the endpoint of the store's server, and Through opens an empty store through a proxy of the server.
-	// Both are nil for a store without a network.
+	// Server and Through are nil for a store without a network.
 	Server  *url.URL
 	Through func(t *testing.T, proxied *url.URL) store.Store
 	// Missing opens a store whose bucket does not exist, and Denied one with invalid credentials; nil if impossible.

@@ -122,7 +122,8 @@ func (c *Client) Send(ctx context.Context, r Request, into any, accepted ...int)
 }
 
 // ErrUnexpectedResponse returns the error for a successful response that violates the store's protocol. Such
-// responses typically come from a console, a proxy or a captive portal. It is unknown whether anything was stored.
+// responses typically come from a console, a proxy or a captive portal. The response does not show whether anything
+// was stored.
 func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("the response is not from the store (missing %s); check endpoint=", lacks)}
 }
