@@ -36,8 +36,8 @@ type Options struct {
 	Policy     retention.Policy
 	SpoolDir   string // directory on the volume that only the spool uses
 	SpoolLimit int64  // bytes
-	// Verify tests in a separate process whether a path can be restored. It returns an error if the test could not
-	// run.
+	// Verify tests in a separate process whether a path can be restored. Verify returns an error if the test could
+	// not run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
 	// ScratchDir is the directory that Verify restores to. Commands append a dash and a suffix to its name. Files
 	// left behind by a killed process are removed at the next start.
@@ -80,7 +80,7 @@ var ErrNotRunning = errors.New("backups are not running; run etcd-wrapper status
 // retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
 
-// New returns Backups for one run. It does not access the store.
+// New returns Backups for one run. New does not access the store.
 func New(options Options) *Backups {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -127,8 +127,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	w.Run(ctx)
 }
 
-// supersede reports that another generation has superseded this one. It does nothing after the run has ended because
-// the next run must not receive the reason.
+// supersede reports that another generation has superseded this one. After the run has ended, supersede does nothing
+// because the next run must not receive the reason.
 func (b *Backups) supersede(run context.Context, reason error) {
 	if run.Err() != nil {
 		return
@@ -174,8 +174,8 @@ func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 // errStopping is returned to clients that are still waiting for the store when etcd is closed.
 var errStopping = errors.New("etcd is stopping")
 
-// End stops the writer so that etcd can be closed. It returns an error if a request to the store is still pending
-// when ctx is done; even then, the writer no longer reads from etcd. Maintenance tasks may outlive End.
+// End stops the writer so that etcd can be closed. End returns an error if a request to the store is still pending
+// when ctx is done. Even then, the writer no longer reads from etcd. Maintenance tasks may outlive End.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -211,8 +211,8 @@ func (b *Backups) Ack() *ack.Gate { return b.options.Ack }
 // confirmLimit bounds the time that a change may wait for the store before the member becomes unready.
 const confirmLimit = 2 * time.Second
 
-// Unconfirmed returns why clients are waiting for the store. It returns an empty string if the gate is open and no
-// change has been waiting for confirmLimit.
+// Unconfirmed returns why clients are waiting for the store. The result is empty if the gate is open and no change
+// has been waiting for confirmLimit.
 func (b *Backups) Unconfirmed() string {
 	if b.options.Ack == nil {
 		return ""
@@ -232,8 +232,8 @@ func (b *Backups) Unconfirmed() string {
 	return "clients are waiting because the backup store is not confirming writes: " + reason
 }
 
-// BeforeCompaction captures the rows that a compaction is about to remove. It returns when the rows are in the spool
-// or ctx is done.
+// BeforeCompaction captures the rows that a compaction is about to remove. BeforeCompaction returns when the rows are
+// in the spool or ctx is done.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if r := b.running.Load(); r != nil {
 		select {
@@ -246,7 +246,7 @@ func (b *Backups) BeforeCompaction(ctx context.Context) {
 	}
 }
 
-// Now makes a full snapshot and waits until it is stored. It returns ErrNotRunning or an error from writer.FullNow.
+// Now makes a full snapshot and waits until it is stored. Now returns ErrNotRunning or an error from writer.FullNow.
 func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	s := b.currentWriter()
 	if s == nil {

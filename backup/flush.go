@@ -27,15 +27,15 @@ const (
 
 var errStillUnreachable = errors.New("the store has not recovered from an earlier failure")
 
-// Flush uploads all writes that etcd acknowledged before it was closed, and returns nil once they are stored. It must
-// be called after End, and waits for the writer to stop. The writer may have stopped before the last writes, so every
-// member uploads the changes that are missing from the store, possibly at the same time.
+// Flush uploads all writes that etcd acknowledged before it was closed, and returns nil once they are stored. Flush
+// must be called after End, and waits for the writer to stop. The writer may have stopped before the last writes, so
+// every member uploads the changes that are missing from the store, possibly at the same time.
 //
 // If there is no chain to extend, the member that wrote the backups copies the whole database, and the other members
 // return writer.ErrNoChain. Flush returns writer.ErrRowsOnly if all revisions are stored and another member must
-// upload the rest, and ErrNotRunning if backups had not started. Flush returns shortly after ctx is done even if a
-// volume or network file system hangs. In that case it leaks a goroutine, which is harmless because the process is
-// about to exit.
+// upload the rest, and ErrNotRunning if backups had not started. If a volume or network file system hangs, Flush
+// still returns shortly after ctx is done, but leaks a goroutine. The leak is harmless because the process is about
+// to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -104,9 +104,9 @@ func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
 	return last.Flush(ctx)
 }
 
-// FlushAtRest uploads the changes in a data directory that are missing from the store. It is for single-member
-// clusters whose etcd is not running and will not use this data again. The error describes what could not be
-// uploaded.
+// FlushAtRest uploads the changes in a data directory that are missing from the store. FlushAtRest is for
+// single-member clusters whose etcd is not running and will not use this data again. The error describes what could
+// not be uploaded.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
 	closed, err := capture.OpenClosed(filepath.Join(dataDir, "member", "snap", "db"), capture.Identity{
 		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
@@ -147,8 +147,8 @@ type spoolFlush struct {
 // if there is no usable data; reach is the last revision of that data. If the newest segment belongs to other data or
 // ends at or before reach, FlushSpool leaves the spool to the writer.
 //
-// FlushSpool must be called before Begin. It can be called again after an error such as store.ErrUnavailable or
-// context.DeadlineExceeded, which it returns if uploading a segment takes longer than two minutes. Segments that
+// FlushSpool must be called before Begin. FlushSpool can be called again after an error such as store.ErrUnavailable.
+// If a segment takes longer than two minutes to upload, FlushSpool returns context.DeadlineExceeded. Segments that
 // follow an unreadable part, or that belong to a generation ended by a restore, are preserved, and a warning is
 // logged.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
@@ -301,7 +301,7 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 }
 
 // preserve moves the spool aside if its generation has ended or part of it is unreadable. A spool that belongs to
-// another store stays in place. In all other cases preserve returns why, because an operator must decide.
+// another store stays in place. Otherwise preserve returns why, because an operator must decide.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	generation, ended, err := s.generation(ctx, from)
 	switch {
@@ -321,8 +321,8 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	return err
 }
 
-// buildRemaining builds a segment from the records after the end of the backups. It is used if another member has
-// stored the first part of the segment.
+// buildRemaining builds a segment from the records after the end of the backups, for a segment whose first part was
+// stored by another member.
 func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {

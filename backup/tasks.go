@@ -139,8 +139,7 @@ func (c *tasks) runTask(ctx context.Context, task task) {
 	c.recordResult(task.name, err, pause)
 }
 
-// recordResult records the result of a task and the time of the next retry. It logs an error only if it differs from
-// the previous one.
+// recordResult records the result of a task and the time of the next retry. Repeated errors are logged only once.
 func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	previous := c.failing[name]
 	delete(c.failing, name)
@@ -314,8 +313,8 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	return err
 }
 
-// replace makes a full snapshot to replace one that cannot be restored. It does so at most once per replaceEvery for
-// each reason.
+// replace makes a full snapshot to replace one that cannot be restored, at most once per replaceEvery for each
+// reason.
 func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
@@ -351,8 +350,8 @@ func (c *tasks) testRestore(ctx context.Context) error {
 }
 
 // testLatest checks whether the latest revision can be restored, because the writer does not read back its uploads.
-// If the listing ends before that revision, testLatest makes a full snapshot. Otherwise it runs a restore test, which
-// also detects damaged segments.
+// If the listing ends before that revision, testLatest makes a full snapshot. Otherwise testLatest runs a restore
+// test, which also detects damaged segments.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {
@@ -477,8 +476,8 @@ type clock struct {
 
 func newClock(now func() time.Time) clock { return clock{now: now, first: now(), started: time.Now()} }
 
-// check returns why no backups may be deleted now. It returns an empty string if the wall clock has not jumped within
-// the last hour.
+// check returns why no backups may be deleted now, or an empty string if the wall clock has not jumped within the
+// last hour.
 func (c *clock) check() string {
 	drift := c.now().Round(0).Sub(c.first.Round(0)) - time.Since(c.started)
 	if jump := drift - c.drift; jump.Abs() > maxDrift {

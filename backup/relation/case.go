@@ -73,7 +73,7 @@ func placeOf(names Names, generation int, s Store) Place {
 	}
 }
 
-// classify returns the relation for a case. It returns Same if no rule matches.
+// classify returns the relation for a case, or Same if no rule matches.
 func classify(c Case) Relation {
 	isValid := c.State == Valid
 	switch {

@@ -13,9 +13,9 @@
 // generation that the data belongs to (archive.Identity). Names do not identify a cluster: two clusters may have the
 // same name, the same owner and even the same etcd cluster ID, because etcd derives that ID from its configuration.
 //
-// Data without such a file comes from a plain etcd or from etcdutl snapshot restore. It belongs to the store only if
-// its own cluster created the newest generation or cluster.json, but was killed before it could write the file. In
-// that case the generation is still empty and has the etcd cluster ID and the owner of this cluster (Case.Resumes).
+// Data without such a file comes from a plain etcd or from etcdutl snapshot restore. Such data belongs to the store
+// only if its own cluster created the newest generation or cluster.json, but was killed before it could write the
+// file. The generation is then still empty and has the etcd cluster ID and the owner of this cluster (Case.Resumes).
 // Running members also identify the cluster (Data.Peers).
 //
 // # The relations

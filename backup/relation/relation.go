@@ -82,15 +82,14 @@ func (s Store) Identity() archive.Identity {
 	return archive.Identity{Cluster: s.Cluster.Cluster, Generation: max(1, s.Newest().Number)}
 }
 
-// nothingStored reports whether the newest generation is empty and has not ended. It returns true if there is no
-// generation.
+// nothingStored reports whether there is no generation or the newest one is empty and has not ended.
 func (s Store) nothingStored() bool {
 	return s.Newest().Number == 0 || s.Head.Empty() && s.Head.PastEnd.IsZero() && s.Head.Ending() == nil
 }
 
 // Adopts reports whether --adopt names the store's cluster and the adoption has not been carried out yet. A plain
-// cluster ID adopts the cluster once per owner, and ID/N does so only while generation N is the newest. It is
-// therefore safe to leave the flag set after the adoption.
+// cluster ID adopts the cluster once per owner, and ID/N does so only while generation N is the newest. The flag can
+// therefore stay set after the adoption.
 func (s Store) Adopts(flag, owner string) bool {
 	id, number, named := strings.Cut(flag, "/")
 	switch {
@@ -181,7 +180,7 @@ func (j Result) Describe(data Data, s Store, store string) string {
 	case Copied:
 		difference := fmt.Sprintf("the data ends at revision %d", data.Revision)
 		if data.Rows == Different {
-			difference = fmt.Sprintf("its revision %d differs from the one on this volume (the next start checks the data for disk corruption)", s.Head.Revision())
+			difference = fmt.Sprintf("revision %d differs from the data on this volume (the next start checks the data for disk corruption)", s.Head.Revision())
 		}
 		return fmt.Sprintf("another copy of this data is writing to the same backups: %s has generation %d of cluster %s up to revision %d, but %s; only the copy that wrote first may continue",
 			store, data.Identity.Generation, cluster, s.Head.Revision(), difference)
@@ -232,7 +231,7 @@ var wayOut = map[Relation]string{
 	Emptied:      "restore the backups from an earlier version of the bucket, or delete cluster.json and everything under reservation/ to start a new cluster there",
 	Succeeded:    "export the data directory to keep revisions that exist only on this volume; to keep using this data, point --backup-store at another location",
 	Copied:       "to keep using this data, start once with --adopt=CLUSTER/GENERATION or point --backup-store at another location; to restore from the backups, move the data directory away",
-	Unnumbered:   "restore the generation.json of that generation from an earlier version of the bucket",
+	Unnumbered:   "restore the missing generation.json from an earlier version of the bucket",
 	Unclaimed:    "to use the data with that store, start once with --adopt and the store's cluster ID; to keep the two separate, point --backup-store at another location; to restore from the store, move the data directory away",
 	OtherCluster: "point --backup-store at this cluster's store or at an empty location, mount the volume that belongs to that store, or start once with --adopt and the store's cluster ID to use the data with it",
 	OtherOwner:   "point --backup-store at this cluster's own location, set --cluster-name if the cluster was renamed, or start once with --adopt and the store's cluster ID to restore from it",

@@ -89,7 +89,7 @@ func (c *chain) time() time.Time {
 }
 
 // capture queues a segment with the latest changes if it is time to. With heartbeat set, it queues a segment even if
-// there are no changes. It returns capture.ErrCompacted if the chain cannot be extended.
+// there are no changes. capture returns capture.ErrCompacted if the chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
@@ -121,7 +121,7 @@ func (c *chain) captureFailed(err error) {
 	c.health.record(opCapture, "cannot capture changes, so the next compaction will leave a gap in the backups: "+err.Error(), true)
 }
 
-// captureNow captures all changes. It stops at the first error.
+// captureNow captures all changes and stops at the first error.
 func (c *chain) captureNow() {
 	c.revision = c.options.Etcd.Revision()
 	c.urgent = true
@@ -145,8 +145,8 @@ func (c *chain) interval() time.Duration {
 	return c.options.Interval
 }
 
-// captureUpTo queues a segment with rows up to a revision, or with all rows if beyond is set. It reports whether rows
-// remain. If there are no changes, it queues a segment only if empty is set.
+// captureUpTo queues a segment with rows up to a revision, or with all rows if beyond is set. more reports whether
+// rows remain. Without changes, captureUpTo queues a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
 	applied := c.options.Etcd.AppliedIndex() // read before the transaction, so that later changes are read again
 	request := c.options.Ack.Requests()      // also read before the transaction, which then contains everything that the replies depend on
@@ -204,7 +204,7 @@ type segmentBuilder struct {
 }
 
 // buildSegment reads rows in chunks, each in its own transaction, and encodes them after closing the transaction. If
-// it finds a gap, it returns a valid segment with the rows before the gap.
+// there is a gap, the segment contains the rows before the gap.
 func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentBuilder, error) {
 	builder, err := format.NewSegmentBuilder(c.options.Archive.Keys(), *c.tail)
 	if err != nil {
@@ -325,7 +325,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 	return nil
 }
 
-// release queues the final object of a clean shutdown. It reports whether it did so, which is at most once.
+// release queues the final object of a clean shutdown, at most once, and reports whether it did so.
 func (c *chain) release() bool {
 	if !c.options.Release || c.core.State != writing || !c.released.IsZero() {
 		return false
@@ -342,9 +342,9 @@ func (c *chain) release() bool {
 	return true
 }
 
-// isStale reports whether a member with the given applied index has older leases and users than the chain. Such a
-// member captures no leases or users until it has caught up. A leader normally catches up soon. If it does not, its
-// data was rolled back, and its leases and users are captured.
+// isStale reports whether a member with the given applied index has older leases and users than the chain. A stale
+// member captures no leases or users until it has caught up. If a leader does not catch up soon, its data was rolled
+// back, and its leases and users are captured.
 func (c *chain) isStale(applied uint64) bool {
 	outdated := c.tail != nil && applied < c.tail.Applied
 	lag := elapsed(&c.lagSince, outdated)
@@ -364,7 +364,7 @@ func (c *chain) reset() {
 func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
 // branch makes the next capture include all small buckets that differ between a full snapshot and the segments before
-// it. They are included even if they have changed back, because a restore may start from either one.
+// it. Buckets that have changed back are included as well, because a restore may start from either one.
 func (c *chain) branch(snapshot map[string]format.Digest) {
 	maps.DeleteFunc(c.small.digests, func(name string, last format.Digest) bool { return snapshot[name] != last })
 }
@@ -389,8 +389,8 @@ func (c *chain) extends(head archive.Head) bool {
 	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
 }
 
-// align makes the next segment start at head. It keeps queued segments that start there, and otherwise discards the
-// spool so that the database is captured again. It reports whether the tail has changed.
+// align makes the next segment start at head. Queued segments are kept if they start there. Otherwise align discards
+// the spool so that the database is captured again. align reports whether the tail has changed.
 func (c *chain) align(head archive.Head) bool {
 	if c.tail != nil && c.extends(head) {
 		return false
@@ -456,9 +456,9 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	return rows, err
 }
 
-// compare compares the last rows of a chain with etcd's. It returns NotCompared if the chain has no digest of the
-// rows, or if they differ but etcd may have compacted some of them. A chain without rows equals data without rows,
-// and cannot be compared with other data because every history starts without rows.
+// compare compares the last rows of a chain with etcd's. The result is NotCompared if the chain has no digest of the
+// rows, or if the rows differ but etcd may have compacted some of them. A chain without rows equals data without
+// rows, and cannot be compared with other data because every history starts without rows.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {

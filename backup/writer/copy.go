@@ -32,7 +32,7 @@ type snapshotCopy struct {
 const smallDatabase = 64 << 20
 
 // copy waits for the gate and copies the database into the spool. If the volume has no room for the plain database,
-// copy writes the sealed object instead, which is smaller but takes longer. It is called from a job.
+// copy writes the sealed object instead, which is smaller but takes longer. copy runs in a job.
 func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	end, err := f.options.Gate.Acquire(ctx, "a full snapshot")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package writer backs up a running etcd. It captures changes, stores them in segments, and makes full snapshots on
-// schedule and whenever the chain of segments cannot be extended. It never delays etcd's clients unless Options.Ack
-// is set.
+// Package writer backs up a running etcd. A Writer captures changes, stores them in segments, and makes full
+// snapshots on schedule and whenever the chain of segments cannot be extended. Backups never delay etcd's clients
+// unless Options.Ack is set.
 //
 // # Idea
 //
@@ -15,16 +15,16 @@
 // # Structure
 //
 // The writer is a state machine with an explicit table (table.go). The goroutine of Run owns the state machine and
-// all other state. It never waits for the store: requests run in jobs, and the owner handles their results
-// (driver.go). At most one request for the chain runs at a time. Each part of the state belongs to one type, and
-// only the methods of that type modify it:
+// all other state. The owner never waits for the store: requests run in jobs, and the owner handles their results
+// (driver.go). At most one request for the chain runs at a time. Each part of the state belongs to one type, and only
+// the methods of that type modify it:
 //
 //   - remote tracks the store. Revisions are confirmed only in remote.setHead.
 //   - chain holds the position of the next segment and captures changes into the spool.
 //   - uploads uploads the segments in the spool, and snapshots makes and uploads full snapshots.
 //   - health records failures and delays requests. flushQueue contains the pending calls of Flush.
 //
-// Writer combines these parts. It inspects the store (inspect.go) and turns the results into events.
+// Writer combines these parts, inspects the store (inspect.go), and turns the results into events.
 //
 // On each tick, the writer does whatever is due, in this order: inspect or check the store, upload a full snapshot,
 // start a full snapshot, capture changes, upload a segment.

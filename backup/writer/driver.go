@@ -58,7 +58,7 @@ func (d *driver) post(event Event, payload payload) {
 	d.posted = append(d.posted, report{event, payload})
 }
 
-// decide looks up the event in the table and verifies the transition. It returns the actions to run.
+// decide looks up the event in the table, verifies the transition, and returns the actions to run.
 func (d *driver) decide(next report) []Action {
 	from, log := d.core.State, d.options.Log
 	core, decision := rules.Step(d.core, next.event, next.payload)
@@ -114,7 +114,7 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// call runs a request in the goroutine of Run and waits for the answer. It returns an error if Run or ctx ends first.
+// call runs a request in the goroutine of Run and waits for the answer, or returns an error if Run or ctx ends first.
 func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
@@ -131,14 +131,13 @@ func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) 
 	}
 }
 
-// do runs a function in the goroutine of Run and waits for it to return. It returns an error if Run or ctx ends
-// first.
+// do runs a function in the goroutine of Run and waits for it, or returns an error if Run or ctx ends first.
 func (d *driver) do(ctx context.Context, what func()) error {
 	_, err := call(ctx, d, func(done chan<- struct{}) { what(); close(done) })
 	return err
 }
 
-// elapsed returns how long a condition has been true. It stores the start of that period in since, or zero while the
+// elapsed returns how long a condition has been true. since is set to the start of that period, or to zero while the
 // condition is false.
 func elapsed(since *time.Time, condition bool) time.Duration {
 	switch {

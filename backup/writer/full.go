@@ -64,8 +64,8 @@ type fullResult struct {
 const (
 	// progressInterval is the time between progress messages about an upload.
 	progressInterval = 30 * time.Second
-	// maxUnchangedAge is the age at which the full snapshot of an unchanged database is repeated. It is below one day
-	// because the alert for missing snapshots fires after a day.
+	// maxUnchangedAge is the age at which the full snapshot of an unchanged database is repeated. The limit is below
+	// one day because the alert for missing snapshots fires after a day.
 	maxUnchangedAge = 23 * time.Hour
 	// restFactor limits the time spent on full snapshots after gaps. Frequent compactions at the current revision
 	// would otherwise cause one full snapshot after another.
@@ -265,8 +265,8 @@ func (f *snapshots) openChain(reason string) {
 	}
 }
 
-// replaceCorrupt requests a full snapshot within the chain if the newest one is damaged. It does so only once per
-// damaged full snapshot.
+// replaceCorrupt requests a full snapshot within the chain if the newest one is damaged, but only once per damaged
+// full snapshot.
 func (f *snapshots) replaceCorrupt(damaged error) {
 	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == f.replaced || !f.isWriter() || f.health.flushing {
 		return
@@ -378,9 +378,8 @@ func (f *snapshots) finish() {
 		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
 
-// checkStart returns an error if a full snapshot must not start a chain. It is called from a job. While the full
-// snapshot was being made, another member may have started a chain or extended the previous one. Only the writer may
-// end an extended chain.
+// checkStart returns an error if a full snapshot must not start a chain. While the full snapshot was being made,
+// another member may have started a chain or extended the previous one. Only the writer may end an extended chain.
 func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
@@ -469,7 +468,7 @@ func (f *snapshots) checkSpace() {
 	}
 }
 
-// progress describes the current full snapshot. It returns nil if there is none.
+// progress describes the current full snapshot, or returns nil if there is none.
 func (f *snapshots) progress() *facts.SnapshotProgress {
 	m := f.making
 	if m == nil {

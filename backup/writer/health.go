@@ -57,7 +57,7 @@ func (h *health) canRequest() bool {
 
 func (h *health) delayRequests(wait time.Duration) { h.notBefore = time.Now().Add(wait) }
 
-// record records a failed operation. It logs the text only if it differs from that of the previous failure.
+// record records a failed operation. Repeated failures with the same text are logged only once.
 func (h *health) record(about operation, text string, retries bool) *problem {
 	p := h.problems[about]
 	if p == nil {

@@ -462,7 +462,7 @@ func (h *history) put(s *stand, a arguments) {
 	}
 }
 
-// receive returns the next value from a channel. It fails the test if there is none in time.
+// receive returns the next value from a channel, and fails the test if there is none in time.
 func receive[T any](h *history, from <-chan T) (value T) {
 	h.Helper()
 	select {

@@ -44,8 +44,8 @@ func (w *Writer) inspectStore() {
 	})
 }
 
-// inspectNow schedules an inspection after a leadership change unless the store has a problem. It also resets the
-// count of inspections without progress.
+// inspectNow schedules an inspection after a leadership change unless the store has a problem, and resets the count
+// of inspections without progress.
 func (w *Writer) inspectNow() {
 	w.stalledSince = time.Time{}
 	if w.health.isHealthy() {
@@ -263,7 +263,7 @@ func (w *Writer) forgetStore() {
 	w.remote.reset()
 }
 
-// startAfterCorruption starts a new chain with a full snapshot. It does not modify the damaged end of the previous
+// startAfterCorruption starts a new chain with a full snapshot, without modifying the damaged end of the previous
 // chain.
 func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
@@ -389,7 +389,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 	return err
 }
 
-// findHead finds the end of the chain. It lists the store only if the names of the next segments do not reveal the
+// findHead finds the end of the chain. The store is listed only if the names of the next segments do not reveal the
 // end, because a listing costs about twelve times as much.
 func (i *inspection) findHead(ctx context.Context, known archive.Head) (archive.Head, error) {
 	if i.advances {
@@ -413,8 +413,8 @@ func (i *inspection) resolveGeneration(ctx context.Context) (err error) {
 	return err
 }
 
-// findGeneration returns the generation that etcd's data belongs to. If canCreate is set, it initializes an unused
-// store. Otherwise it returns store.ErrNotFound for a store that is unused or still being initialized.
+// findGeneration returns the generation that etcd's data belongs to. If canCreate is set, an unused store is
+// initialized. Otherwise the result is store.ErrNotFound for a store that is unused or still being initialized.
 func (i *inspection) findGeneration(ctx context.Context) (generation archive.Generation, err error) {
 	cluster, err := i.Archive.Cluster(ctx)
 	if errors.Is(err, store.ErrNotFound) && i.canCreate {
@@ -445,8 +445,8 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 	return generation, i.evaluate(relation.Store{Cluster: cluster, Lineage: lineage})
 }
 
-// evaluate compares the data with a store that does not contain its generation. It returns the reason for a refusal
-// and sets the event.
+// evaluate compares the data with a store that does not contain its generation, sets the event, and returns the
+// reason for a refusal.
 func (i *inspection) evaluate(kept relation.Store) error {
 	data := relationData(i.Options, i.identity, relation.NotCompared)
 	data.Etcd = "" // recovery decides whether data without an identity created the store
@@ -458,12 +458,12 @@ func (i *inspection) evaluate(kept relation.Store) error {
 	case relation.OtherCluster:
 		i.event, refusal = refused, fmt.Errorf("%w: %w", archive.ErrForeign, refusal)
 	case relation.Unclaimed:
-		i.event, refusal = refused, fmt.Errorf("%w; the store is reachable now, so first try to restart the member", refusal)
+		i.event, refusal = refused, fmt.Errorf("%w; the store is reachable now, so try restarting the member first", refusal)
 	}
 	return refusal
 }
 
-// createCluster initializes the store. It first records the cluster ID on the volume, so that the next start uses the
+// createCluster initializes the store. The cluster ID is first recorded on the volume so that the next start uses the
 // same ID if this process is killed.
 func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error) {
 	if !i.identity.Known() {
@@ -506,7 +506,7 @@ func (i *inspection) verifyList(ctx context.Context, known *storeView) error {
 	}
 	switch {
 	case err == nil:
-		return &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, but %s exists", max(0, head.Revision()), object)}
+		return &store.Unavailable{Cause: fmt.Errorf("the listing ends at revision %d, but %s exists", max(0, head.Revision()), object)}
 	case archive.Unusable(err):
 		return nil
 	default:

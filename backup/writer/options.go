@@ -27,7 +27,7 @@ type Options struct {
 	// Schedule returns the time of the first full snapshot due after the given time, or the zero time if none is
 	// scheduled. cluster is the cluster ID of the backups.
 	Schedule func(cluster string, after time.Time) time.Time
-	// SpoolDir is the directory of the spool. It is created if necessary and must not be used by anything else.
+	// SpoolDir is the directory of the spool, which is created if necessary and must not be used by anything else.
 	// SpoolLimit is the maximum size of all queued segments in bytes.
 	SpoolDir   string
 	SpoolLimit int64
@@ -38,12 +38,12 @@ type Options struct {
 	// Reconciled is set if etcd is closed and its data matched the chain while it was running. If another member has
 	// extended the chain since then, Flush uploads nothing and returns ErrRowsOnly.
 	Reconciled bool
-	// SegmentsOnly is set for a closed etcd whose member was not the writer. Such a member uploads only changes that
-	// the writer may have missed, and never starts a chain. Flush returns ErrNoChain if there is no chain to extend,
-	// and ErrRowsOnly if the chain already contains all rows of the member.
+	// SegmentsOnly is set for a closed etcd whose member was not the writer. The member then uploads only changes
+	// that the writer may have missed, and never starts a chain. Flush returns ErrNoChain if there is no chain to
+	// extend, and ErrRowsOnly if the chain already contains all rows of the member.
 	SegmentsOnly bool
 	// Release makes Flush upload a final object which declares that no more writes follow, so that a restore need not
-	// wait to see whether this cluster is active. It is set for a closed etcd that was the only member of its
+	// wait to see whether this cluster is active. Release is set for a closed etcd that was the only member of its
 	// cluster.
 	Release bool
 	// Session is a random hexadecimal ID of this process.
@@ -89,8 +89,8 @@ type Etcd interface {
 	// Identity returns the identity of this member. A member that has lost leadership may report that it is the
 	// leader for up to one election timeout.
 	Identity() capture.Identity
-	// Members returns the number of members, or 0 if it is unknown. It blocks while etcd writes a membership change,
-	// which a defragmentation may delay.
+	// Members returns the number of members, or 0 if it is unknown. Members blocks while etcd writes a membership
+	// change, which a defragmentation may delay.
 	Members() int
 	// Hashes returns the hashes recorded by the most recent compactions.
 	Hashes() []format.Hash

@@ -97,8 +97,8 @@ func (r *remote) observeLeader() {
 
 // hasNewerLeader reports whether a later leader has written the end of the chain. Leases and users change without a
 // new revision, so a member without newer rows may have older leases and users than the chain. A member that was
-// paused considers itself the leader until it hears from the others. If it hears from none of them, its data was
-// rolled back.
+// paused considers itself the leader until it hears from the others. If no other member responds, the data of this
+// member was rolled back.
 func (r *remote) hasNewerLeader() bool {
 	etcd := r.options.Etcd
 	newer := etcd.Identity().Term < r.seen.Newest().Term && etcd.Revision() <= r.seen.Revision()
@@ -106,9 +106,9 @@ func (r *remote) hasNewerLeader() bool {
 }
 
 // recordIdentity records the cluster of etcd's data, the process that last wrote its backups, and the end of the
-// chain on the volume. It is called before anything is stored, so that the record is correct even if the process is
-// killed, and at the end of Run. While Run is active, recordIdentity does not write if only the end of the chain has
-// changed.
+// chain on the volume. recordIdentity is called before anything is stored, so that the record is correct even if the
+// process is killed, and at the end of Run. While Run is active, recordIdentity does not write if only the end of the
+// chain has changed.
 func (r *remote) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.head.Position, Session: r.identity.Session,
@@ -174,8 +174,8 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 }
 
 // checkStored regularly checks whether stored objects still exist, because a writer does not read back its uploads.
-// It checks the newest segment of the previous check, the newest full snapshot if a segment was stored since then,
-// and, less often, the generation.
+// Each check covers the newest segment of the previous check, the newest full snapshot if a segment was stored since
+// then, and, less often, the generation.
 func (r *remote) checkStored() {
 	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {

@@ -82,7 +82,7 @@ func (s *Spool) Bytes() (sum int64) {
 	return sum
 }
 
-// Put adds a segment. It returns ErrSpoolFull if there is no room. A segment survives a power failure only if synced
+// Put adds a segment, or returns ErrSpoolFull if there is no room. A segment survives a power failure only if synced
 // is set. Without a sync, a segment that is removed soon may never reach the disk.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
@@ -111,7 +111,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-// keepInMemory adds a segment that does not fit on the volume. It must be the last segment of the queue.
+// keepInMemory adds a segment that does not fit on the volume. No segment may be queued after it.
 func (s *Spool) keepInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
@@ -246,8 +246,8 @@ func (s *Spool) recover() (torn []error, err error) {
 	return torn, err
 }
 
-// LastSpooled returns the manifest of the newest segment in a spool directory without reading any other segment. It
-// returns false if there is no segment or the segment cannot be read.
+// LastSpooled returns the manifest of the newest segment in a spool directory without reading any other segment.
+// known is false if there is no segment or the segment cannot be read.
 func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known bool) {
 	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // sorted by name
 	if err != nil || len(names) == 0 {

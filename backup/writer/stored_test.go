@@ -74,7 +74,7 @@ func TestKill_losesNothing(t *testing.T) {
 	}
 }
 
-// died runs the writer on an empty store, kills it at the given call to the store, and restarts it. It returns the
+// died runs the writer on an empty store, kills it at the given call to the store, restarts it, and returns the
 // number of calls before the kill.
 func (s *stand) died(last int, happens bool) int {
 	s.Helper()

@@ -38,7 +38,7 @@ var States = []statemachine.StateInfo{
 	{Name: aligning, Meaning: "looking for the end of the backups; capturing changes but not uploading them", Bound: statemachine.NoBound, Deadline: "2m per request, at most 30s between requests"},
 	{Name: writing, Meaning: "capturing and uploading changes, and making full snapshots on schedule", Bound: statemachine.NoBound, Deadline: "none: ends when another member becomes the leader or the chain cannot be extended"},
 	{Name: opening, Meaning: "no chain to extend; waiting to make a full snapshot", Bound: statemachine.NoBound, Deadline: "until no other operation is using the database"},
-	{Name: starting, Meaning: "uploading the full snapshot that starts a chain, and capturing later changes", Bound: statemachine.NoBound, Deadline: "none: a large database can take a while"},
+	{Name: starting, Meaning: "uploading the full snapshot that starts a chain, and capturing later changes", Bound: statemachine.NoBound, Deadline: "none: uploading a large database can take a while"},
 	{Name: foreign, Meaning: "writing to this store is not allowed; the status shows the reason", Bound: statemachine.NoBound, Deadline: "a check every minute"},
 	{Name: ended, Meaning: "another generation has superseded this one; closing etcd", Bound: statemachine.AtEnd, Deadline: "final"},
 	{Name: drained, Meaning: "etcd is closed and has nothing more to upload", Bound: statemachine.AtEnd, Deadline: "final"},
@@ -159,21 +159,21 @@ var (
 	serving = statemachine.Group{unknown, watching, aligning, opening, starting, writing, foreign}
 	// endUnknown contains the states in which the end of the backups is unknown.
 	endUnknown = statemachine.Group{unknown, aligning, foreign}
-	// notWatching contains the states in which a member may write. Such a member must have all revisions in the
+	// notWatching contains the states in which a member may write. A writing member must have all revisions in the
 	// store.
 	notWatching = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 
-// Table is the writer's state machine. It must not be changed at run time.
+// Table is the state machine of the writer. Table must not be modified at run time.
 var Table = statemachine.Expand(written)
 
 // written is the table before expansion. If several adjacent rows have the same From and On, the first row whose
 // guard holds applies; only the last row has no guard. Events without a row are handled by Elsewhere.
 var written = statemachine.Entries{
-	{unknown, tick, ours, unknown, []Action{inspectStore, captureRows}, "etcd may compact even if the store is unreachable"},
+	{unknown, tick, ours, unknown, []Action{inspectStore, captureRows}, "etcd may be compacted even if the store is unreachable"},
 	{unknown, tick, always, unknown, []Action{inspectStore}, "only the writer captures changes"},
 	{watching, tick, always, watching, []Action{findSuccessor, inspectStore, storeFull, storeSegment}, "each member uploads its own spool"},
-	{aligning, tick, ours, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}, "etcd may compact even if the store is unreachable"},
+	{aligning, tick, ours, aligning, []Action{findSuccessor, inspectStore, storeFull, captureRows}, "etcd may be compacted even if the store is unreachable"},
 	{aligning, tick, always, aligning, []Action{findSuccessor, inspectStore, storeFull}, "only the writer captures changes"},
 	{writing, tick, guest, writing, []Action{checkStored, inspectStore, storeFull, makeFull, captureRows, storeSegment}, "the leader may resume writing"},
 	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}, "no other member writes, so the store need not be read"},

@@ -198,7 +198,7 @@ func (p place) possible(event Event) bool {
 	return can || !bound
 }
 
-// explore visits every place reachable from an initial state. It tries every event in every place.
+// explore visits every place reachable from an initial state, trying every event in every place.
 func explore() (seen map[place]bool, wrong []string) {
 	rules := statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 	seen = map[place]bool{}

@@ -181,7 +181,7 @@ func TestSegment_replacedByAnotherCluster(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, head.Position, seen.head.Position, "the chain continues there")
 		} else {
-			require.ErrorContains(t, err, "its listing ends at revision")
+			require.ErrorContains(t, err, "the listing ends at revision")
 		}
 	}
 }

@@ -98,7 +98,7 @@ type flush struct {
 	done     chan<- error
 }
 
-// add adds a flush. It cancels all delays that only reduce the number of requests.
+// add adds a flush and cancels all delays that only reduce the number of requests.
 func (f *flushQueue) add(done chan<- error) {
 	f.waiting = append(f.waiting, flush{revision: f.options.Etcd.Revision(), at: time.Now(), done: done})
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}

@@ -45,7 +45,7 @@ type Writer struct {
 	stalledSince time.Time // time since when the leader has not uploaded pending changes; zero if it is uploading
 }
 
-// New opens the spool and adopts the segments in it. It returns an error if the spool cannot be used. New starts no
+// New opens the spool and adopts the segments in it, or returns an error if the spool cannot be used. New starts no
 // goroutine and does not access the store.
 func New(options Options) (*Writer, error) {
 	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
@@ -88,7 +88,7 @@ func New(options Options) (*Writer, error) {
 	return w, nil
 }
 
-// Run makes backups until ctx is done. It returns after all of its jobs have ended, which can take as long as
+// Run makes backups until ctx is done. Run returns after all of its jobs have ended, which can take as long as
 // canceling a request to the store. Call Run once, when etcd is ready, and close etcd only after Run has returned. To
 // upload all changes before stopping, call Flush before ctx is done.
 func (w *Writer) Run(ctx context.Context) {
@@ -122,7 +122,7 @@ func (w *Writer) Run(ctx context.Context) {
 	w.publish()
 }
 
-// wake returns a channel that receives a value when a client starts waiting for the store. It returns nil while a
+// wake returns a channel that receives a value when a client starts waiting for the store. The channel is nil while a
 // segment is queued because the end of the upload wakes the writer.
 func (w *Writer) wake() <-chan struct{} {
 	if len(w.spool.Entries()) > 0 {
@@ -250,8 +250,8 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// rejectRequests rejects pending requests for full snapshots if another member is the writer. It also clears problems
-// that only a writer can have.
+// rejectRequests rejects pending requests for full snapshots and clears problems that only a writer can have, if
+// another member is the writer.
 func (w *Writer) rejectRequests() {
 	why := w.notWriterError()
 	if why == nil {
@@ -298,15 +298,15 @@ func (w *Writer) missing() string {
 }
 
 // BeforeCompaction captures all changes so that a compaction at the current revision leaves no gap in the chain. Call
-// it before passing a compaction to etcd. It returns when the changes are captured or ctx is done, and never waits
-// for the store.
+// it before passing a compaction to etcd. BeforeCompaction returns when the changes are captured or ctx is done, and
+// never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_ = w.do(ctx, w.chain.captureNow) // if the capture fails, the compaction proceeds anyway
 }
 
 // FullNow makes a full snapshot and returns its manifest once it is stored. If a full snapshot is in progress,
-// FullNow makes another one afterwards. It returns ErrNotWriter if another member is or becomes the writer. Any other
-// error describes a problem that has persisted for half a minute. The full snapshot is still made after such an
+// FullNow makes another one afterwards. FullNow returns ErrNotWriter if another member is or becomes the writer. Any
+// other error describes a problem that has persisted for half a minute. The full snapshot is still made after such an
 // error, or after ctx is done.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
 	answer := make(chan fullResult, 1)

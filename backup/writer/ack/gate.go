@@ -13,8 +13,8 @@ import (
 // upload stops replying in time. An idle writer uploads every 40s.
 const Validity = time.Minute
 
-// A Gate delays replies until the store has the changes that they depend on. It is initially closed, and opened by
-// the writer through Confirm. All methods are safe for concurrent use.
+// A Gate delays replies until the store has the changes that they depend on. A new Gate is closed until the writer
+// calls Confirm. All methods are safe for concurrent use.
 type Gate struct {
 	wake chan struct{}    // receives a value when a reply starts waiting
 	wall func() time.Time // returns the wall-clock time, because the monotonic clock stops while the machine is suspended
@@ -34,8 +34,7 @@ func NewGate() *Gate {
 	return &Gate{wake: make(chan struct{}, 1), wall: wall, changed: make(chan struct{})}
 }
 
-// Wait waits until the store has the given revision. It returns an error if ctx is done or the gate is closed with
-// Close.
+// Wait waits until the store has the given revision. Wait returns an error if ctx is done or Close has been called.
 func (g *Gate) Wait(ctx context.Context, revision int64) error {
 	return g.wait(ctx, func() bool { return g.revision >= revision })
 }

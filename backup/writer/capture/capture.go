@@ -126,7 +126,7 @@ const (
 	maxStride = 1 << 16 // used in gaps without rows, which a revision bump leaves behind
 )
 
-// ReadRows reads the rows of a range of revisions. It never splits a revision. ReadRows returns ErrCompacted if the
+// ReadRows reads the rows of a range of revisions. Revisions are never split. ReadRows returns ErrCompacted if the
 // first revision is compacted, and ErrClosed if etcd closes its database during the read.
 func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
@@ -169,8 +169,8 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	}
 }
 
-// take copies the rows of all revisions in [from, to), stopping at the first revision beyond the limit. It reports
-// whether there were any. etcd returns committed rows before uncommitted rows, and may return a row twice.
+// take copies the rows of all revisions in [from, to), stopping at the first revision beyond the limit. take reports
+// whether there were any rows. etcd returns committed rows before uncommitted rows, and may return a row twice.
 func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int) (found bool) {
 	var previous []byte
 	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)

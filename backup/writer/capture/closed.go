@@ -25,7 +25,7 @@ type Identity struct {
 	Term                uint64 // raft term; if 0, OpenClosed sets it to the term of the last applied entry
 }
 
-// Closed provides read access to the database of a closed etcd. It has the same methods as a running etcd, so that
+// Closed provides read access to the database of a closed etcd through the same methods as a running etcd, so that
 // the last writes can be stored. The methods are safe for concurrent use until Close is called.
 type Closed struct {
 	identity Identity
@@ -95,7 +95,7 @@ func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
 	return &closedTx{txReader: txReader{tx}, Tx: tx}
 }
 
-// BatchTx implements backend.Backend. It returns nil because there are no writes.
+// BatchTx implements backend.Backend. The result is nil because there are no writes.
 func (*closedBackend) BatchTx() backend.BatchTx { return nil }
 
 // Snapshot implements backend.Backend.

@@ -72,7 +72,7 @@ func lastRevision(tx readTx) int64 {
 	return 1
 }
 
-// Close closes the transaction. It is safe to call Close more than once.
+// Close closes the transaction. Close can be called more than once.
 func (s *Snapshot) Close() error {
 	if s.snapshot == nil {
 		return nil
