@@ -34,7 +34,7 @@ const (
 // errBlocked is returned if a safety check prevents deletions. Blocked deletions are not retried early.
 var errBlocked = errors.New("not deleting any backups because a safety check failed")
 
-// tasks runs the maintenance tasks. Only the goroutine that calls run may use it.
+// tasks runs the maintenance tasks. Only the goroutine that calls run may use a tasks value.
 type tasks struct {
 	backups *Backups
 	writer  *writer.Writer
@@ -386,7 +386,7 @@ const restoreTries = 20
 // maxScratchAge is the age at which a command's scratch directory is considered abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// removeTemporaryFiles removes directories left behind by killed restore tests. Each of them may be as large as the
+// removeTemporaryFiles removes directories left behind by killed restore tests. Each directory may be as large as the
 // database.
 func (b *Backups) removeTemporaryFiles() {
 	own := b.options.ScratchDir

@@ -447,7 +447,8 @@ func (c *chain) resume(identity archive.Identity) error {
 	return failed
 }
 
-// compareHead compares the rows of the newest segment with etcd's. For a full snapshot, it compares the last row.
+// compareHead compares the rows of the newest segment with etcd's. For a full snapshot, compareHead compares the last
+// row.
 func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 	rows, err := c.compare(head.Start)
 	if err == nil && rows == relation.Equal && head.Segment != nil {

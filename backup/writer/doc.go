@@ -34,7 +34,7 @@
 //   - A segment is uploaded only to the end of the chain, and only if the end was read or written within the last
 //     minute. Segments at older positions may have been merged and deleted.
 //   - A revision counts as stored once the store has confirmed its segment and all earlier segments. Facts never
-//     reports more than that.
+//     reports a later revision.
 //   - The lag is the age of the oldest revision that is not stored. Capturing a revision again does not reset its
 //     age. A revision that remains unstored is reported as a problem even if no request fails.
 //   - A segment is deleted from the spool only if its rows are in the store or in etcd's database. Segments of other
@@ -75,8 +75,8 @@
 //
 // # Acknowledgements
 //
-// If Options.Ack is set, clients wait for the store (package ack). When a reply starts waiting, it wakes the owner,
-// which captures changes immediately if no segment is queued. Changes made during an upload go into the next segment.
+// If Options.Ack is set, clients wait for the store (package ack). A reply that starts waiting wakes the owner, which
+// captures changes immediately if no segment is queued. Changes made during an upload go into the next segment.
 // Before and after each step, the owner confirms the stored revision, and the last request made before a complete
 // capture that is stored. Failed uploads are retried within a second.
 //

@@ -12,7 +12,7 @@ import (
 )
 
 // driver runs the state machine and the jobs of a writer. All parts of the writer share one driver. Only the
-// goroutine of Run may use it, except for the methods call and wait.
+// goroutine of Run may use the driver, except for the methods call and wait.
 type driver struct {
 	options Options
 	pace    timing
@@ -36,7 +36,7 @@ type report struct {
 	payload payload
 }
 
-// ErrEnded is returned if Run has returned.
+// ErrEnded is returned after Run has returned.
 var ErrEnded = errors.New("backups have stopped")
 
 var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)

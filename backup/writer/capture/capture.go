@@ -50,9 +50,9 @@ func (r *Reader) Open() int64 { return r.open.Load() }
 // view calls read within a read transaction and returns how long the transaction was open. read must copy the data
 // that it keeps.
 //
-// The transaction is the concurrent one that etcd uses for range requests. To open it, etcd copies the list of
-// uncommitted rows (about 48 bytes per row, or nothing if another reader has just copied it). After that, no lock is
-// held. ReadTx would block etcd's writers.
+// The transaction is the concurrent one that etcd uses for range requests. When a transaction is opened, etcd copies
+// the list of uncommitted rows (about 48 bytes per row, or nothing if another reader has just copied it). After that,
+// no lock is held. ReadTx would block etcd's writers.
 func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, err error) {
 	r.open.Add(1)
 	started := time.Now()

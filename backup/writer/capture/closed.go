@@ -17,7 +17,7 @@ import (
 // lockTimeout is the timeout for opening a database that another process may have locked.
 const lockTimeout = time.Second
 
-// Identity describes a member. For a closed etcd, it describes the member at the time of the close.
+// Identity describes a member. For a closed etcd, Identity describes the member at the time of the close.
 type Identity struct {
 	MemberID, ClusterID string // etcd's IDs in hexadecimal
 	Leader              bool   // whether the member is the leader or, if closed, must upload its data
