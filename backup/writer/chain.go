@@ -38,7 +38,7 @@ type chain struct {
 	examined time.Time // time of the last check for changes; zero makes the next flush check again
 	urgent   bool      // capture without waiting for the interval
 	gapSince time.Time // time when compaction was found to have passed the tail; zero if it has not
-	lagSince time.Time // time since when the small buckets of this member have been older than those in the chain; zero if they are not
+	lagSince time.Time // time when this member's small buckets were found to be older than those in the chain; zero if they are not
 }
 
 // complete describes a capture of all of etcd's changes, including changes without a revision.
@@ -88,8 +88,8 @@ func (c *chain) time() time.Time {
 	return c.lastTime
 }
 
-// capture queues a segment with the latest changes if it is time to. With heartbeat set, it queues a segment even if
-// there are no changes. capture returns capture.ErrCompacted if the chain cannot be extended.
+// capture queues a segment with the latest changes if a capture is due. With heartbeat set, it queues a segment even
+// if there are no changes. capture returns capture.ErrCompacted if the chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
 	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():

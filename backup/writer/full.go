@@ -25,7 +25,7 @@ type snapshots struct {
 	notBefore   time.Time // no full snapshot is started or uploaded before this time
 	next        time.Time // time of the next scheduled full snapshot; zero if there is none
 	gapAfter    time.Time // a gap causes no full snapshot before this time
-	brokenSince time.Time // time since when there has been no chain to extend; zero if there is one
+	brokenSince time.Time // time when the chain could no longer be extended; zero if there is a chain
 
 	newest   *archive.Full // newest full snapshot made by this process; nil if there is none
 	replaced string        // error of the last damaged full snapshot that was replaced

@@ -102,7 +102,8 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 }
 
 // uploadTimeout returns the timeout for uploading a segment. While clients are waiting, the timeout starts short so
-// that a request lost by the network is soon repeated. Each failure doubles it because the network may be slow.
+// that a request lost by the network is soon repeated. Each failure doubles the timeout because the network may be
+// slow.
 func (h *health) uploadTimeout() time.Duration {
 	limit := requestTimeout
 	if h.options.Ack == nil {

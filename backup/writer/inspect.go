@@ -21,7 +21,7 @@ const (
 	emptyStallLimit = 5
 )
 
-// inspectStore finds the end of the chain if it is time to.
+// inspectStore finds the end of the chain if an inspection is due.
 func (w *Writer) inspectStore() {
 	if !w.health.canRequest() || w.isIn(watching, writing) && time.Since(w.inspectedAt) < w.watchInterval() {
 		return
@@ -323,7 +323,7 @@ type inspection struct {
 	successor int   // number of the generation that superseded this one, for the event succeeded
 }
 
-// run reads the head of the chain. If the cluster and generation are unknown, it reads them first.
+// run reads the head of the chain. If the cluster and generation are unknown, run reads them first.
 func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	err = i.read(ctx)
 	switch {

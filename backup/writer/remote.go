@@ -42,8 +42,8 @@ type remote struct {
 	uploadedAt time.Time       // start of the first attempt of the last successful segment upload; zero if there is none
 	damagedEnd format.Position // minimum position of a new chain; zero if no end is damaged
 	seen       archive.Head    // end of the chain as last read, even if this member cannot continue there
-	newerSince time.Time       // time since when seen has been from a later leader; zero if it is not
-	aheadSince time.Time       // time since when the chain has been ahead of this member; zero if it is not
+	newerSince time.Time       // time when seen was found to be from a later leader; zero if it is not
+	aheadSince time.Time       // time when the chain was found to be ahead of this member; zero if it is not
 	link       *archive.Link   // link from the generation to a new chain; nil if the generation cannot have ended
 
 	successorChecked time.Time // time of the last check by findSuccessor
@@ -54,7 +54,7 @@ func (r *remote) isEndKnown() bool {
 	return r.isIn(endKnown...) && time.Since(r.storedAt) < r.pace.headValid
 }
 
-// needsVerification reports whether it is time to check that the store still belongs to this cluster.
+// needsVerification reports whether the next check that the store belongs to this cluster is due.
 func (r *remote) needsVerification() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
 
 // lastStored returns the position of the newest known segment in the store, or zero if there is none.

@@ -84,7 +84,7 @@ var conditions = statemachine.Conditions[memberState]{
 }
 
 const (
-	inspectStore  Action = "inspect"        // read the end of the backups if it is time to
+	inspectStore  Action = "inspect"        // read the end of the backups if an inspection is due
 	captureRows   Action = "capture"        // capture changes into the spool
 	storeSegment  Action = "store segment"  // upload the oldest queued segment
 	makeFull      Action = "make full"      // make a full snapshot if one is due
@@ -103,8 +103,8 @@ const (
 	keepWatching  Action = "keep watching"  // read the store again after an interval
 	await         Action = "await"          // wait for this member to apply more changes
 	finish        Action = "finish"         // record the result of Flush
-	findSuccessor Action = "find successor" // check whether the generation has a successor, if it is time to
-	checkStored   Action = "check stored"   // check that stored segments still exist, if it is time to
+	findSuccessor Action = "find successor" // check whether the generation has a successor, if a check is due
+	checkStored   Action = "check stored"   // check that stored segments still exist, if a check is due
 	endGeneration Action = "end generation" // cancel everything in progress and request that etcd be closed
 )
 
@@ -239,7 +239,7 @@ var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "a chain exists without this full snapshot", On: []Event{fullLost}},
 )
 
-// Diagram describes the diagram of the state machine.
+// Diagram defines the diagram of the state machine.
 var Diagram = statemachine.Diagram{
 	Name: "backup", Source: "etcd-wrapper --dump-fsm=backup.dot", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{

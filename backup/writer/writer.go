@@ -21,7 +21,7 @@ type Facts struct {
 	EtcdRevision int64
 	Lag          time.Duration // age of the oldest revision that is not stored; 0 if there is none
 	LastFull     *archive.Full // last full snapshot made by this process; nil if there is none
-	BrokenSince  time.Time     // time since when there has been no chain to extend; zero if there is one
+	BrokenSince  time.Time     // time when the chain could no longer be extended; zero if there is a chain
 
 	Segments int64 // number of segments stored by this process
 	Fulls    int64 // number of full snapshots stored by this process
@@ -42,7 +42,7 @@ type Writer struct {
 	queue     *flushQueue
 
 	inspectedAt  time.Time
-	stalledSince time.Time // time since when the leader has not uploaded pending changes; zero if it is uploading
+	stalledSince time.Time // time when the leader stopped uploading pending changes; zero if it is uploading
 }
 
 // New opens the spool and adopts the segments in it, or returns an error if the spool cannot be used. New starts no
