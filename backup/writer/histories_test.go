@@ -474,7 +474,7 @@ func receive[T any](h *history, from <-chan T) (value T) {
 }
 
 // fail makes requests fail. Its arguments are the kind of fault, the operation or "any", a name prefix, the number of
-// failures, and the number of successful requests before the first failure.
+// failures, and the number of requests before the first failure.
 func (h *history) fail(_ *stand, a arguments) {
 	fault, is := faults[a[0]]
 	require.True(h, is, "no such fault: %s", a)
